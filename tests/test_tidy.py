@@ -483,7 +483,6 @@ MANY_FIELDS: dict[tuple[str, str], str] = {}
 TO_COMPOSE = {
     ("src/outlast/diagnose/logs/lines.py", "LineReader"),
     ("src/outlast/engine/cluster/agent_session.py", "AgentSession"),
-    ("src/outlast/engine/coordinator/members.py", "Member"),
     ("src/outlast/engine/protocol/worker.py", "WorkerMachine"),
     ("src/outlast/model/beacon.py", "Beacon"),
     ("src/outlast/planner/course.py", "_Run"),

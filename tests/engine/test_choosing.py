@@ -55,7 +55,7 @@ def test_what_was_handed_over_is_begun_from_again_when_one_dies_before_run_steps
     assert (booked(run).id, booked(run).rung, booked(run).steps_lost) == (2, Rung.RESPAWN, 0)
     assert "no process stands in a step with the state that there is" in booked(run).reason
     run.dies(-1, rank=1)
-    plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
+    plans = [run.coordinator.roster.holder(rank).path.plan for rank in range(2)]
     assert [(plan.step, plan.replicated) for plan in plans if plan is not None] == [
         (10, "transfer")
     ] * 2
@@ -72,7 +72,7 @@ def test_a_process_that_boots_is_kept_when_the_last_one_that_stood_in_a_step_die
     boots = run.coordinator.roster.holder(1)
     run.dies(10, rank=0)
     run.gathers()
-    assert (boots.condemned, run.coordinator.roster.holder(1)) == (False, boots)
+    assert (boots.life.condemned, run.coordinator.roster.holder(1)) == (False, boots)
     assert "ranks [0] are forked from the zygote" in booked(run).reason
 
 
@@ -98,8 +98,12 @@ def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
     run.gathers()
     run.say(Inventory(first.worker, 3, 10, 10, 10, False, (), phases=2))
     assert run.coordinator.stage is Stage.HANDOVER
-    assert first.plan is not None
-    assert (first.plan.generation, first.plan.step, first.plan.donate) == (4, 10, True)
+    assert first.path.plan is not None
+    assert (first.path.plan.generation, first.path.plan.step, first.path.plan.donate) == (
+        4,
+        10,
+        True,
+    )
 
 
 def test_all_begin_again_from_the_images_of_a_run_before_when_one_dies_before_it_has_come_to_its_own() -> (
@@ -126,7 +130,7 @@ def test_all_begin_again_from_the_images_of_a_run_before_when_one_dies_before_it
         WorkerExited(1, 101, None, 9, False, -1, (), (), "setup", 1.3, 1.3, ""), now_s=1.3
     )
     assert one.stage is Stage.STARTING
-    plans = [one.roster.holder(rank).plan for rank in range(2)]
+    plans = [one.roster.holder(rank).path.plan for rank in range(2)]
     assert [(plan.generation, plan.step, plan.private) for plan in plans if plan is not None] == [
         (2, 7, "slot")
     ] * 2

@@ -191,7 +191,7 @@ def clearing(**more: Any) -> Coordinator:
     one = coordinator(**more)
     one.run.course.enter(Stage.CLEARING)
     for member in one.roster.members():
-        member.dead = True
+        member.life.dead = True
     return one
 
 
@@ -227,7 +227,9 @@ def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> No
     assert one.regroup.plans.when_cleared(2.1) == [], "it is asked once"
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
     assert {
-        member.plan.checkpoint for member in one.roster.members() if member.plan is not None
+        member.path.plan.checkpoint
+        for member in one.roster.members()
+        if member.path.plan is not None
     } == {"five"}
 
 
@@ -241,9 +243,9 @@ def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_take
         "warning: a checkpoint was refused: five: torn"
     ]
     assert {
-        (member.plan.step, member.plan.checkpoint)
+        (member.path.plan.step, member.path.plan.checkpoint)
         for member in one.roster.members()
-        if member.plan is not None
+        if member.path.plan is not None
     } == {(4, "four")}
 
 
@@ -315,7 +317,7 @@ def test_images_that_are_lost_with_a_node_while_all_are_killed_are_not_begun_fro
         if isinstance(output, FindCheckpoint)
     ] == [FindCheckpoint()]
     assert started(one.on_checkpoint_found(now_s=3.0, step=5, folder="five", refused=())) == RANKS
-    plans = [member.plan for member in one.roster.members()]
+    plans = [member.path.plan for member in one.roster.members()]
     assert [(plan.step, plan.private, plan.checkpoint) for plan in plans if plan is not None] == [
         (5, "checkpoint", "five")
     ] * RANKS

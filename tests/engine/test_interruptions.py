@@ -151,7 +151,7 @@ def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_wa
     run.stands_still(5)
     run.say(Inventory(second, 1, 5, 5, 5, False, (5, 10)))
     assert run.coordinator.generation == 2
-    assert run.coordinator.roster.holder(1).plan_generation == 1
+    assert run.coordinator.roster.holder(1).path.plan_generation == 1
     run.say(
         WorkerExited(
             second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""

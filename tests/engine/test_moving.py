@@ -35,7 +35,7 @@ def told(run: Run) -> list[tuple[str, str, str]]:
     """What each rank's plan says of how it goes on, and where it takes its own and its replicated
     state from.
     """
-    plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
+    plans = [run.coordinator.roster.holder(rank).path.plan for rank in range(2)]
     return [(plan.then, plan.private, plan.replicated) for plan in plans if plan is not None]
 
 

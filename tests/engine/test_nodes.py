@@ -240,10 +240,10 @@ def test_a_question_to_all_ranks_finds_one_as_long_as_there_is_one(order: list[i
     roster = Roster(world_size=8)
     members = [roster.add(rank=rank, kind="rank", now_s=0.0) for rank in range(8)]
     for rank in order:
-        members[rank].joined = not members[rank].joined
-        found = roster.first("not joined", lambda m: not m.joined)
-        assert (found is None) == all(member.joined for member in members)
-        assert found is None or not found.joined
+        members[rank].path.joined = not members[rank].path.joined
+        found = roster.first("not joined", lambda m: not m.path.joined)
+        assert (found is None) == all(member.path.joined for member in members)
+        assert found is None or not found.path.joined
 
 
 # --- an agent and the coordinator -----------------------------------------------------------------
@@ -565,7 +565,7 @@ def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None
 def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_lease_is_void() -> None:
     hub = a_hub()
     trains(hub)
-    hub.coordinator.roster.holder(1).condemned = True
+    hub.coordinator.roster.holder(1).life.condemned = True
     hub.on_disconnected("b")
     assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in hub.coordinator.on_timer(
         now_s=60.0, name="kill"
@@ -614,7 +614,7 @@ def test_what_a_rank_had_done_on_a_lost_node_counts_as_repeated_where_it_comes_u
     beats(hub, "c", now_s=3.1)
     hub.on_timer(now_s=3.2, name="gather")
     one.on_message(Inventory(1, 1, 6, 6, 6, False, ()), now_s=3.3)
-    plans = [member.plan for member in one.roster.members()]
+    plans = [member.path.plan for member in one.roster.members()]
     assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [
         (2, 6, 6),
         (2, 6, 7),
@@ -686,6 +686,6 @@ def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_hea
     run.coordinator.roster.remains.lose_rank(0)
     run.dies(5)
     run.stands_still(5)
-    plan = run.coordinator.roster.holder(0).plan
+    plan = run.coordinator.roster.holder(0).path.plan
     assert plan is not None
     assert (plan.generation, plan.step, plan.private) == (2, 10, "slot")

@@ -83,7 +83,7 @@ class Run:
 
 def test_an_interruption_of_programs_is_over_once_all_were_started_again() -> None:
     run = Run(greets=False)
-    assert all(member.running for member in run.coordinator.roster.members())
+    assert all(member.process.running for member in run.coordinator.roster.members())
     first = run.workers()
     run.end(first[1], exit_code=9)
     run.gathered()
@@ -99,7 +99,7 @@ def test_an_interruption_of_programs_is_over_once_all_were_started_again() -> No
 
 def test_a_script_is_not_at_work_before_it_says_hello() -> None:
     run = Run(greets=True)
-    assert not any(member.running for member in run.coordinator.roster.members())
+    assert not any(member.process.running for member in run.coordinator.roster.members())
 
 
 def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:

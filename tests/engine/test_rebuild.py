@@ -422,7 +422,7 @@ def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(
         ),
     )
     all_stand_still(hub)
-    plans = [member.plan for member in hub.coordinator.roster.members()]
+    plans = [member.path.plan for member in hub.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [
         (3, told_s, 1.1)
     ] * 2
@@ -447,7 +447,7 @@ def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_
     killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")
     hub.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
     hub.on_timer(now_s=11.0, name="gather")
-    plans = [member.plan for member in hub.coordinator.roster.members()]
+    plans = [member.path.plan for member in hub.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [
         (3, 5, "transfer")
     ] * 2

@@ -95,8 +95,8 @@ def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joi
     assert run.interruption is not None
     assert run.interruption.rung is Rung.RESPAWN
     assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
-    assert (run.coordinator.roster.holder(0), first.condemned) == (first, False)
-    plans = [run.coordinator.roster.holder(rank).plan for rank in range(2)]
+    assert (run.coordinator.roster.holder(0), first.life.condemned) == (first, False)
+    plans = [run.coordinator.roster.holder(rank).path.plan for rank in range(2)]
     assert [(one.then, one.step) for one in plans if one is not None] == [
         ("reenter", 10),
         ("start", 10),

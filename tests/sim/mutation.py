@@ -148,8 +148,8 @@ NAMED = (
     Mutant(
         "stale_inventory_counts",
         _REGROUP,
-        "if member.plan_generation == message.generation]",
-        "if member.plan_generation]",
+        "if member.path.plan_generation == message.generation]",
+        "if member.path.plan_generation]",
     ),
     Mutant(
         "stale_joined_counts",
@@ -168,13 +168,13 @@ NAMED = (
     Mutant(
         "registered_that_comes_again_counts",
         _WORDS,
-        "            if said >= member.said and not said_before(message, member.registration)\n",
+        "            if said >= member.path.said and not said_before(message, member.script.registration)\n",
         "",
     ),
     Mutant(
         "who_waits_for_an_image_is_blamed",
         _REGROUP,
-        "if (donor := self.plans.donor()) is not None and not donor.condemned:",
+        "if (donor := self.plans.donor()) is not None and not donor.life.condemned:",
         "if False:",
     ),
     Mutant(
@@ -183,7 +183,7 @@ NAMED = (
     Mutant(
         "rank_is_given_away_before_its_holder_is_dead",
         _REGROUP,
-        'if roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:',
+        'if roster.first("not dead", lambda m: m.life.condemned and not m.life.dead) is not None:',
         "if False:",
     ),
     Mutant(
@@ -245,7 +245,7 @@ NAMED = (
     Mutant(
         "nobody_is_told_to_leave",
         _REGROUP,
-        "[member for member in live if member.answers_leave and member.inventory is None]",
+        "[member for member in live if member.answers_leave and member.path.inventory is None]",
         "list[Member]()",
     ),
     Mutant(
@@ -282,8 +282,8 @@ NAMED = (
     Mutant(
         "one_that_is_done_ends_the_run",
         _EXITS,
-        'if run.roster.first("not done", lambda m: not m.done) is not None:',
-        "if not any(m.done for m in run.roster.members()):",
+        'if run.roster.first("not done", lambda m: not m.life.done) is not None:',
+        "if not any(m.life.done for m in run.roster.members()):",
     ),
     Mutant(
         "a_lost_store_is_not_replaced",
@@ -306,15 +306,20 @@ NAMED = (
     Mutant(
         "an_end_that_is_said_twice_counts",
         _EXITS,
-        "if member is None or member.dead:",
+        "if member is None or member.life.dead:",
         "if member is None:",
     ),
     Mutant("the_last_plan_is_forgotten", _PLANS, "planned=run.progress.planned,", "planned=-1,"),
-    Mutant("spares_are_never_taken", _MEMBERS, "if m.parked and not m.condemned]", "if False]"),
+    Mutant(
+        "spares_are_never_taken",
+        _MEMBERS,
+        "if m.process.parked and not m.life.condemned]",
+        "if False]",
+    ),
     Mutant(
         "whoever_has_not_joined_is_blamed",
         _MEMBERS,
-        "return [m for m in late if m.place == least]",
+        "return [m for m in late if m.path.place == least]",
         "return late",
     ),
     Mutant(
@@ -543,7 +548,7 @@ NAMED = (
     Mutant(
         "the_end_of_the_killed_is_awaited_for_ever",
         _TAKEOVER,
-        "if m.condemned and m.worker not in gone]",
+        "if m.life.condemned and m.worker not in gone]",
         "if False]",
     ),
     Mutant(
@@ -620,7 +625,7 @@ NAMED = (
     Mutant(
         "who_lost_contact_first_is_blamed",
         _REGROUP,
-        "run.interruptions.acquit({m.rank: m.pid for m in roster.live()})",
+        "run.interruptions.acquit({m.rank: m.process.pid for m in roster.live()})",
         "pass",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.cluster.lease import Alarm, Lease
 from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
-from outlast.engine.coordinator.members import said_before
+from outlast.engine.coordinator.member import said_before
 from outlast.engine.protocol.outputs import (
     HangUp,
     Kill,

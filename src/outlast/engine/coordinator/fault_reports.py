@@ -6,7 +6,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
 from outlast.engine.coordinator.run_parts import Run
@@ -28,13 +28,13 @@ class FaultReports:
 
     def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
         """A process makes no progress: it is killed."""
-        if member.condemned or member.dead:
+        if member.life.condemned or member.life.dead:
             # Hung, and condemned already.
             return []
         if self.stop.by_signal:
             # One does not end whose peers were sent SIGTERM.
             return []
-        member.condemned = True
+        member.life.condemned = True
         if member.rank < 0:
             # A spare hangs.
             return self.run.kill(now_s, [member], message.reason)
@@ -48,21 +48,21 @@ class FaultReports:
         """
         run = self.run
         stale = message.generation != run.course.generation
-        if stale or member.rank < 0 or member.condemned:
+        if stale or member.rank < 0 or member.life.condemned:
             # Broke in a generation that is over, or condemned.
             return []
         if self.stop.by_signal:
             # One breaks whose peers were sent SIGTERM.
             return []
-        member.collateral = message.mechanism == "collective"
+        member.path.collateral = message.mechanism == "collective"
         if message.unreached:
             self.note_links(now_s, member, message)
         rank, at_s, error = member.rank, message.at_s, message.error
         if message.mechanism == "exception":
-            member.raised = (error, message.traceback)
-            run.faults.note_raised(rank, member.raised)
+            member.path.raised = (error, message.traceback)
+            run.faults.note_raised(rank, member.path.raised)
             kind, why = Mechanism.EXCEPTION, f"rank {rank} raised"
-            return self.regroup.fault(now_s, member, kind, at_s, *member.raised, why)
+            return self.regroup.fault(now_s, member, kind, at_s, *member.path.raised, why)
         if message.mechanism == "corrupt":
             why = f"rank {rank}'s image is corrupt: it was refused"
             return self.regroup.fault(now_s, member, Mechanism.CORRUPT, at_s, error, "", why)

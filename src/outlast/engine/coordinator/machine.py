@@ -171,7 +171,7 @@ class Coordinator:
         """
         members = self.roster.members()
         plain = self.stage is Stage.STARTING and not self.roster.outlast
-        return plain and bool(members) and all(m.running for m in members)
+        return plain and bool(members) and all(m.process.running for m in members)
 
     @property
     def departs_soon(self) -> bool:

@@ -6,58 +6,14 @@ This module is pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.remains import Remains, ScriptFacts
 from outlast.engine.recovery import WAYS
 from outlast.engine.restore import Holding, RestoreVerdict
-from outlast.model.messages import Inventory, Registered, Regroup
-
-
-@dataclass(slots=True)
-class Member:
-    """One process as the coordinator knows it. rank -1: a spare."""
-
-    worker: int
-    rank: int
-    kind: str
-    started_s: float
-    home: str = ""  # the node whose agent houses it; "" where there is one
-    pid: int = 0
-    node: str = ""  # that node's own name for itself
-    plan: Regroup | None = None
-    recovery_mode: str = "respawn"
-    sharded: bool = False
-    hello_seen: bool = False  # it listens
-    # its script is at work: it said Hello, or it is a program that was started
-    running: bool = False
-    parked: bool = False
-    registered: bool = False  # it called outlast.join
-    registration: Registered | None = None  # the newest of its words of how it can be healed
-    attached: bool = False  # its state is known to run.steps
-    joined: bool = False  # it is in the current generation
-    finished: bool = False  # past the last step
-    done: bool = False  # ended well
-    condemned: bool = False  # to be killed: its fault is booked
-    dead: bool = False
-    node_lost: str = ""  # why, if it died with its node
-    collateral: bool = False  # its own words: a collective failed under it
-    inventory: Inventory | None = None
-    plan_generation: int = 0  # generation of the newest plan that was sent to it
-    # generation and step of the newest of its words: those that come again are older
-    said: tuple[int, int] = (0, -1)
-    place: int = 0  # on its way into that generation: see Underway
-    raised: tuple[str, str] | None = None
-    committed_s: float | None = None  # its first commit in this generation
-
-    @property
-    def answers_leave(self) -> bool:
-        """It has been given a generation to leave.
-
-        One that boots takes the newest plan when it says Hello.
-        """
-        return self.plan_generation > 0 and not self.dead and not self.condemned and not self.done
+from outlast.model.messages import Inventory
 
 
 class Roster:
@@ -116,7 +72,7 @@ class Roster:
 
     def promote(self, worker: int, rank: int, *, now_s: float) -> Member:
         spare = self._spares.pop(worker)
-        spare.rank, spare.started_s, spare.parked = rank, now_s, False
+        spare.rank, spare.started_s, spare.process.parked = rank, now_s, False
         self.seat(spare)
         return spare
 
@@ -131,7 +87,7 @@ class Roster:
         self.orphans[member.worker] = member
 
     def is_done(self, rank: int) -> bool:
-        return rank in self._ranks and self._ranks[rank].done
+        return rank in self._ranks and self._ranks[rank].life.done
 
     def drop(self, spare: Member) -> None:
         self._spares.pop(spare.worker, None)
@@ -175,31 +131,33 @@ class Roster:
 
     def live(self) -> list[Member]:
         """Holders of ranks whose process has not ended."""
-        return [m for m in self._ranks.values() if not m.dead]
+        return [m for m in self._ranks.values() if not m.life.dead]
 
     def not_quiesced(self) -> list[Member]:
         """Those that were told to leave, and have not said that they stand still."""
         # nearly all stand still, and this is asked again and again
-        return [m for m in self._ranks.values() if m.inventory is None and m.answers_leave]
+        return [m for m in self._ranks.values() if m.path.inventory is None and m.answers_leave]
 
     def any_live(self) -> bool:
         """Asked at each death: see `first`."""
-        return self.first("live", lambda m: not m.dead) is not None
+        return self.first("live", lambda m: not m.life.dead) is not None
 
     def holding_up(self) -> list[Member]:
         """Whom the others wait for, when not all have joined: those that have come least far."""
         # one that is underway has called outlast.join
-        known = self.outlast or any(m.place for m in self.live())
-        late = [m for m in self.live() if not m.joined and not m.condemned] if known else []
-        least = min((m.place for m in late), default=0)
-        return [m for m in late if m.place == least]
+        known = self.outlast or any(m.path.place for m in self.live())
+        late = (
+            [m for m in self.live() if not m.path.joined and not m.life.condemned] if known else []
+        )
+        least = min((m.path.place for m in late), default=0)
+        return [m for m in late if m.path.place == least]
 
     def spares(self) -> list[Member]:
         return list(self._spares.values())
 
     def parked(self) -> list[int]:
         """Spares that can take a rank now, hot ones first."""
-        ready = [m for m in self._spares.values() if m.parked and not m.condemned]
+        ready = [m for m in self._spares.values() if m.process.parked and not m.life.condemned]
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 
     def lies_sealed(self, rank: int, step: int) -> bool:
@@ -207,14 +165,14 @@ class Roster:
         state tells.
         """
         member = self._ranks.get(rank)
-        return self.remains.hold(rank, step) or (member is not None and member.attached)
+        return self.remains.hold(rank, step) or (member is not None and member.script.attached)
 
     def lacks(self, rank: int, step: int) -> bool:
         """Its last holder is gone, and what that left behind in the slots is known, and is not of
         `step`.
         """
         member = self._ranks.get(rank)
-        no_holder = member is None or member.plan_generation == 0
+        no_holder = member is None or member.path.plan_generation == 0
         return no_holder and self.remains.hold_another(rank, step)
 
     @property
@@ -224,9 +182,11 @@ class Roster:
         """
         if not self.outlast:
             return "plain"
-        attached = {m.recovery_mode for m in self._ranks.values() if m.attached}
+        attached = {m.script.recovery_mode for m in self._ranks.values() if m.script.attached}
         ways = attached or {
-            m.recovery_mode for m in self._ranks.values() if m.registered and not m.dead
+            m.script.recovery_mode
+            for m in self._ranks.values()
+            if m.script.registered and not m.life.dead
         }
         return max(ways, key=WAYS.index, default="respawn")
 
@@ -240,8 +200,8 @@ class Roster:
         finished, ranks = False, []  # of the one before
         for rank in range(self.world_size):
             member = self._ranks[rank]
-            said = member.inventory
-            if member.dead or said is None:
+            said = member.path.inventory
+            if member.life.dead or said is None:
                 out.append(self.remains.of(rank))
             elif said.committed < 0:  # alive, state not built yet
                 remains = self.remains.of(rank)
@@ -258,8 +218,8 @@ class Roster:
                     )
                 )
             else:
-                if (said, member.finished) != (before, finished):
-                    before, finished = said, member.finished
+                if (said, member.script.finished) != (before, finished):
+                    before, finished = said, member.script.finished
                     ranks = alike.setdefault((replace(said, worker=0), finished), [])
                 ranks.append(rank)
         return out + [
@@ -279,18 +239,9 @@ class Roster:
             m
             for m in self.live()
             if m.rank not in restore.settle
-            and m.inventory is not None
-            and m.inventory.committed >= 0
+            and m.path.inventory is not None
+            and m.path.inventory.committed >= 0
         ]
-
-
-def said_before(one: Registered, known: Registered | None) -> bool:
-    """A word comes again that was said before `known`: what comes twice may come after what was
-    said later.
-    """
-    if known is None:
-        return False
-    return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)
 
 
 def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from operator import attrgetter
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 
 UNBOUNDED = 1 << 30
 _HOME = attrgetter("home")

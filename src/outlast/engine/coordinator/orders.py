@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Timer, set_timer
 from outlast.engine.protocol.outputs import Output, Record, ToAgent
 from outlast.model import limits
@@ -60,7 +60,7 @@ def kill_orders(now_s: float, members: Iterable[Member], why: str) -> list[Outpu
 
 def kill_order(member: Member, why: str) -> ToAgent:
     """Condemn `member` and order its death; nobody waits for it."""
-    member.condemned = True
+    member.life.condemned = True
     return ToAgent(KillWorker(member.worker, why), member.home)
 
 

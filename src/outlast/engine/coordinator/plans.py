@@ -23,7 +23,7 @@ from outlast.engine.coordinator.decisions import (
     decide_restore,
     decide_source,
 )
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
 from outlast.engine.coordinator.run_parts import Run
@@ -85,7 +85,7 @@ class Plans:
             donor=restore.donor, phases=restore.phases, finish=restore.finish,
         )  # fmt: skip
         for member in roster.members():
-            rank, inventory = member.rank, member.inventory
+            rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
             fresh = settle == "none" and not (sharded and inventory is not None)
             # Torn: a member in a step with state that cannot be gone on from has to leave that
@@ -104,8 +104,8 @@ class Plans:
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
             gives = donates and rank == restore.donor
-            member.plan = plans.of(*own, healed, settle, then, gives, fresh and replays)
-            member.joined, member.finished, member.committed_s = False, False, None
+            member.path.plan = plans.of(*own, healed, settle, then, gives, fresh and replays)
+            member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
 
     def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
@@ -148,7 +148,7 @@ class Plans:
         donor = run.roster.holder(restore.donor)
         settle = restore.settle[donor.rank]
         plans = self._shared(start, settle=settle, then="exit", donor=donor.rank, donate=True)
-        donor.plan = plans.of(
+        donor.path.plan = plans.of(
             *self.of_rank(donor.rank, start.private, restore.step, start.checkpoint)
         )
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
@@ -161,7 +161,7 @@ class Plans:
         if message.generation != run.course.generation:
             # Donated for a generation that is over.
             return []
-        plan = donor.plan
+        plan = donor.path.plan
         phases = plan.phases if plan is not None and plan.step == message.step else -1
         run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
         if run.course.is_in(Stage.HANDOVER):
@@ -180,7 +180,7 @@ class Plans:
         if not self.run.sources.donating:
             return None
         live = self.run.roster.live()
-        return next((m for m in live if m.plan is not None and m.plan.donate), None)
+        return next((m for m in live if m.path.plan is not None and m.path.plan.donate), None)
 
     # --- all come anew: everybody is killed, then started ----------------------------------------
 
@@ -188,7 +188,7 @@ class Plans:
         """Kill everybody. Once all are confirmed dead, all come anew from `sources.begin_from`."""
         self.run.course.enter(Stage.CLEARING)
         # The others are being killed already: only their ends are awaited.
-        living = [member for member in self.run.roster.live() if not member.condemned]
+        living = [member for member in self.run.roster.live() if not member.life.condemned]
         killed = self.run.kill(now_s, living, reason)
         return [cancel(Timer.HANDOVER), *killed, *self.when_cleared(now_s)]
 
@@ -231,7 +231,9 @@ class Plans:
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             # Seated first: what its predecessor left stays behind if the rank has moved.
-            member.plan = plans.of(*self.of_rank(rank, start.private, start.step, start.checkpoint))
+            member.path.plan = plans.of(
+                *self.of_rank(rank, start.private, start.step, start.checkpoint)
+            )
             order = StartWorker(member.worker, rank, "rank", run.course.generation)
             out.append(ToAgent(order, member.home))
         out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
@@ -306,7 +308,7 @@ class Plans:
         run.faults.begin_generation()
         for member in run.roster.members():
             # How a member ends from now on is another matter, even if it never gets this plan.
-            member.raised = None
+            member.path.raised = None
         run.sources.begin_generation(generation=run.course.generation, step=step)
 
     def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
@@ -357,26 +359,28 @@ class Plans:
         A worker that enters main's function again loses its state in memory, so its plan is held
         back until a donor has sealed the transfer image.
         """
-        plan, run = member.plan, self.run
-        if plan is None or not member.hello_seen or member.dead:
+        plan, run = member.path.plan, self.run
+        if plan is None or not member.process.hello_seen or member.life.dead:
             return None
-        if plan.generation != run.course.generation or member.plan_generation >= plan.generation:
+        if (
+            plan.generation != run.course.generation
+            or member.path.plan_generation >= plan.generation
+        ):
             return None
         no_image = run.sources.donating or run.sources.transfer is None
         if plan.replicated == "transfer" and not plan.donate and no_image:
             # A plan waits for the donor's image.
             return None
-        member.plan_generation, member.inventory, member.place = plan.generation, None, 0
-        member.collateral = False  # of the last generation: how this one ends is another matter
+        member.path.is_sent(plan)
         return plan
 
     def on_store_up(self, message: StoreUp) -> list[Output]:
         """The store listens: plans that were made without it, or with another one, are completed."""
         run = self.run
         run.store.is_up(message)
-        members = [member for member in run.roster.members() if member.plan is not None]
-        made = (member.plan for member in members if member.plan is not None)
+        members = [member for member in run.roster.members() if member.path.plan is not None]
+        made = (member.path.plan for member in members if member.path.plan is not None)
         plans = with_store(made, host=message.host, port=message.port)
         for member in members:
-            member.plan = plans[id(member.plan)]
+            member.path.plan = plans[id(member.path.plan)]
         return self.send(members)

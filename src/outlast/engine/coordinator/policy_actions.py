@@ -22,7 +22,7 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field, replace
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import kill_order
 from outlast.engine.coordinator.regroup import Regroup
 from outlast.engine.coordinator.run_parts import Run
@@ -156,7 +156,9 @@ class PolicyActions:
         roster = self.run.roster
         nodes = (*roster.homes.values(), *self.run.nodes.room(()))
         names = {node: node for node in nodes}
-        names |= {member.node: member.home for member in roster.members() if member.node}
+        names |= {
+            member.process.node: member.home for member in roster.members() if member.process.node
+        }
         if name in names:
             return names[name]
         host = name.partition(".")[0]
@@ -268,7 +270,7 @@ class PolicyActions:
         out: list[Output] = [Record(Event(now_s, 0.0, BARRED, said), at_once=True)]
         out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
         for spare in self.run.roster.spares():
-            if spare.home == node and not spare.condemned:
+            if spare.home == node and not spare.life.condemned:
                 # A spare on a node that is barred.
                 out.append(kill_order(spare, f"node {node} is barred"))
         return out
@@ -305,7 +307,7 @@ class PolicyActions:
         run, there = self.run, self._who_live(node)
         if not there or not departure.tries:
             return self._departed(now_s, node, there)
-        over = run.roster.first("finished", lambda m: m.finished or m.done) is not None
+        over = run.roster.first("finished", lambda m: m.script.finished or m.life.done) is not None
         everybody = len(there) == run.options.world_size
         if over or everybody or not run.fits_elsewhere(frozenset(m.rank for m in there)):
             self._next_look_s = now_s + limits.SILENT_LOOK_S
@@ -328,7 +330,7 @@ class PolicyActions:
         reason = f"node {node} is drained: {departure.reason}"
         for index, member in enumerate(there):
             run.interruptions.fault(
-                rank=member.rank, pid=0, node=member.node, mechanism=Mechanism.LOST_NODE,
+                rank=member.rank, pid=0, node=member.process.node, mechanism=Mechanism.LOST_NODE,
                 generation=run.course.generation, step=step, fault_s=now_s,
                 fault_not_before_s=None, detected_s=now_s, same_event=index > 0, error="",
                 traceback="", reason=reason,

@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
 from outlast.engine.coordinator.run_parts import Run
@@ -33,15 +33,15 @@ class ProcessExits:
         if message.worker in roster.orphans:
             return self._on_orphan_exit(now_s, message)
         member = roster.of(message.worker)
-        if member is None or member.dead:
+        if member is None or member.life.dead:
             # An end is said twice, or too late.
             return []
-        member.dead = True
+        member.life.dead = True
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
         run.note_of_rank(message.committed, max(message.committed, *message.prepared, 0))
         roster.remains.note_done(member.rank, message.committed)
-        had_state = member.attached and not member.node_lost
+        had_state = member.script.attached and not member.life.node_lost
         roster.remains.bury(member.rank, message, had_state=had_state)
         if run.course.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
@@ -77,8 +77,8 @@ class ProcessExits:
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
         """A rank has come to its end; the run has, once all ranks have."""
         run = self.run
-        member.done = True
-        if run.roster.first("not done", lambda m: not m.done) is not None:
+        member.life.done = True
+        if run.roster.first("not done", lambda m: not m.life.done) is not None:
             return self._go_on(now_s)
         if self.stop.end is None:
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
@@ -89,22 +89,22 @@ class ProcessExits:
     def _fault_of(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
         """Book the fault that ended `member`, unless it was booked when the member was condemned."""
         run, rank = self.run, member.rank
-        if member.condemned:
-            if member.node_lost:
-                run.interruptions.node_lost(reason=member.node_lost)
+        if member.life.condemned:
+            if member.life.node_lost:
+                run.interruptions.node_lost(reason=member.life.node_lost)
             return run.records()  # its fault was booked when it was condemned
-        if member.node_lost:
-            why = f"rank {rank} is lost with its node: {member.node_lost}"
+        if member.life.node_lost:
+            why = f"rank {rank} is lost with its node: {member.life.node_lost}"
             kind = Mechanism.LOST_NODE
             return self.regroup.fault(now_s, member, kind, None, message.error, "", why)
         mechanism = (
-            Mechanism.EXCEPTION if member.raised
+            Mechanism.EXCEPTION if member.path.raised
             else Mechanism.SIGNAL if message.signal is not None
-            else Mechanism.LOST_CONTACT if member.collateral
+            else Mechanism.LOST_CONTACT if member.path.collateral
             else Mechanism.EXIT
         )  # fmt: skip
-        error, traceback = member.raised or (message.error or _how(message), "")
-        why = f"rank {rank} (pid {member.pid}) ended: {_how(message)}"
+        error, traceback = member.path.raised or (message.error or _how(message), "")
+        why = f"rank {rank} (pid {member.process.pid}) ended: {_how(message)}"
         out = self.regroup.fault(now_s, member, mechanism, message.fault_s, error, traceback, why)
         if message.oom:
             why = f"rank {rank} was killed for memory by the kernel"
@@ -116,7 +116,7 @@ class ProcessExits:
         run.roster.drop(spare)
         if run.course.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
-        said = {"pid": spare.pid, "kind": spare.kind, "error": message.error}
+        said = {"pid": spare.process.pid, "kind": spare.kind, "error": message.error}
         out: list[Output] = [event(now_s, "spare_lost", said)]
         if self.spares.ended(spare):
             how = message.error or _how(message)
@@ -126,9 +126,9 @@ class ProcessExits:
 
 def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
     """Return the end of a process of which nothing is known but that its node is gone."""
-    member.node_lost = reason
+    member.life.node_lost = reason
     return WorkerExited(
-        member.worker, member.pid, None, None, False, -1, (), (), "", now_s, None, reason
+        member.worker, member.process.pid, None, None, False, -1, (), (), "", now_s, None, reason
     )
 
 

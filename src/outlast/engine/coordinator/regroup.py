@@ -22,7 +22,7 @@ from outlast.engine.coordinator.decisions import (
     decide_recovery,
     work_out_cost,
 )
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.run_parts import Run
@@ -70,7 +70,7 @@ class Regroup:
         together = one_node or joins or run.course.is_in(Stage.GATHERING, Stage.LEAVING)
         first = not run.interruptions.open
         run.interruptions.fault(
-            rank=member.rank, pid=member.pid, node=member.node, mechanism=mechanism,
+            rank=member.rank, pid=member.process.pid, node=member.process.node, mechanism=mechanism,
             generation=run.course.generation, step=run.progress.step, fault_s=fault_s,
             fault_not_before_s=None if fault_s is not None else run.progress.moved_s,
             detected_s=now_s, same_event=together and not first, error=error, traceback=traceback,
@@ -85,13 +85,17 @@ class Regroup:
             )
         elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
             out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
-        elif run.course.is_in(Stage.HANDOVER) and member.plan is not None and member.plan.donate:
+        elif (
+            run.course.is_in(Stage.HANDOVER)
+            and member.path.plan is not None
+            and member.path.plan.donate
+        ):
             # Who was to hand over is lost.
             # All others stand still as before: another one hands over, once this one is dead.
             run.course.enter(Stage.LEAVING)
             faults.note_cut_short(False)
             out.append(cancel(Timer.HANDOVER))
-            if not member.dead and not member.condemned:
+            if not member.life.dead and not member.life.condemned:
                 out += run.kill(now_s, [member], reason)
         return out
 
@@ -111,9 +115,9 @@ class Regroup:
         """Book a hang for each of `members` that lives, and kill it."""
         out: list[Output] = []
         for member in members:
-            if not member.condemned and not member.dead:
-                member.condemned = True
-                reason = f"rank {member.rank} (pid {member.pid}) {why}"
+            if not member.life.condemned and not member.life.dead:
+                member.life.condemned = True
+                reason = f"rank {member.rank} (pid {member.process.pid}) {why}"
                 out += self.fault(now_s, member, Mechanism.HANG, None, "", "", reason)
                 out += self.run.kill(now_s, [member], why)
         return out
@@ -128,28 +132,30 @@ class Regroup:
         reason = opened[-1].reason if opened else "regroup"
         live = run.roster.live()
         for member in live:
-            member.joined = False
+            member.path.joined = False
         # One object for each generation that is left: workers told the same object share an order.
-        numbers = {member.plan_generation for member in live}
+        numbers = {member.path.plan_generation for member in live}
         leaves = {number: Leave(number, reason) for number in numbers}
-        asked = [member for member in live if member.answers_leave and member.inventory is None]
-        out = run.tell((member, leaves[member.plan_generation]) for member in asked)
+        asked = [
+            member for member in live if member.answers_leave and member.path.inventory is None
+        ]
+        out = run.tell((member, leaves[member.path.plan_generation]) for member in asked)
         steps_s = limits.LEAVE_STEPS * run.roster.script.step_s
         heard_s = limits.RANK_HEARD_S * run.options.world_size
         deadline = limits.LEAVE_DEADLINE_S + steps_s + heard_s
-        if not all(member.attached for member in live):
+        if not all(member.script.attached for member in live):
             deadline = limits.REGROUP_DEADLINE_S
         return [*out, set_timer(Timer.LEAVE, now_s + deadline), *self.check_quiesced(now_s)]
 
     def on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
         """Members stand still, and say what they hold."""
         remains = self.run.roster.remains
-        quiet = [member for member in members if member.plan_generation == message.generation]
+        quiet = [member for member in members if member.path.plan_generation == message.generation]
         for member in quiet:
             remains.note_done(member.rank, message.committed)
-            member.inventory = message
-            member.attached = member.attached or message.committed >= 0
-            if member.attached:  # though nobody has heard yet that it joined
+            member.path.inventory = message
+            member.script.attached = member.script.attached or message.committed >= 0
+            if member.script.attached:  # though nobody has heard yet that it joined
                 remains.now_attached(member.rank)
         if not quiet:  # inventories of a generation that is over
             return []
@@ -161,9 +167,12 @@ class Regroup:
     def check_quiesced(self, now_s: float) -> list[Output]:
         """Decide, once every survivor stands still and every lost process is confirmed dead."""
         run, roster = self.run, self.run.roster
-        if roster.first("not still", lambda m: m.answers_leave and m.inventory is None) is not None:
+        if (
+            roster.first("not still", lambda m: m.answers_leave and m.path.inventory is None)
+            is not None
+        ):
             return []
-        if roster.first("not dead", lambda m: m.condemned and not m.dead) is not None:
+        if roster.first("not dead", lambda m: m.life.condemned and not m.life.dead) is not None:
             return []
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
             return []
@@ -203,7 +212,7 @@ class Regroup:
         restore = self.plans.restore()
         # The beacons were read up to a tick ago, and a dead rank's counts only with its end.
         run.progress.note(roster.committed_by_all(), 0)
-        finished = any(m.finished or m.done for m in roster.members())
+        finished = any(m.script.finished or m.life.done for m in roster.members())
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
         if torn:  # alive, but what it holds is neither step: it comes anew
@@ -217,7 +226,7 @@ class Regroup:
             self._chosen = verdict
             return run.kill(now_s, given_up, verdict.reason)
         self._chosen = None
-        run.interruptions.acquit({m.rank: m.pid for m in roster.live()})
+        run.interruptions.acquit({m.rank: m.process.pid for m in roster.live()})
         self._book(now_s, verdict, restore, start)
         return [*run.records(), *self._carry_out(now_s, verdict, restore, start)]
 
@@ -226,9 +235,9 @@ class Regroup:
         run, faults = self.run, self.run.faults
         return Quiesced(
             world_size=run.options.world_size,
-            lost=tuple(sorted(m.rank for m in run.roster.members() if m.dead)),
+            lost=tuple(sorted(m.rank for m in run.roster.members() if m.life.dead)),
             raised=frozenset(faults.raised), drained=self._drained, mode=run.roster.recovery_mode,
-            attached=any(m.attached for m in run.roster.live()), finished=finished,
+            attached=any(m.script.attached for m in run.roster.live()), finished=finished,
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=faults.user_error[0],
             trained=run.progress.trained,
@@ -300,13 +309,13 @@ class Regroup:
             # Joined a generation that is over.
             return []
         for member in members:
-            member.said = message.generation, message.step
-            member.joined = member.attached = True
+            member.path.said = message.generation, message.step
+            member.path.joined = member.script.attached = True
             run.roster.remains.now_attached(member.rank)
         run.faults.note_restore(message.restore_s)
         if not run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
-        if run.roster.first("not joined", lambda m: not m.joined) is not None:
+        if run.roster.first("not joined", lambda m: not m.path.joined) is not None:
             return []
         run.course.enter(Stage.TRAINING)
         run.progress.is_live(True)
@@ -326,14 +335,14 @@ class Regroup:
             # Committed in a generation that is over.
             return []
         for member in members:
-            member.committed_s = message.at_s
+            member.path.committed_s = message.at_s
             run.roster.remains.note_done(member.rank, message.step)
         run.progress.note_commit(message.step, sharded=run.roster.sharded)
         at_s = message.at_s
         if run.roster.sharded:
-            if run.roster.first("not committed", lambda m: m.committed_s is None) is not None:
+            if run.roster.first("not committed", lambda m: m.path.committed_s is None) is not None:
                 return []
-            at_s = max(m.committed_s or 0.0 for m in run.roster.members())
+            at_s = max(m.path.committed_s or 0.0 for m in run.roster.members())
         run.progress.has_trained()
         return run.resumed(now_s, at_s)
 
@@ -341,7 +350,7 @@ class Regroup:
         """Members are past the last step."""
         run = self.run
         for member in members:
-            member.finished, member.said = True, (message.generation, message.step)
+            member.script.finished, member.path.said = True, (message.generation, message.step)
         run.progress.note(message.step, message.step)
         present = message.generation == run.course.generation
         return run.resumed(now_s, now_s) if present and run.course.is_in(Stage.TRAINING) else []
@@ -365,7 +374,7 @@ class Regroup:
         if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
         # Not all have joined in time.
-        if (donor := self.plans.donor()) is not None and not donor.condemned:
+        if (donor := self.plans.donor()) is not None and not donor.life.condemned:
             why = "did not hand over its state in time"
             return self._too_late(now_s, Timer.MOVE, [donor], why)
         late = self.run.roster.holding_up()
@@ -377,7 +386,7 @@ class Regroup:
             return []
         # State is not handed over in time.
         live = self.run.roster.live()
-        donors = [m for m in live if m.plan is not None and m.plan.donate]
+        donors = [m for m in live if m.path.plan is not None and m.path.plan.donate]
         return self._too_late(now_s, Timer.HANDOVER, donors, "did not hand over in time")
 
     def on_links_timer(self, now_s: float) -> list[Output]:

@@ -13,7 +13,8 @@ from outlast.engine.budget import default_budgets
 from outlast.engine.coordinator.cut_links import CutLinks
 from outlast.engine.coordinator.group_store import GroupStore
 from outlast.engine.coordinator.interruptions import InterruptionLog
-from outlast.engine.coordinator.members import Member, Roster
+from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.engine.coordinator.open_faults import OpenFaults
 from outlast.engine.coordinator.options import CoordinatorOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlast.engine.coordinator.members import Member, said_before
+from outlast.engine.coordinator.member import Member, said_before
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.run_parts import Run
@@ -21,13 +21,13 @@ class ScriptWords:
 
     def on_started(self, now_s: float, member: Member, message: WorkerStarted) -> list[Output]:
         """A process was started. A program that never says Hello is at work from now on."""
-        member.pid, member.node = message.pid, message.node
+        member.process.pid, member.process.node = message.pid, message.node
         return [] if self.run.options.greets else self._on_running(now_s, [member])
 
     def on_hello(self, now_s: float, members: list[Member]) -> list[Output]:
         """Workers listen: the plans that wait for them are sent."""
         for member in members:
-            member.hello_seen = True
+            member.process.hello_seen = True
         holders = [member for member in members if member.rank >= 0]
         if not holders:
             return []
@@ -37,10 +37,10 @@ class ScriptWords:
         """Scripts are at work. One without steps goes on when all its processes run again."""
         run = self.run
         for member in members:
-            member.running = True
+            member.process.running = True
         if run.roster.outlast or run.links:
             return []
-        if run.roster.first("not running", lambda m: not m.running) is not None:
+        if run.roster.first("not running", lambda m: not m.process.running) is not None:
             return []
         return run.resumed(now_s, now_s)
 
@@ -51,13 +51,12 @@ class ScriptWords:
         said = message.generation, message.step
         newest = [
             member for member in members
-            if said >= member.said and not said_before(message, member.registration)
+            if said >= member.path.said and not said_before(message, member.script.registration)
         ]  # fmt: skip
         for member in newest:
-            member.said, member.registration = said, message
-            member.recovery_mode, member.sharded = message.way, message.sharded
-            member.registered, member.attached = True, message.step >= 0
-            member.finished = False  # the script may call run.steps again
+            member.path.said = said
+            member.script.register(message)
+            member.script.finished = False  # the script may call run.steps again
         return self._learn_script(now_s, message) if newest else []
 
     def _learn_script(self, now_s: float, message: Registered) -> list[Output]:
@@ -83,5 +82,5 @@ class ScriptWords:
         """Workers say how far they have come on their way into the generation."""
         if message.generation == self.run.course.generation:
             for member in members:
-                member.place = max(member.place, message.place)
+                member.path.place = max(member.path.place, message.place)
         return []

@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import kill_order
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage
@@ -31,7 +31,7 @@ class SparePool:
         out: list[Output] = []
         for spare in roster.spares():
             # Made while nobody knew that the script can park.
-            if spare.kind == "warm" and kind == "hot" and not spare.condemned:
+            if spare.kind == "warm" and kind == "hot" and not spare.life.condemned:
                 # A warm spare makes room for a hot one.
                 out.append(kill_order(spare, "a hot spare takes its place"))
         for _ in range(run.options.spares - len(roster.spares())):
@@ -45,13 +45,13 @@ class SparePool:
 
     def on_parked(self, spare: Member) -> list[Output]:
         """`spare` stands ready."""
-        spare.parked = True
+        spare.process.parked = True
         self._failures = 0
         return []
 
     def ended(self, spare: Member) -> bool:
         """`spare` has ended. Return True if it failed before it could park."""
-        failed = not spare.parked and not spare.condemned
+        failed = not spare.process.parked and not spare.life.condemned
         if failed:
             # A spare ends before it could park.
             self._failures += 1

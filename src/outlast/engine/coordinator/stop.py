@@ -5,7 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.protocol.outputs import End, Output, Record, Tell, ToAgent
@@ -73,7 +73,7 @@ class StopRequest:
         # A process that is not there yet cannot hear SIGTERM: it is not to begin.
         reason = self.end.reason
         return [
-            ToAgent((TermWorker if m.pid else KillWorker)(m.worker, reason), m.home)
+            ToAgent((TermWorker if m.process.pid else KillWorker)(m.worker, reason), m.home)
             for m in run.roster.live()
         ]
 
@@ -132,7 +132,7 @@ class StopRequest:
         """
         run = self.run
         everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
-        stuck = [m for m in everybody if m.condemned]
+        stuck = [m for m in everybody if m.life.condemned]
         if run.course.is_in(Stage.STOPPING) and self.end is not None:
             # The run ends with processes that cannot be killed.
             return self._over(self.end)
@@ -142,7 +142,7 @@ class StopRequest:
         if not any(m.rank >= 0 for m in stuck):
             return []
         # Killed ones did not end in time.
-        pids = [m.pid for m in stuck]
+        pids = [m.process.pid for m in stuck]
         why = f"processes {pids} cannot be killed: they do not return from the kernel"
         return self.kill_all(now_s, End(1, "failed", why, ""))
 
@@ -160,5 +160,5 @@ class StopRequest:
         """Return True if the end of this process is no fault."""
         if self.end is not None and self.by_signal:
             return True  # it was sent SIGTERM: however it ends, it has ended
-        may_end = member.finished or not member.attached or self.end is not None
+        may_end = member.script.finished or not member.script.attached or self.end is not None
         return message.exit_code == 0 and may_end

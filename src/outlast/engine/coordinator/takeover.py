@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.cluster.reliable_link import rebased
 from outlast.engine.coordinator.fault_reports import FaultReports
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Life, Member, Path, Process
 from outlast.engine.coordinator.node_changes import NodeChanges
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.policy_actions import Acted, PolicyActions
@@ -231,11 +231,12 @@ class Takeover:
 
     def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
         member = Member(
-            housed.worker, housed.rank, housed.kind, now_s, home=node, pid=housed.pid,
-            plan=housed.plan, condemned=housed.killed,
+            housed.worker, housed.rank, housed.kind, now_s, home=node,
+            process=Process(pid=housed.pid), path=Path(plan=housed.plan),
+            life=Life(condemned=housed.killed),
         )  # fmt: skip
-        member.plan_generation = 0 if housed.plan is None else housed.plan.generation
-        self.run.course.saw_generation(member.plan_generation)
+        member.path.plan_generation = 0 if housed.plan is None else housed.plan.generation
+        self.run.course.saw_generation(member.path.plan_generation)
         for said in housed.said:
             self._take_up(member, rebased(said, by_s))
         self._found.adopted.append(member)
@@ -247,35 +248,33 @@ class Takeover:
         run = self.run
         match said:
             case Hello():
-                member.hello_seen = member.running = True
+                member.process.hello_seen = member.process.running = True
             case Parked():
-                member.parked = member.rank < 0
+                member.process.parked = member.rank < 0
             case Registered():
-                member.recovery_mode, member.sharded = said.way, said.sharded
-                member.registered, member.attached = True, said.step >= 0
-                member.registration = said
+                member.script.register(said)
                 run.roster.script.learn(outlast=True, sharded=said.sharded)
             case Donated():
                 run.sources.find_transfer(Transfer(said.generation, said.step, member.home))
             case Underway():
-                member.place = said.place
+                member.path.place = said.place
             case Inventory():
-                member.inventory = said
-                member.attached = member.attached or said.committed >= 0
+                member.path.inventory = said
+                member.script.attached = member.script.attached or said.committed >= 0
                 run.note_of_rank(said.committed, max(said.passed, said.committed))
             case Joined():
-                member.joined = member.attached = True
+                member.path.joined = member.script.attached = True
             case Committed():
-                member.committed_s = said.at_s
+                member.path.committed_s = said.at_s
                 run.roster.remains.note_done(member.rank, said.step)
                 run.progress.has_trained()
             case Finished():
-                member.finished = True
+                member.script.finished = True
             case Broke():
-                member.collateral = said.mechanism == "collective"
+                member.path.collateral = said.mechanism == "collective"
                 self._found.broke.append((member, said))
                 if said.mechanism == "exception":
-                    member.raised = (said.error, said.traceback)
+                    member.path.raised = (said.error, said.traceback)
             case _:
                 pass  # says nothing that lasts
 
@@ -299,17 +298,19 @@ class Takeover:
         members = run.roster.members()
         generation = run.course.generation
         whole = not lost and not run.roster.orphans
-        whole = whole and all(m.plan_generation == generation for m in members)
+        whole = whole and all(m.path.plan_generation == generation for m in members)
         if whole and all(map(_at_work, members)):
             # A new coordinator finds all ranks at work.
             run.course.enter(Stage.TRAINING)
             run.progress.is_live(True)
-            plan = members[0].plan
+            plan = members[0].path.plan
             assert plan is not None
             run.progress.goes_on_from(plan.step)
             out += self._goes_on(now_s)
         elif (
-            whole and not run.roster.outlast and all(m.running and not m.condemned for m in members)
+            whole
+            and not run.roster.outlast
+            and all(m.process.running and not m.life.condemned for m in members)
         ):
             # A new coordinator finds a script without outlast calls at work.
             # In which it stays: nothing more is known of it than that it runs.
@@ -328,7 +329,7 @@ class Takeover:
         run, roster = self.run, self.run.roster
         out: list[Output] = []
         gone = self._found.ended()
-        for member in sorted(self._found.adopted, key=lambda m: (m.plan_generation, m.worker)):
+        for member in sorted(self._found.adopted, key=lambda m: (m.path.plan_generation, m.worker)):
             other = roster.in_rank(member.rank) if member.rank >= 0 else None
             if other is not None and other.worker not in gone:
                 # Two in one rank.
@@ -339,7 +340,7 @@ class Takeover:
             if broke.generation == run.course.generation:
                 self.reports.note_links(now_s, member, broke)
         # Their ends are not awaited for ever.
-        dying = [m for m in roster.live() if m.condemned and m.worker not in gone]
+        dying = [m for m in roster.live() if m.life.condemned and m.worker not in gone]
         return [*out, *run.kill(now_s, dying, "its end is awaited")]
 
     def _end_at_once(self, now_s: float, end: End) -> list[Output]:
@@ -363,8 +364,10 @@ class Takeover:
         Nobody says so again. Of sharded state, all that hold a rank have to be there to tell.
         """
         run = self.run
-        present = [m for m in run.roster.members() if m.plan_generation == run.course.generation]
-        committed = [m.committed_s for m in present if m.committed_s is not None]
+        present = [
+            m for m in run.roster.members() if m.path.plan_generation == run.course.generation
+        ]
+        committed = [m.path.committed_s for m in present if m.path.committed_s is not None]
         sharded = run.roster.sharded
         if not committed or (sharded and len(committed) < run.options.world_size):
             return []
@@ -380,13 +383,13 @@ class Takeover:
         out = self._bury_unknown(now_s, lost)
         if run.sources.transfer is not None:
             run.sources.choose(Restart(run.sources.transfer.step, "transfer", "slot"))
-        plans = [m.plan for m in run.roster.members() if m.plan is not None]
+        plans = [m.path.plan for m in run.roster.members() if m.path.plan is not None]
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         planned = newest.step if newest is not None else run.sources.begin_from.step
         run.progress.goes_on_from(planned)
         for member in run.roster.live():
-            if member.raised is not None:
-                out += self._take_up_error(now_s, member, member.raised)
+            if member.path.raised is not None:
+                out += self._take_up_error(now_s, member, member.path.raised)
         if not run.interruptions.open:
             first, kind = run.roster.holder(0), Mechanism.LOST_CONTACT
             out += self.regroup.fault(now_s, first, kind, None, "", "", "")
@@ -408,8 +411,10 @@ class Takeover:
         for rank in lost:  # nobody is there, and nobody says how it ended
             home = roster.homes.get(rank, "")
             member = roster.add(rank=rank, kind="rank", now_s=now_s, home=home)
-            member.dead = member.condemned = True
-        given_up = [m for m in roster.live() if m.plan is not None and m.plan.then == "exit"]
+            member.life.dead = member.life.condemned = True
+        given_up = [
+            m for m in roster.live() if m.path.plan is not None and m.path.plan.then == "exit"
+        ]
         if not given_up:
             return []
         # A new coordinator finds a donor that was to be killed.
@@ -420,7 +425,7 @@ class Takeover:
         run = self.run
         run.faults.note_raised(member.rank, error)
         known = run.interruptions.open
-        if any(member.pid in one.pids for one in known):
+        if any(member.process.pid in one.pids for one in known):
             return []
         joins = bool(known) and known[-1].generation == run.course.generation
         why, kind = f"rank {member.rank} raised", Mechanism.EXCEPTION
@@ -429,5 +434,5 @@ class Takeover:
 
 def _at_work(member: Member) -> bool:
     """Return True if `member` trains: it has joined, and nothing has befallen it since."""
-    broken = member.raised is not None or member.collateral
-    return member.joined and member.inventory is None and not broken
+    broken = member.path.raised is not None or member.path.collateral
+    return member.path.joined and member.path.inventory is None and not broken

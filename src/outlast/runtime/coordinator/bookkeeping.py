@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.engine.coordinator.members import Member
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Spawn
 from outlast.model import limits
@@ -247,14 +247,19 @@ class Bookkeeping:
             "workers": [
                 {
                     "rank": m.rank,
-                    "pid": m.pid,
-                    "node": m.node,
-                    "state": _state(m, at_work=m.joined or plain),
+                    "pid": m.process.pid,
+                    "node": m.process.node,
+                    "state": _state(m, at_work=m.path.joined or plain),
                 }
                 for m in members
             ],
             "spares": [
-                {"pid": m.pid, "kind": m.kind, "node": m.node, "parked": m.parked}
+                {
+                    "pid": m.process.pid,
+                    "kind": m.kind,
+                    "node": m.process.node,
+                    "parked": m.process.parked,
+                }
                 for m in coordinator.roster.spares()
             ],
             "session": self._session.session.session,
@@ -356,9 +361,9 @@ def _state(member: Member, *, at_work: bool) -> str:
     """ended: its process is over and has done its part. dead: it has not, and its rank is to be
     given away.
     """
-    if member.dead:
-        return "ended" if member.done else "dead"
-    return "finished" if member.finished else "training" if at_work else "starting"
+    if member.life.dead:
+        return "ended" if member.life.done else "dead"
+    return "finished" if member.script.finished else "training" if at_work else "starting"
 
 
 def _is_stopped(pid: int) -> bool:

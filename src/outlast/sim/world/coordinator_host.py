@@ -429,9 +429,9 @@ class CoordinatorHost:
             if world.options.policy != "none":
                 self.homes[generation] = dict(coordinator.roster.homes)
             plans = [
-                m.plan
+                m.path.plan
                 for m in coordinator.roster.members()
-                if m.plan is not None and m.plan.generation == generation
+                if m.path.plan is not None and m.path.plan.generation == generation
             ]
             steps = tuple(plan.step for plan in plans)
             opened = coordinator.interruptions.open
@@ -576,7 +576,7 @@ class CoordinatorHost:
         }
         for member in coordinator.roster.members() if moves else ():
             new = member.started_s == world.now_s
-            then = member.plan.then if member.plan is not None else ""
+            then = member.path.plan.then if member.path.plan is not None else ""
             how = (
                 ("forked" if member.kind == "rank" else "taken")
                 if new
@@ -739,7 +739,7 @@ class CoordinatorHost:
             )
             if member is not None and message.worker in self._started:
                 unstruck = member.rank >= 0 and not world.strikes.struck
-                sound = member.pid not in world.strikes.pids() and not set(APART) & set(
+                sound = member.process.pid not in world.strikes.pids() and not set(APART) & set(
                     world.strikes.all_kinds()
                 )
                 idle = (

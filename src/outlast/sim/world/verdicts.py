@@ -224,7 +224,7 @@ class Verdicts:
             return
         self._ordered.add(message.worker)
         member = self._world.coordinator.roster.of(message.worker)
-        if member is None or member.condemned:
+        if member is None or member.life.condemned:
             return  # the order is from before, and its end follows
         # its state lies there
         stays = self._world.options.way == "sharded" and message.rank in self._barred.get(node, ())

@@ -1,0 +1,139 @@
+"""One process of a run, as the coordinator knows it. This module is pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.model.messages import Inventory, Registered, Regroup
+
+
+@dataclass(slots=True)
+class Process:
+    """What is known of the process itself.
+
+    pid          0 until its agent says that it was started
+    node         its machine's own name for itself; "" until then
+    hello_seen   it listens
+    running      its script is at work: it said Hello, or it is a program that was started
+    parked       it is a spare that can take a rank now
+    """
+
+    pid: int = 0
+    node: str = ""
+    hello_seen: bool = False
+    running: bool = False
+    parked: bool = False
+
+
+@dataclass(slots=True)
+class Script:
+    """How far the script in a process has come, and how its state can be recovered.
+
+    registration   its newest word of how it can be healed; None: it has not called outlast.join
+    attached       its state is known to run.steps
+    finished       it is past the last step
+    """
+
+    registration: Registered | None = None
+    attached: bool = False
+    finished: bool = False
+
+    @property
+    def registered(self) -> bool:
+        """Return True once the script has called outlast.join."""
+        return self.registration is not None
+
+    @property
+    def recovery_mode(self) -> str:
+        """Return how the script can be recovered, as it says itself."""
+        return "respawn" if self.registration is None else self.registration.way
+
+    def register(self, message: Registered) -> None:
+        """The script says how it can be healed."""
+        self.registration, self.attached = message, message.step >= 0
+
+
+@dataclass(slots=True)
+class Path:
+    """Where a process is on its way into the generation of its newest plan, and out of it.
+
+    plan              the plan that was made for it, whether it was sent or not
+    plan_generation   the generation of the newest plan that was sent; 0: none was
+    place             how far it has come since then, as it says itself (Underway)
+    joined            it is in the current generation
+    committed_s       when it committed its first step in this generation
+    inventory         what it holds; it has left the generation and stands still
+    said              generation and step of its newest word; a word that is older comes again
+    raised            error and traceback, if its script raised in this generation
+    collateral        a collective failed under it, as it says itself
+    """
+
+    plan: Regroup | None = None
+    plan_generation: int = 0
+    place: int = 0
+    joined: bool = False
+    committed_s: float | None = None
+    inventory: Inventory | None = None
+    said: tuple[int, int] = (0, -1)
+    raised: tuple[str, str] | None = None
+    collateral: bool = False
+
+    def is_sent(self, plan: Regroup) -> None:
+        """The process was sent `plan`: its way into that generation begins."""
+        self.plan_generation, self.inventory, self.place = plan.generation, None, 0
+        self.collateral = False  # of the last generation: how this one ends is another matter
+
+
+@dataclass(slots=True)
+class Life:
+    """Whether a process lives, and how it ended.
+
+    condemned   it is to be killed: its fault is booked already
+    dead        it has ended, for certain
+    done        it has ended well
+    node_lost   why its node was lost, if it died with it; "" otherwise
+    """
+
+    condemned: bool = False
+    dead: bool = False
+    done: bool = False
+    node_lost: str = ""
+
+
+@dataclass(slots=True)
+class Member:
+    """One process, as the coordinator knows it.
+
+    A member holds a rank, or is a spare that has rank -1 until it takes one. It is made when its
+    process is ordered, and is forgotten once another process holds its rank, so it outlives its
+    process: `life.dead` tells.
+
+    home   the node whose agent houses it; "" where there is one node only
+    """
+
+    worker: int
+    rank: int
+    kind: str
+    started_s: float
+    home: str = ""
+    process: Process = field(default_factory=Process)
+    script: Script = field(default_factory=Script)
+    path: Path = field(default_factory=Path)
+    life: Life = field(default_factory=Life)
+
+    @property
+    def answers_leave(self) -> bool:
+        """Return True if this process is in a generation that it can leave.
+
+        A process that boots has none yet: it takes the newest plan when it says Hello.
+        """
+        life = self.life
+        gone = life.dead or life.condemned or life.done
+        return self.path.plan_generation > 0 and not gone
+
+
+def said_before(one: Registered, known: Registered | None) -> bool:
+    """Return True if `one` was said before `known`, and only arrives after it."""
+    if known is None:
+        return False
+    return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)
