@@ -8,7 +8,6 @@ What is not seen: names imported at run time through importlib with a computed n
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
@@ -41,7 +40,7 @@ MAY_USE: dict[str, set[str]] = {
     "engine": {"numpy"},
     "diagnose": {"numpy"},
     "sim": {"numpy"},
-    "planner": {"numpy", "numba"},
+    "planner": {"numpy"},
     "runtime": {"numpy", "xxhash", "safetensors", "ray"},
     "app": {"numpy", "rich", "matplotlib"},
 }
@@ -215,26 +214,16 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
     assert not unknown
 
 
-# imported by name, and only where its extra is installed
-OF_AN_EXTRA = {"outlast.planner.compiled": "numba"}
-
-
 def test_everything_outside_the_worker_starts_without_torch() -> None:
     """Method: a fresh process imports every such module and looks for torch.
 
     This also sees what is imported indirectly.
     """
-    missing = {
-        module
-        for module, package in OF_AN_EXTRA.items()
-        if importlib.util.find_spec(package) is None
-    }
     modules = [
         module_of(path)
         for path in FILES
         if not module_of(path).startswith(TORCH_HOME) and path.name != "__main__.py"
     ]
-    modules = [module for module in modules if module not in missing]
     program = (
         f"import importlib, sys\nfor name in {modules!r}:\n   "
         " importlib.import_module(name)\nassert 'torch' not in sys.modules, 'torch was imported'"

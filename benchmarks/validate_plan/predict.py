@@ -36,14 +36,14 @@ from benchmarks.validate_plan.fit import (
 )
 from outlast.model.terms import FailureClass, Rung
 from outlast.planner import decisions
-from outlast.planner.course import Course, live
 from outlast.planner.histories import draw
-from outlast.planner.monte_carlo import run
+from outlast.planner.runs import run
 from outlast.planner.scenario import Extent, FailureRate, Job, Recovery, Scenario, Tier, Unit
 from outlast.planner.spread import Spread, constant, measured
+from outlast.planner.stops import Stop, run_with_stops
 
 RESAMPLES, REPLICAS = 24, 256  # fits drawn again; runs of each
-CLOCKED = 48  # runs followed event by event, for MTTR
+CLOCKED = 48  # runs whose single recoveries are looked at, for MTTR
 QUANTILES = 200
 APART, RANKS_APART = 0.15, 0.1  # both chosen beforehand, from runs that are not judged
 LOW, HIGH = 5, 95
@@ -130,14 +130,8 @@ def _told(known: Fit, variant: Variant, strikes_s: Sequence[float], *, seed: int
 def _mttr_median_s(known: Fit, variant: Variant, *, seed: int) -> float:
     scenario = by_the_clock(known, variant)
     histories = draw(scenario, seed=seed, replicas=CLOCKED)
-    return statistics.median(
-        [
-            mttr_s
-            for replica in range(CLOCKED)
-            for mttr_s in mttrs_s(live(scenario, histories.one(replica)))
-        ]
-        or [0.0]
-    )
+    _, stops = run_with_stops(scenario, histories)
+    return statistics.median([mttr_s for one in stops for mttr_s in mttrs_s(one)] or [0.0])
 
 
 def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
@@ -146,18 +140,13 @@ def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
     return decisions.estimate(scenario, draw(scenario, seed=seed, replicas=CLOCKED)).ended / CLOCKED
 
 
-def mttrs_s(course: Course) -> list[float]:
-    """Of families: an interruption that training did not come out of before the next struck is over
-    when that one is.
+def mttrs_s(stops: Sequence[Stop]) -> list[float]:
+    """Return how long each recovery took that ended before the run did.
+
+    Failures that strike during a recovery are one family with it: all are over when training goes
+    on.
     """
-    out: list[float] = []
-    began_s: float | None = None
-    for one in course.interruptions:
-        began_s = one.at_s if began_s is None else began_s
-        if one.resumed_s is not None:
-            out.append(one.resumed_s - began_s)
-            began_s = None
-    return out
+    return [one.end_s - one.begin_s for one in stops if one.end_s is not None]
 
 
 # --- scenarios ------------------------------------------------------------------------------------

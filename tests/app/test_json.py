@@ -110,7 +110,6 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--seed": (of("--seed", "3"),),
         "--replicas": (of("--replicas", "3"), of("--replicas", "1", code=2)),
         "--cores": (of("--cores", "2"),),
-        "--numba": (of("--numba", code=0 if find_spec("numba") else 2),),
         "--ray": (of("--ray", "127.0.0.1:1", code=2),),
         "--html": (of("--html", "page.html"),),
         "--chart": (of("--chart", "chart.svg", code=0 if find_spec("matplotlib") else 2),),

@@ -364,13 +364,6 @@ def test_what_cannot_be_read_is_an_error_with_a_hint_and_exit_code_2(
     assert hint in hinted
 
 
-def test_without_numba_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlast.app.plan_answer.find_spec", lambda _: None)
-    code, _, error = called("--gpus", "8", "--days", "1", "--numba")
-    assert code == 2
-    assert "pip install 'outlast[numba]'" in error
-
-
 def test_an_empty_ledger_is_an_error_that_says_what_is_missing(tmp_path: Path) -> None:
     """A run in which no step was ever committed has watched nothing."""
     folder = tmp_path / "empty"

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.model.terms import Cause
-from outlast.planner.course import Phase, live
 from outlast.planner.histories import draw
 from outlast.planner.scenario import Extent, Lemons, Maintenance, Repair, Scenario
 from outlast.planner.spread import constant
+from tests.planner.course import Phase, live
 from tests.planner.worlds import (
     everything,
     node,

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from outlast.model import limits
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
-from outlast.planner import course, monte_carlo
 from outlast.planner.deciding.acting import Diagnosis
 from outlast.planner.deciding.decided import ENDS, MEANS, Answer, Beside, Decided, Rules
 from outlast.planner.decisions import estimate, live
 from outlast.planner.histories import History, draw
+from outlast.planner.runs import run
 from outlast.planner.scenario import Extent, FailureRate, Repair, Scenario, Tier, Unit
 from outlast.planner.spread import constant, exponential, lognormal
+from tests.planner import course
 from tests.planner.worlds import (
     everything,
     node,
@@ -201,14 +202,14 @@ def test_the_mean_over_replicas_is_that_of_monte_carlo(scenario: Scenario) -> No
     histories = draw(scenario, seed=11, replicas=replicas)
     decided = estimate(scenario, histories, PATIENT)
     other = (
-        monte_carlo.run(scenario, draw(scenario, seed=12, replicas=replicas)).position_s
+        run(scenario, draw(scenario, seed=12, replicas=replicas)).position_s
         / scenario.job.duration_s
     )
     error = math.hypot(decided.ettr_mean_se, float(np.std(other, ddof=1)) / math.sqrt(replicas))
     assert abs(decided.ettr_mean - float(other.mean())) < 4 * error
     assert decided.ended <= 2
     assert decided.per_interruption >= 1
-    same = monte_carlo.run(scenario, histories).position_s
+    same = run(scenario, histories).position_s
     runs = [live(scenario, histories.one(replica), PATIENT) for replica in range(replicas)]
     assert (
         sum(

@@ -12,11 +12,11 @@ from benchmarks.validate_plan.depths import grid
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.terms import Rung
-from outlast.planner.course import live as course_of
 from outlast.planner.messages import compare, measure, spread_faults, told
 from outlast.sim.durations import steady_step_s
 from outlast.sim.options import Options
 from outlast.sim.simulated_run import simulate
+from tests.planner.course import live as course_of
 
 SMALL = Options(
     ranks=16,

@@ -6,11 +6,10 @@ import math
 
 import pytest
 
-from outlast.model.terms import FailureClass
-from outlast.planner.course import Interruption
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.scenario import Extent, Job, Recovery, Scenario, Tier
 from outlast.planner.spread import constant
+from outlast.planner.stops import Stop
 
 DRAW = Draw(gpu_w=700.0, idle=0.2, edge_s=2.0)
 DAY_S = 86_400.0
@@ -27,16 +26,12 @@ def scenario(*, stall_s: float = 3.0, step_s: float = 5.0) -> Scenario:
     )
 
 
-def struck(at_s: float, resumed_s: float | None) -> Interruption:
-    return Interruption(at_s, FailureClass.GPU, Extent.NODE, "storage", 0.0, {}, 1, 1, resumed_s)
-
-
-def of(interruptions: list[Interruption], **how: float) -> Power:
-    return power(scenario(**how), interruptions, draw=DRAW, ettr=0.9)
+def of(stops: list[Stop], **how: float) -> Power:
+    return power(scenario(**how), stops, draw=DRAW, ettr=0.9)
 
 
 def test_a_failure_drops_all_gpus_to_idle_and_back() -> None:
-    found = of([struck(1000.0, 1300.0), struck(5000.0, 5100.0)])
+    found = of([Stop(1000.0, 1300.0), Stop(5000.0, 5100.0)])
     failure = found.swings[0]
     assert found.training_w == 700_000.0
     assert (failure.kind, failure.count, failure.amplitude_w) == (
@@ -48,12 +43,9 @@ def test_a_failure_drops_all_gpus_to_idle_and_back() -> None:
     assert (failure.longest_s, failure.per_day) == (300.0, pytest.approx(0.2))
 
 
-def test_a_failure_during_a_recovery_is_no_swing_of_its_own() -> None:
-    """And one that the end of the run cuts off lasts until then."""
-    failure = of(
-        [struck(1000.0, None), struck(1100.0, 1300.0), struck(10 * DAY_S - 50, None)]
-    ).swings[0]
-    assert (failure.count, failure.longest_s) == (2, 300.0)
+def test_a_stop_that_the_end_of_the_run_cuts_off_lasts_until_then() -> None:
+    failure = of([Stop(1000.0, 1300.0), Stop(10 * DAY_S - 500, None)]).swings[0]
+    assert (failure.count, failure.longest_s) == (2, 500.0)
 
 
 def test_saves_swing_as_often_as_they_come() -> None:
@@ -82,7 +74,7 @@ def test_of_steps_nothing_but_the_frequency_is_told() -> None:
 
 
 def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
-    remedy = of([struck(1000.0, 1300.0)]).remedies[1]
+    remedy = of([Stop(1000.0, 1300.0)]).remedies[1]
     assert remedy.ramp_w_per_s == pytest.approx(560_000.0 / 60)
     assert remedy.ettr_cost == pytest.approx(60 / (10 * DAY_S))
 
@@ -91,7 +83,7 @@ def test_a_floor_takes_amplitude_away_and_costs_energy_only_while_the_run_stands
     """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 +
     0.1 x 0.2.
     """
-    remedy = of([struck(0.0, DAY_S)], stall_s=0.0).remedies[2]
+    remedy = of([Stop(0.0, DAY_S)], stall_s=0.0).remedies[2]
     assert remedy.amplitude_w == pytest.approx(350_000.0)
     assert remedy.energy_cost == pytest.approx(0.03 / 0.92)
 

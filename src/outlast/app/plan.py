@@ -103,14 +103,6 @@ def parser() -> Parser:
         "--cores", type=_whole, metavar="N", help="processes to simulate in (all cores)"
     )
     ask.add_argument(
-        "--numba",
-        action="store_true",
-        help=(
-            "simulate compiled (needs outlast[numba]): for many replicas, since compiling takes"
-            " seconds"
-        ),
-    )
-    ask.add_argument(
         "--ray",
         metavar="ADDRESS",
         help=(

@@ -8,7 +8,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from outlast.errors import UsageError
@@ -16,13 +15,13 @@ from outlast.model import quantities
 from outlast.model.quantities import Kind
 from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
-from outlast.planner.course import live
 from outlast.planner.optimise import Budget, Optimum, Parameter, optimise, replicas_for_search
 from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.resolve import resolve
 from outlast.planner.scale import Scale, grid, scale
-from outlast.planner.sweep import Mapper, simulate, window
+from outlast.planner.stops import run_with_stops
+from outlast.planner.sweep import Mapper, window
 
 GPUS_MOST = 10**9
 REPLICAS_MOST = 10**6
@@ -113,19 +112,6 @@ def _budget(text: str | None) -> Budget:
 
 
 def _mapper(args: argparse.Namespace) -> Mapper:
-    mapper = _machines(args)
-    if not args.numba:
-        return mapper
-    if find_spec("numba") is None:
-        raise UsageError("--numba needs the package numba", hint="pip install 'outlast[numba]'")
-    from outlast.planner.compiled import simulate_compiled
-
-    return lambda function, tasks: mapper(
-        simulate_compiled if function is simulate else function, tasks
-    )
-
-
-def _machines(args: argparse.Namespace) -> Mapper:
     if args.ray is not None:
         from outlast.runtime.on_ray import on_ray
 
@@ -136,18 +122,18 @@ def _machines(args: argparse.Namespace) -> Mapper:
 
 
 def _power(cluster: Cluster, made: Plan, seed: int) -> Power:
-    """Of the first replica of this seed."""
+    """Return how power swings in the first replica of this seed."""
     part = window(made.scenario, PLAN_FAILURES)
-    course = live(part, histories.draw(part, seed=seed, replicas=1).one(0))
+    outcomes, (stops,) = run_with_stops(part, histories.draw(part, seed=seed, replicas=1))
     inputs = made.resolved.inputs
     gpu_w, idle, edge_s = (inputs[f"power.{key}"].value for key in ("gpu", "idle", "edge"))
     assert isinstance(gpu_w, float)
     assert isinstance(idle, (int, float))
     assert isinstance(edge_s, float)
-    ettr = course.position_s / part.job.duration_s
+    ettr = float(outcomes.position_s[0]) / part.job.duration_s
     return power(
         part,
-        course.interruptions,
+        stops,
         draw=Draw(gpu_w, float(idle), edge_s),
         ettr=0.0 if math.isnan(ettr) else ettr,
     )

@@ -14,11 +14,11 @@ What is the engine's, each time with the full membership of the job:
 
 What is the scenario's: when failures come; how long detection, regroup, replacement, repair and
 restore take; what each tier holds by when. So this is the course of `scenario.py` by another way
-than `course.py` takes: both agree as long as the engine decides nothing that a scenario does not
+than that of `runs.py`: both agree as long as the engine decides nothing that a scenario does not
 know. Such things are counted by name (`decided.Beside`) and said with the interruption that they
 belong to. What is left of a run that the engine ends is `shutdown`.
 
-Units      seconds of wall-clock time; inside, without maintenance stops, as in `course.py`.
+Units      seconds of wall-clock time; inside, without maintenance stops, as in `runs.py`.
 Limits     A failure strikes the body of a step: nobody has voted, and it is repeated. All ranks of
            a live tier hold the same state; the engine knows no replicas that are made of several
            ranks. Nodes that are repaired come back under their names.

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.terms import FailureClass
-from outlast.planner import monte_carlo
 from outlast.planner.deciding.decided import Decided, Rules
 from outlast.planner.decisions import live
 from outlast.planner.histories import ROWS, Histories, History, Luck
+from outlast.planner.runs import run
 from outlast.planner.scenario import (
     Extent,
     FailureRate,
@@ -287,7 +287,7 @@ def compare(
     newest = decided.position_s / step_s
     if decided.ended_s is not None and decided.answers:
         newest = decided.answers[-1].step + decided.answers[-1].lost_s / step_s
-    by_course = float(monte_carlo.run(scenario, Told.of(scenario, history)).position_s[0]) / step_s
+    by_course = float(run(scenario, Told.of(scenario, history)).position_s[0]) / step_s
     return Compared(
         life,
         decided,

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from outlast.errors import UsageError
 from outlast.model.terms import Cause, FailureClass
-from outlast.planner.histories import BLOCK, Histories, draw, expected_by_s, expected_failures
+from outlast.planner.histories import BLOCK, draw, expected_by_s, expected_failures
 from outlast.planner.outcomes import Outcomes
-from outlast.planner.plain import is_plain, run_plain
-from outlast.planner.runs import run_any
+from outlast.planner.runs import run
 from outlast.planner.scenario import DAY_S, HOUR_S, Scenario
 
 FAILURES_MAX = 5_000  # of one replica: some seconds of work, whatever the number of replicas
@@ -77,13 +76,6 @@ class Estimate:
     gpu_hours: float
     money: float
     remarks: tuple[str, ...]
-
-
-def run(scenario: Scenario, histories: Histories) -> Outcomes:
-    """Every replica of these histories, which were drawn for this scenario's job, failures and
-    lemons.
-    """
-    return run_plain(scenario, histories) if is_plain(scenario) else run_any(scenario, histories)
 
 
 def estimate(

@@ -24,12 +24,12 @@ This module is pure: data in, data out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outlast.planner.course import Interruption
 from outlast.planner.scenario import DAY_S, Scenario
+from outlast.planner.stops import Stop
 
 BAND_HZ = (0.1, 20.0)
 STAGGERS_S = (10.0, 60.0)
@@ -96,15 +96,19 @@ class Power:
         }
 
 
-def power(
-    scenario: Scenario, interruptions: Iterable[Interruption], *, draw: Draw, ettr: float
-) -> Power:
-    """Of one simulated course, whose ETTR says how much of the time is spent in steps."""
+def power(scenario: Scenario, stops: Sequence[Stop], *, draw: Draw, ettr: float) -> Power:
+    """Return the swings of one simulated run, and what would soften them.
+
+    stops  when failures made training stand still (`stops.run_with_stops`)
+    ettr   how much of the time the run spent in steps
+    """
     training_w = scenario.job.gpus * draw.gpu_w
     amplitude_w = training_w * (1 - draw.idle)
-    stops = _stops(interruptions, scenario.job.duration_s)
+    spans_s = [
+        (scenario.job.duration_s if one.end_s is None else one.end_s) - one.begin_s for one in stops
+    ]
     swings = [
-        _failures(stops, scenario.job.duration_s, amplitude_w, draw),
+        _failures(spans_s, scenario.job.duration_s, amplitude_w, draw),
         *_saves(scenario, ettr, amplitude_w, draw),
     ]
     step_s = scenario.job.step_s
@@ -112,7 +116,7 @@ def power(
     saves_s = sum(
         one.count * (one.longest_s or 0.0) for one in swings if one.kind.startswith("save")
     )
-    down_s = sum(end_s - begin_s for begin_s, end_s in stops) + saves_s
+    down_s = sum(spans_s) + saves_s
     down = min(1.0, down_s / scenario.job.duration_s)
     remedies = [
         _stagger(seconds, len(stops), scenario.job.duration_s, amplitude_w, draw)
@@ -122,29 +126,14 @@ def power(
     return Power(training_w, tuple(swings), tuple(remedies))
 
 
-def _stops(interruptions: Iterable[Interruption], duration_s: float) -> list[tuple[float, float]]:
-    """When training stood still: a failure during a recovery prolongs the stop that is open."""
-    stops: list[tuple[float, float]] = []
-    begin_s: float | None = None
-    for one in interruptions:
-        begin_s = one.at_s if begin_s is None else begin_s
-        if one.resumed_s is not None:
-            stops.append((begin_s, one.resumed_s))
-            begin_s = None
-    return stops if begin_s is None else [*stops, (begin_s, duration_s)]
-
-
-def _failures(
-    stops: list[tuple[float, float]], duration_s: float, amplitude_w: float, draw: Draw
-) -> Swing:
-    longest_s = max((end_s - begin_s for begin_s, end_s in stops), default=0.0)
+def _failures(spans_s: Sequence[float], duration_s: float, amplitude_w: float, draw: Draw) -> Swing:
     return Swing(
         "failure",
-        len(stops),
-        len(stops) / duration_s * DAY_S,
-        amplitude_w if stops else 0.0,
-        amplitude_w / draw.edge_s if stops else 0.0,
-        longest_s,
+        len(spans_s),
+        len(spans_s) / duration_s * DAY_S,
+        amplitude_w if spans_s else 0.0,
+        amplitude_w / draw.edge_s if spans_s else 0.0,
+        max(spans_s, default=0.0),
     )
 
 

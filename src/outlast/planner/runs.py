@@ -27,12 +27,12 @@ SINCE, RESUMES = 0, 5  # rows of _State.ends_s
 REGROUP, WAIT = 1, 2  # rows of _State.spent_s
 
 
-def run_any(scenario: Scenario, histories: Histories) -> Outcomes:
+def run(scenario: Scenario, histories: Histories) -> Outcomes:
     """Every replica of these histories, which were drawn for this scenario's job, failures and
     lemons.
     """
     strikes = Strikes(scenario, histories)
-    runs = _Runs(scenario, histories, strikes)
+    runs = Runs(scenario, histories, strikes)
     for strike in strikes:
         runs.fail(strike)
     return runs.ended(strikes)
@@ -93,7 +93,7 @@ class _State:
             setattr(self, name, values[..., :replicas])
 
 
-class _Runs:
+class Runs:
     """All replicas."""
 
     def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
@@ -105,6 +105,12 @@ class _Runs:
         self._saves = Saves(scenario)
         self._state = _State(histories.replicas, len(scenario.tiers), len(scenario.failures))
         self._returns = Returns(scenario, histories.replicas) if strikes.loses_nodes else None
+
+    @property
+    def resumes_s(self) -> Floats:
+        """When each replica trains again after its newest failure, unless another one strikes."""
+        resumes_s: Floats = self._state.ends_s[RESUMES]
+        return resumes_s
 
     # --- between failures ---
 

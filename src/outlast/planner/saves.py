@@ -1,5 +1,5 @@
 """How far training gets in some seconds, and what each tier then holds: in closed form, for many
-runs at once. `course.py` walks from save to save instead.
+runs at once.
 
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk

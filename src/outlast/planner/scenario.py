@@ -5,8 +5,8 @@ Data only; all depths of the planner read it.
 Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or
            racks.
 
-The course of a run, which every depth computes (`course.py` says it in plain Python, the others
-must agree with it):
+The course of a run, which every depth computes (`tests/planner/course.py` computes it in plain
+Python, and the others must agree with it):
 
 Position   `p`: productive seconds that are kept, as at full speed. ETTR of a run of length T is
            p(T) / T: `ettr_training` of the ledger. Where a run is cut off by its end, what it did

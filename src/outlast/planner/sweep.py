@@ -30,9 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.model.terms import Cause
-from outlast.planner import histories, monte_carlo
+from outlast.planner import histories
 from outlast.planner.outcomes import Outcomes
 from outlast.planner.resolve import rate_per_s, with_known_rate
+from outlast.planner.runs import run
 from outlast.planner.scenario import FailureRate, Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -107,7 +108,6 @@ class Summary:
         )
 
 
-Run: TypeAlias = Callable[[Scenario, histories.Histories], Outcomes]
 Mapper: TypeAlias = Callable[
     [Callable[[Task], tuple[Summary, ...]], Sequence[Task]], Iterable[tuple[Summary, ...]]
 ]
@@ -193,8 +193,8 @@ def _what_fails(scenario: Scenario) -> tuple[object, ...]:
     )
 
 
-def simulate(task: Task, run: Run = monte_carlo.run) -> tuple[Summary, ...]:
-    """All scenarios of a task, over the same failures. run: what lives through them."""
+def simulate(task: Task) -> tuple[Summary, ...]:
+    """Simulate all scenarios of a task over the same failures, and sum up each."""
     scenarios = task.scenarios if task.uncertain else tuple(map(at_known_rates, task.scenarios))
     drawn = histories.draw(
         scenarios[0],

@@ -5,7 +5,7 @@ Units      seconds; positions and intervals are whole steps, but for where train
            middle of one.
 Symbols    S(k)  seconds from the beginning of a stretch until position k is reached: (k - p0)
            steps, and all stalls at positions before k
-Method     `course.py` walks from save to save; here S is inverted by bisection, so that a stretch
+Method     S is inverted by bisection instead of a walk from save to save, so that a stretch
            of a million saves costs as much as one of ten.
 
 This module is pure: no clock, no files, no torch.
