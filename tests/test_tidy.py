@@ -484,7 +484,6 @@ TO_COMPOSE = {
     ("src/outlast/engine/cluster/agent_session.py", "AgentSession"),
     ("src/outlast/engine/protocol/worker.py", "WorkerMachine"),
     ("src/outlast/model/beacon.py", "Beacon"),
-    ("src/outlast/planner/course.py", "_Run"),
     ("src/outlast/planner/deciding/decided.py", "Answer"),
     ("src/outlast/planner/deciding/replica.py", "Replica"),
     ("src/outlast/runtime/agent/forks.py", "ForkDesk"),
