@@ -29,7 +29,6 @@ TO_SPLIT_FILES = {
     "src/outlast/sim/rules/observations.py",
     "src/outlast/sim/world/script.py",
     "src/outlast/sim/world/world.py",
-    "tests/sim/mutation.py",
 }
 TO_SPLIT_FUNCTIONS = {
     ("benchmarks/channel.py", "main"),
@@ -55,7 +54,7 @@ TO_SPLIT_FUNCTIONS = {
 
 SOURCES = sorted(ROOT.rglob("*.py"))
 SCRIPTS = sorted(
-    path for folder in ("examples", "benchmarks") for path in (HOME / folder).rglob("*.py")
+    path for folder in ("examples", "benchmarks", "tools") for path in (HOME / folder).rglob("*.py")
 )
 TESTS = sorted((HOME / "tests").rglob("*.py"))
 

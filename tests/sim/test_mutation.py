@@ -1,4 +1,4 @@
-"""The mutants that `mutation.py` plants stand where they say, in code that is there."""
+"""The mutants of tools/mutation stand where they say, in code that is there."""
 
 from __future__ import annotations
 
@@ -6,20 +6,36 @@ import ast
 
 import pytest
 
-from tests.sim.mutation import FLIPPED, NAMED, SURVIVORS, Mutant, conditions, remembered
+from tools.mutation.named import NAMED
+from tools.mutation.planted import Mutant, find
 
 
 @pytest.mark.parametrize("mutant", NAMED, ids=lambda mutant: mutant.name)
-def test_a_mutant_has_its_place_and_is_a_program(mutant: Mutant) -> None:
+def test_the_place_of_a_mutant_is_found_exactly_once(mutant: Mutant) -> None:
+    """Method: `changed` looks for the place, and what it returns has to be a program."""
     assert ast.parse(mutant.changed()).body
 
 
 def test_each_mutant_has_a_name_of_its_own() -> None:
     names = [mutant.name for mutant in NAMED]
     assert len(names) == len(set(names)) >= 20
-    there = {name for file in FLIPPED for name in conditions(file)}.union(names)
-    assert set(SURVIVORS) <= there
-    assert set(remembered()) <= there, (
-        "python tests/sim/mutation.py --again --only nothing --remember forgets those that are no"
-        " more"
-    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "if kept(one, 'two'):\n    go()\n",
+        'if kept(\n    one,\n    "two",\n):\n    go()\n',
+        'if kept(one, "t" "wo"):  # why\n    go()\n',
+    ],
+)
+def test_a_place_is_found_whatever_its_layout(layout: str) -> None:
+    [(begin, end)] = find(layout, 'if kept(one, "two"):')
+    assert (layout[begin:][:2], layout[end - 2 : end]) == ("if", "):")
+
+
+def test_other_code_is_not_taken_for_the_place() -> None:
+    """Method: another string, another name, and the place twice."""
+    assert find('if kept(one, "three"): go()', 'if kept(one, "two"):') == []
+    assert find('if kept(other, "two"): go()', 'if kept(one, "two"):') == []
+    assert len(find("go()\ngo()\n", "go()")) == 2

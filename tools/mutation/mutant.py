@@ -1,7 +1,7 @@
-"""Seeds in a package of which some modules are others: what mutation.py starts.
+"""Seeds in a package of which some modules are others: what tools/mutation starts.
 
-    python tests/sim/mutant.py FOLDER SEEDS LIVES
-    python tests/sim/mutant.py FOLDER --tests tests/engine
+    python tools/mutation/mutant.py FOLDER SEEDS LIVES
+    python tools/mutation/mutant.py FOLDER --tests tests/engine
 
 FOLDER: modules in place of those of the package, named as there (engine/restore.py). SEEDS: a file
 with the seeds to live. LIVES: a file with a line for each seed of the package as it is: the digest
