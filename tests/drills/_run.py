@@ -221,17 +221,22 @@ class Drill:
         (found,) = Path("/dev/shm").glob(f"outlast-{os.getuid()}-{read_card(self.folder)['run']}")
         return found
 
-    def _child(self, title: str) -> int:
-        """The launcher's child with this kernel name (cut to 15 letters)."""
+    def children(self, title: str) -> list[int]:
+        """The launcher's children with this kernel name (cut to 15 letters)."""
+        found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 text = path.read_text()
-                name, parent = (
-                    text[text.index("(") + 1 : text.rindex(")")],
-                    int(text.rpartition(")")[2].split()[1]),
-                )
-                if parent == self.process.pid and name == title[:15]:
-                    return int(path.parent.name)
+                name = text[text.index("(") + 1 : text.rindex(")")]
+                state, parent = text.rpartition(")")[2].split()[:2]
+                if int(parent) == self.process.pid and name == title[:15] and state != "Z":
+                    found.append(int(path.parent.name))
+        return found
+
+    def _child(self, title: str) -> int:
+        """The oldest of them: a store that stands ready is younger than the one in use."""
+        if found := self.children(title):
+            return min(found)
         raise AssertionError(f"the launcher has no child {title}\n{self}")
 
     # --- waiting ----------------------------------------------------------------------------------

@@ -125,6 +125,14 @@ ZYGOTE_FORK_DEADLINE_S = 10.0
 # while it owes an answer, so often the kernel is asked whether it has a processor
 STARVING_LOOK_S = 1.0
 ZYGOTE_LOSSES_COUNT = 3  # in a row, without a fork in between, before workers are spawned instead
+HELPER_LOOK_S = 0.1  # the zygote and the hosts of stores are looked at this often ...
+HELPER_STOPPED_S = 0.4  # ... replaced when the kernel holds them stopped for this long ...
+HELPER_ASK_S = 1.0  # ... and asked this long after their last answer, while they are idle
+# an idle helper that does not answer for this long, of time in which it had a processor, is replaced
+HELPER_ANSWER_S = 2.0
+# a process that could not be started is tried again this much later, each time twice as long ...
+START_RETRY_S = 0.25
+START_RETRY_MAX_S = 5.0  # ... up to this
 FORKS_IN_FLIGHT_COUNT = 8  # requests the zygote has not answered yet; the others wait here
 HOUSEKEEPING_S = 0.25  # dead processes are reaped this long after they were seen to end
 # a forked worker's wait for the launcher to become its parent: long only where the process between
@@ -239,6 +247,8 @@ assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
+assert HELPER_LOOK_S < HELPER_STOPPED_S < HELPER_ASK_S < HELPER_ANSWER_S < ZYGOTE_FORK_DEADLINE_S
+assert START_RETRY_S < START_RETRY_MAX_S
 assert STARVING_LOOK_S < ZYGOTE_FORK_DEADLINE_S < ZYGOTE_BOOT_DEADLINE_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
 assert EVIDENCE_HEAD_BYTES < EVIDENCE_LINE_MAX_BYTES < EVIDENCE_READ_BYTES

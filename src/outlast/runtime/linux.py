@@ -126,6 +126,15 @@ def is_ending(pid: int) -> bool:
     return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return True while the kernel holds the process stopped (SIGSTOP, a debugger)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return stat_fields(file.read())[0] in (b"T", b"t")
+    except (OSError, IndexError):  # it is gone
+        return False
+
+
 def set_name(name: str) -> None:
     """Have `ps -o comm` show this (15 bytes of it) for the calling thread; for the process, if that
     is its main thread.

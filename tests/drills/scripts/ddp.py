@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 import strikes
 import torch
@@ -163,6 +164,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     )
     for step in run.steps(state, until=args.steps, accumulate=args.accumulate, log_every=0):
         with step:
+            time.sleep(args.pause)
             now.update(rank=-1 if run._membership.is_spare else run.rank, step=step.number)
             if critic is not None and critic_optimizer is not None:
                 loss = train_adversaries(model, critic, optimizer, critic_optimizer, step)
@@ -184,6 +186,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps")
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1)

@@ -17,6 +17,7 @@ from outlast.model.limits import (
     ZYGOTE_FORK_DEADLINE_S,
     ZYGOTE_LOSSES_COUNT,
 )
+from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.processes import Child
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -50,8 +51,10 @@ class ForkDesk:
         started: Callable[[Child, int], None],
         failed: Callable[[Child, str], None],
         spawn: Callable[[Child], None],
+        keeper: HelperKeeper,
     ) -> None:
         self._loop = loop
+        self._keeper = keeper
         self._events = events
         self._started = started
         self._failed = failed
@@ -82,6 +85,11 @@ class ForkDesk:
         pidfd = os.pidfd_open(client.pid)
         self._loop.add_reader(pidfd, lambda: self._ended(client, pidfd))
         self._killed = self._last_words = ""
+        self._keeper.watch(
+            "the zygote", client.pid, ask=client.ping,
+            is_idle=lambda: client.ready and not self._in_flight,
+            give_up=lambda reason: self._give_up(client, reason),
+        )  # fmt: skip
         client.prepare(preload, first_path)
         self._await_answer()
 
@@ -93,6 +101,7 @@ class ForkDesk:
         """No more children; what waits is failed. The zygote ends by itself."""
         self._imports = None
         if self._client:
+            self._keeper.forget(self._client.pid)
             self._client.close()
         while self._waiting:
             self._failed(self._waiting.popleft(), "the run is ending")
@@ -141,13 +150,21 @@ class ForkDesk:
                 now_s() + min(left_s, STARVING_LOOK_S), lambda: self._look(client, patience)
             )
         else:
-            self._killed = f"gave no answer within {patience} and was killed"
-            client.process.kill()  # its end is seen as any other
+            self._give_up(client, f"the zygote {client.pid} gave no answer within {patience}")
+
+    def _give_up(self, client: ZygoteClient, reason: str) -> None:
+        """Kill a zygote that cannot be relied on any more. Its end is seen like any other."""
+        if self._client is client:
+            self._killed = f"{reason}, and was killed"
+            client.process.kill()
 
     def _answered(self, answer: dict[str, Any]) -> None:
         assert self._client is not None
         if "last_words" in answer:  # no answer: its end follows
             self._last_words = answer["last_words"]
+            return
+        self._keeper.answered(self._client.pid)
+        if "pong" in answer:
             return
         self._patience = None
         if answer.get("ready"):
@@ -169,6 +186,7 @@ class ForkDesk:
     def _fall_back(self, reason: str) -> None:
         self._imports = None
         if self._client:
+            self._keeper.forget(self._client.pid)
             self._client.close()
         self._events.on_fallback(
             f"workers are spawned, which takes seconds instead of milliseconds: {reason}"
@@ -179,6 +197,7 @@ class ForkDesk:
         code = client.process.poll()
         if code is None:
             return
+        self._keeper.forget(client.pid)
         client.drain()
         client.close()
         self._loop.remove_reader(pidfd)
@@ -202,7 +221,7 @@ class ForkDesk:
         one.
         """
         if self._killed:
-            return f"the zygote {pid} {self._killed}"
+            return self._killed
         ended = (
             f"was ended by signal {-code} ({_signal_name(-code)})"
             if code < 0

@@ -18,6 +18,7 @@ from typing import Protocol
 from outlast.model.limits import HOUSEKEEPING_S, OOM_LOOK_S
 from outlast.model.messages import Message
 from outlast.runtime.agent.forks import ForkDesk, ForkEvents
+from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.oom import OomWatch
 from outlast.runtime.agent.processes import Child, Exited, Handover, spawn
@@ -50,9 +51,11 @@ class ProcessHost:
         self._logs = logs
         self._oom = oom or OomWatch()
         self._children: dict[int, Child] = {}
+        self.keeper = HelperKeeper(loop)
         self._forks = ForkDesk(
-            loop, events, started=self._started, failed=self._failed, spawn=self._spawn
-        )
+            loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
+            keeper=self.keeper,
+        )  # fmt: skip
         self._housekeeping: Timer | None = None
         self._then: Callable[[], None] | None = None
 

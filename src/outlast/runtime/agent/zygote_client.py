@@ -80,6 +80,10 @@ class ZygoteClient:
         """`fds`: channel, gate, stdout, stderr. The answer names the worker."""
         self._send({"do": "fork", "spec": spec.to_json()}, fds)
 
+    def ping(self) -> None:
+        """Ask whether it still answers."""
+        self._send({"do": "ping"})
+
     def attach(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
         """Answers go to `on_answer` from now on. Its death is seen by its pid, not here."""
         self._loop = loop

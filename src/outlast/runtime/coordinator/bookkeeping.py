@@ -25,7 +25,7 @@ from outlast.runtime import clock
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.starving import Starving
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.linux import stat_fields
+from outlast.runtime.linux import is_stopped
 from outlast.runtime.tiers.vault import Vault
 
 _RATE_WINDOW_S = 5.0
@@ -116,7 +116,7 @@ class Bookkeeping:
         elif known.starving is None:
             known.starving = Starving(pid)
         starved_s = known.starving.look(now_s=now_s) if known.starving is not None else 0.0
-        return Reading(beacon, stopped=old and _is_stopped(pid), starved_s=starved_s)
+        return Reading(beacon, stopped=old and is_stopped(pid), starved_s=starved_s)
 
     def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
         """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots.
@@ -364,12 +364,3 @@ def _state(member: Member, *, at_work: bool) -> str:
     if member.life.dead:
         return "ended" if member.life.done else "dead"
     return "finished" if member.script.finished else "training" if at_work else "starting"
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether the kernel holds the process stopped (SIGSTOP, a debugger)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return stat_fields(file.read())[0] in (b"T", b"t")
-    except OSError:
-        return False

@@ -42,8 +42,6 @@ from outlast.model.messages import (
     FromWorker,
     Message,
     Regroup,
-    StoreLost,
-    StoreUp,
     WorkerExited,
     WorkerFailedToStart,
     WorkerStarted,
@@ -62,10 +60,9 @@ from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.coordinator.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
-
-FIRST_STORE_NUMBER = 1_000_000_000  # store hosts are numbered apart from workers
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,10 @@ class Launcher:
         self._host = ProcessHost(around.loop, self, around.logs)
         self._timers: dict[str, Timer] = {}
         self._outputs: deque[Output] = deque()
-        self._stores = FIRST_STORE_NUMBER
+        self._stores = StoreHosts(
+            around.loop, self._host, around.specs, StoreNews(said=self._event, tell=around.tell)
+        )
         self._unborn: set[int] = set()  # spawns that wait for a store
-        self._renewing = False
         self._missing = ""  # what was told of the run's folder
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
@@ -186,13 +184,14 @@ class Launcher:
         if isinstance(output, Terminate):
             self._host.terminate(output.worker)
         elif isinstance(output, HostStore):
-            self._renew_store()
+            self._stores.order(plain=not self._coordinator.roster.outlast)
         elif isinstance(output, Manifest):
             self._write_manifest(output)
         elif isinstance(output, FindCheckpoint):
             self._find_checkpoint()
         elif isinstance(output, End):
             self._end = output
+            self._stores.end()
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
 
     def _resumed(self, interruption: Interruption) -> None:
@@ -223,16 +222,6 @@ class Launcher:
                     now_s=clock.now_s(), interruption=interruption, verdict=read
                 )
             )
-
-    def _renew_store(self) -> None:
-        """A new store host; the old one goes first, it may hold the port."""
-        self._around.specs.store_is_gone()
-        if self._stores in self._host.pids():
-            self._host.kill(self._stores)  # its exit brings us here again
-            self._renewing = True
-            return
-        self._stores += 1
-        self._host.start(self._around.specs.store(self._stores))
 
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
@@ -367,28 +356,21 @@ class Launcher:
     # --- the process host's news (HostEvents) -----------------------------------------------------
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None:
-        if worker < FIRST_STORE_NUMBER:
-            self._around.books.forked(worker, pid, at_s)
-            self._event(WorkerStarted(worker, pid, self._node, at_s))
+        if worker >= FIRST_STORE_NUMBER:
+            self._stores.on_started(worker, pid)
+            return
+        self._around.books.forked(worker, pid, at_s)
+        self._event(WorkerStarted(worker, pid, self._node, at_s))
 
     def on_failed(self, worker: int, error: str) -> None:
         if worker >= FIRST_STORE_NUMBER:
-            self._event(StoreLost(f"the store's host did not start: {error}"))
+            self._stores.on_failed(worker, error)
         else:
             self._event(WorkerFailedToStart(worker, error))
 
     def on_exit(self, exited: Exited) -> None:
         if exited.worker >= FIRST_STORE_NUMBER:
-            if self._renewing:
-                self._renewing = False
-                self._renew_store()
-            elif self._end is None:
-                self._event(
-                    StoreLost(
-                        f"the store's host ended (exit code {exited.exit_code}, signal"
-                        f" {exited.signal})"
-                    )
-                )
+            self._stores.on_exit(exited)
             return
         if self._end is None and (exited.exit_code != 0 or exited.signal is not None):
             self._evidence.ended(exited)
@@ -415,11 +397,8 @@ class Launcher:
 
     def on_message(self, worker: int, message: Message) -> None:
         now_s = clock.now_s()
-        if isinstance(message, StoreUp):
-            if worker != self._stores or self._renewing:
-                return  # of a host that is given up
-            self._around.specs.store_is_up(message)
-            self._event(message)
+        if worker >= FIRST_STORE_NUMBER:
+            self._stores.on_message(worker, message)
         elif getattr(message, "worker", worker) == worker:
             self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
 

@@ -116,9 +116,15 @@ class Specs:
             order.worker, order.kind, order.rank, order.generation, attempt, env, self._options
         )
 
-    def store(self, number: int) -> ChildSpec:
+    @property
+    def port_is_fixed(self) -> bool:
+        """Return True if the user has named the port of the store."""
+        return self._master[1] != 0
+
+    def store(self, number: int, *, standby: bool = False) -> ChildSpec:
+        """Describe a host of the store. One that stands ready listens at any free port."""
         host, port = self._master
-        options = {"host": host, "port": port}
+        options = {"host": host, "port": 0 if standby else port}
         return self._spec(
             number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options
         )

@@ -1,7 +1,8 @@
 """The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
 
 options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until
-its channel closes. It listens at `host` alone: whoever can connect there can change every key.
+its channel closes. A Ping is answered once the store itself has answered, so that a Pong says that
+its server is at work. It listens at `host` alone: whoever can connect there can change every key.
 On 127.0.0.1 those are the processes of this machine, of other users too.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import socket
 import sys
 
-from outlast.model.messages import StoreUp
+from outlast.model.messages import Ping, Pong, StoreUp
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.worker import groups
@@ -27,6 +28,8 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
         print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     channel.send(StoreUp(host=host, port=store.port))
-    for _ in channel:  # nothing is ever said to it; this ends with the launcher
-        pass
+    for message in channel:  # this ends with the launcher
+        if isinstance(message, Ping):
+            store.add("outlast/ping", 1)
+            channel.send(Pong(spec.worker, message.nonce, 0, ""))
     return 0

@@ -4,6 +4,7 @@
 speaks `runtime.packets`. Requests {"do": ...} and their answers:
     parse    argv                         -> what `arguments.parse` says
     prepare  preload, first_path          -> {"ready": true, "imports_s": s} | {"preload": message} | {"unfit": reason}
+    ping                          -> {"pong": true}
     fork     spec + channel, gate, stdout, stderr   -> {"forked": worker, "pid": pid} | {"failed": worker, "error": text}
 If it ends by an exception of its own, {"last_words": text} comes before. It runs one thread,
 touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so
@@ -54,6 +55,8 @@ class Zygote:
                     return child
                 for fd in fds:
                     os.close(fd)
+            elif request["do"] == "ping":
+                send_packet(self._sock, {"pong": True})
             elif request["do"] == "parse":
                 arguments = importlib.import_module("outlast.runtime.worker.arguments")
                 send_packet(self._sock, arguments.parse_in_fork(request["argv"]))

@@ -1,0 +1,198 @@
+"""The processes that host the store of the process groups: the one in use, and one that stands ready.
+
+A store host is forked from the zygote, and both may be lost at the same moment. So a second host is
+started ahead, listens at a port of its own, and takes over at once. It is chosen by
+`engine.helpers.decide_store`; here the processes are started, asked how they are, and killed.
+
+    order ──a host stands ready──> in use
+      └─none does──> starting ──it says its port──> in use ──lost──> the coordinator is told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outlast.engine.helpers import StandbyStore, decide_store, retry_wait_s
+from outlast.model import limits
+from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
+from outlast.runtime import clock
+from outlast.runtime.agent.host import ProcessHost
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.linux import is_stopped
+from outlast.runtime.loop import Loop
+
+FIRST_STORE_NUMBER = 1_000_000_000  # store hosts are numbered apart from workers
+
+
+@dataclass(slots=True)
+class _Host:
+    """One process that hosts a store, or is about to."""
+
+    number: int
+    pid: int = 0
+    up: StoreUp | None = None  # where it listens
+
+
+@dataclass(frozen=True)
+class StoreNews:
+    """Whom the store hosts report to.
+
+    said   gets StoreUp and StoreLost of the store in use
+    tell   gets what people are told
+    """
+
+    said: Callable[[StoreUp | StoreLost], object]
+    tell: Callable[[str], object]
+
+
+class StoreHosts:
+    """Start a store with `order`; news of it go to `news.said`.
+
+    The methods that begin with `on_` take what the process host says of numbers from
+    FIRST_STORE_NUMBER on.
+    """
+
+    def __init__(self, loop: Loop, host: ProcessHost, specs: Specs, news: StoreNews) -> None:
+        self._loop = loop
+        self._host = host
+        self._specs = specs
+        self._news = news
+        self._next = FIRST_STORE_NUMBER
+        self._used: _Host | None = None  # in use, or ordered
+        self._standby: _Host | None = None
+        self._renewing = False  # the one in use is being killed, and another one is ordered
+        self._failures = 0  # hosts in a row that ended before they listened
+        self._ended = False
+
+    # --- what is ordered -------------------------------------------------------------------------
+
+    def order(self, *, plain: bool) -> None:
+        """Put another store to use. `plain`: the script has made no outlast call so far."""
+        self._specs.store_is_gone()
+        standby = self._standby
+        verdict = decide_store(
+            StandbyStore(
+                is_up=standby is not None and standby.up is not None,
+                is_stopped=standby is not None and is_stopped(standby.pid),
+                fixed_port=self._specs.port_is_fixed, plain=plain,
+            )
+        )  # fmt: skip
+        if verdict.take_standby and standby is not None and standby.up is not None:
+            self._give_up_used()
+            self._used, self._standby, self._renewing = standby, None, False
+            self._comes_up(standby.up)
+        elif self._used is not None and self._used.number in self._host.pids():
+            self._renewing = True  # it may hold the port: its exit brings us to the next one
+            self._host.kill(self._used.number)
+        else:
+            self._used = self._start(standby=False)
+
+    def end(self) -> None:
+        """The run is over: nothing that ends is replaced any more."""
+        self._ended = True
+
+    def _start(self, *, standby: bool) -> _Host:
+        self._next += 1
+        self._host.start(self._specs.store(self._next, standby=standby))
+        return _Host(self._next)
+
+    def _give_up_used(self) -> None:
+        if self._used is not None:
+            self._host.keeper.forget(self._used.pid)
+            self._host.kill(self._used.number)
+
+    def _comes_up(self, message: StoreUp) -> None:
+        self._specs.store_is_up(message)
+        self._news.said(message)
+        self._later(limits.SPARE_REFILL_DELAY_S, self._stand_by)
+
+    def _stand_by(self) -> None:
+        """Start the host that stands ready, unless there is one."""
+        if self._standby is None and not self._ended:
+            self._standby = self._start(standby=True)
+
+    def _later(self, wait_s: float, call: Callable[[], None]) -> None:
+        self._loop.call_at(clock.now_s() + wait_s, call)
+
+    # --- what the process host says --------------------------------------------------------------
+
+    def on_started(self, number: int, pid: int) -> None:
+        """The process runs. It has to say its port by STORE_DEADLINE_S."""
+        host = self._of(number)
+        if host is None:
+            self._host.kill(number)
+            return
+        host.pid = pid
+        name = "the host of the store" if host is self._used else "the store that stands ready"
+        self._host.keeper.watch(
+            name, pid, is_idle=lambda: host.up is not None,
+            ask=lambda: self._host.send(number, Ping(number)),
+            give_up=lambda reason: self._give_up(host, reason),
+        )  # fmt: skip
+        self._later(limits.STORE_DEADLINE_S, lambda: self._look_whether_up(host))
+
+    def _look_whether_up(self, host: _Host) -> None:
+        if host.up is None and self._of(host.number) is host:
+            self._give_up(host, f"it did not listen within {limits.STORE_DEADLINE_S:g} s")
+
+    def _give_up(self, host: _Host, reason: str) -> None:
+        """Kill a host that cannot be relied on. Its end brings another one."""
+        if host is self._used:
+            self._news.tell(f"warning: {reason}: the store's host is replaced")
+        self._host.keeper.forget(host.pid)
+        self._host.kill(host.number)
+
+    def on_message(self, number: int, message: object) -> None:
+        """A host listens, or answers its question."""
+        host = self._of(number)
+        if host is None:
+            return  # it is given up
+        if isinstance(message, Pong):
+            self._host.keeper.answered(host.pid)
+        elif isinstance(message, StoreUp):
+            host.up, self._failures = message, 0
+            if host is self._used and not self._renewing:
+                self._comes_up(message)
+
+    def on_failed(self, number: int, error: str) -> None:
+        """A host could not be started: it is tried again, later each time."""
+        self._gone(number, f"it did not start: {error}")
+
+    def on_exit(self, exited: Exited) -> None:
+        """A host has ended."""
+        how = f"exit code {exited.exit_code}, signal {exited.signal}"
+        self._gone(exited.worker, f"it ended ({how})")
+
+    def _gone(self, number: int, how: str) -> None:
+        host = self._of(number)
+        if host is None or self._ended:
+            return
+        self._host.keeper.forget(host.pid)
+        self._failures += host.up is None
+        wait_s = retry_wait_s(self._failures) if host.up is None else 0.0
+        if host is self._standby:
+            self._standby = None
+            self._later(max(wait_s, limits.SPARE_REFILL_DELAY_S), self._stand_by)
+            return
+        self._used = None
+        if self._renewing:
+            self._renewing = False
+            self._used = self._start(standby=False)
+            return
+        if host.up is None:
+            again = f"it is tried again in {wait_s:g} s"
+            self._news.tell(f"warning: the store's host cannot be started: {how}; {again}")
+        self._specs.store_is_gone()
+        lost = StoreLost(f"the store's host: {how}")
+        self._later(wait_s, lambda: self._say_lost(lost))
+
+    def _say_lost(self, lost: StoreLost) -> None:
+        if self._used is None and not self._ended:
+            self._news.said(lost)
+
+    def _of(self, number: int) -> _Host | None:
+        """Return the host of this number; None: it was given up, or another one took its place."""
+        known = (one for one in (self._used, self._standby) if one is not None)
+        return next((one for one in known if one.number == number), None)

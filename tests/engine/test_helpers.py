@@ -1,0 +1,122 @@
+"""When a helper process is replaced, and which store takes over, on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.helpers import (
+    HelperReading,
+    HelperVerdict,
+    HelperWatch,
+    StandbyStore,
+    decide_store,
+    retry_wait_s,
+)
+from outlast.model import limits
+
+WELL, STOPPED = HelperReading(stopped=False), HelperReading(stopped=True)
+
+
+class Looked:
+    """A watch whose clock moves by HELPER_LOOK_S with each look."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.watch = HelperWatch("the zygote 7", now_s=self.now_s)
+
+    def look(
+        self, reading: HelperReading = WELL, *, idle: bool = True, late_s: float = 0.0
+    ) -> HelperVerdict:
+        self.now_s += limits.HELPER_LOOK_S + late_s
+        return self.watch.on_look(reading, now_s=self.now_s, may_ask=idle)
+
+    def look_until_replaced(self, reading: HelperReading) -> tuple[float, str]:
+        """Return how long it took, and the reason."""
+        began_s = self.now_s
+        while self.now_s < began_s + 100.0:
+            verdict = self.look(reading)
+            if verdict.replace:
+                return self.now_s - began_s, verdict.reason
+        raise AssertionError("it was never replaced")
+
+
+def test_a_stopped_helper_is_replaced_within_half_a_second_or_so() -> None:
+    took_s, reason = Looked().look_until_replaced(STOPPED)
+    assert took_s <= limits.HELPER_STOPPED_S + 2 * limits.HELPER_LOOK_S
+    assert reason == "the zygote 7 is stopped (SIGSTOP, or a debugger)"
+
+
+def test_a_helper_that_is_stopped_for_a_moment_stays() -> None:
+    """The count begins anew each time that it is seen to run."""
+    looked = Looked()
+    for _ in range(20):
+        for reading in (STOPPED, STOPPED, WELL):
+            assert not looked.look(reading, idle=False).replace
+
+
+def test_an_idle_helper_is_asked_and_replaced_when_it_stays_silent() -> None:
+    looked = Looked()
+    took_s, reason = looked.look_until_replaced(WELL)
+    most_s = limits.HELPER_ASK_S + limits.HELPER_ANSWER_S + 3 * limits.HELPER_LOOK_S
+    assert limits.HELPER_ANSWER_S < took_s <= most_s
+    assert reason == f"the zygote 7 has not answered for {limits.HELPER_ANSWER_S:g} s"
+
+
+def test_a_helper_that_answers_is_asked_once_a_second_and_stays() -> None:
+    looked, asked = Looked(), 0
+    for _ in range(100):
+        verdict = looked.look()
+        assert not verdict.replace
+        if verdict.ask:
+            asked += 1
+            looked.watch.answered(now_s=looked.now_s)
+    assert 8 <= asked <= 10
+
+
+def test_a_busy_helper_is_not_asked() -> None:
+    looked = Looked()
+    assert not any(looked.look(idle=False).ask for _ in range(100))
+
+
+def test_a_helper_without_a_processor_is_not_silent() -> None:
+    """It owes an answer for 20 s, in all of which it was ready to run."""
+    looked, asked_s = Looked(), 0.0
+    for _ in range(200):
+        starved_s = looked.now_s - asked_s if looked.watch.is_asked else 0.0
+        verdict = looked.look(HelperReading(stopped=False, starved_s=starved_s))
+        asked_s = looked.now_s if verdict.ask else asked_s
+        assert not verdict.replace
+
+
+@pytest.mark.parametrize("reading", [WELL, STOPPED])
+def test_a_launcher_that_was_held_up_blames_no_helper(reading: HelperReading) -> None:
+    """A look that comes 20 s late, with a question out and the helper just seen stopped."""
+    looked = Looked()
+    while not looked.look().ask:
+        pass
+    assert not looked.look(reading).replace
+    assert not looked.look(reading, late_s=20.0).replace
+
+
+def test_the_store_that_stands_ready_takes_over_and_says_why_where_it_does_not() -> None:
+    ready = StandbyStore(is_up=True, is_stopped=False, fixed_port=False, plain=False)
+    assert decide_store(ready).take_standby
+    assert decide_store(replace(ready, fixed_port=True)).take_standby, "plans name the address"
+    assert decide_store(replace(ready, plain=True)).take_standby
+    for change, word in (
+        ({"is_up": False}, "no store stands ready"),
+        ({"is_stopped": True}, "is stopped"),
+        ({"fixed_port": True, "plain": True}, "at the port that was asked for"),
+    ):
+        verdict = decide_store(replace(ready, **change))
+        assert not verdict.take_standby
+        assert word in verdict.reason
+
+
+def test_the_wait_before_another_start_doubles_up_to_its_bound() -> None:
+    waits = [retry_wait_s(failures) for failures in range(1, 12)]
+    assert waits[:3] == [limits.START_RETRY_S * factor for factor in (1, 2, 4)]
+    assert waits == sorted(waits)
+    assert waits[-1] == limits.START_RETRY_MAX_S
