@@ -29,7 +29,7 @@ from outlast.model.records import Event
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.options import Options
-from outlast.sim.rules.observations import Diagnosed
+from outlast.sim.rules.final_observations import Diagnosed
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 

@@ -111,15 +111,6 @@ class Strikes:
         )
 
     @property
-    def some_error(self) -> bool:
-        """A process has said an error of its own: the script's, or that a checkpoint which it was
-        to read does not match its checksums.
-        """
-        return self._refusals > 0 or any(
-            fault.kind in ("raise", "refuse") for _, fault, _ in self.struck
-        )
-
-    @property
     def held_up_s(self) -> float:
         """Messages on some line may have waited for so long."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")

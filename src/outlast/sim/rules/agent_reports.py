@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.observations import Enrolled, Observation, OrderedEarly, SharedLate, StaysOut
+from outlast.sim.rules.final_observations import StaysOut
+from outlast.sim.rules.observations import Enrolled, Observation, OrderedEarly, SharedLate
 
 BACK_S = 5.0
 

@@ -5,26 +5,24 @@ out of order, nothing that was not so.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.records import Interruption
-from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.terms import FailureClass, Mechanism
 from outlast.sim.rules.checker import NEAR_S, Checker
-from outlast.sim.rules.observations import (
+from outlast.sim.rules.final_observations import (
     FirstFault,
     Noted,
-    Observation,
-    RankGiven,
     Rewritten,
     RunOver,
     Told,
     ToWarn,
     Written,
 )
+from outlast.sim.rules.observations import Observation, RankGiven
 
 # in this order they come
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
@@ -43,14 +41,6 @@ LATENCIES = 10
 TOLD_S = 1.0  # on its way, or the run was ending
 COMMITS_APART_S = 0.02  # those of one step
 SEEN_STEPS = 2  # an agent has looked at the ranks since
-SPEAKS_OF = {  # how a part of a reason begins that is of a rank of its own
-    Mechanism.SIGNAL: r"rank \d+ \(pid \d+\) ended: signal",
-    Mechanism.EXIT: r"rank \d+ \(pid \d+\) ended: exit code",
-    Mechanism.EXCEPTION: r"rank \d+ raised$",
-    Mechanism.CORRUPT: r"rank \d+'s image is corrupt",
-    Mechanism.LOST_CONTACT: r"rank \d+'s collective failed",
-}
-UNREADABLE = re.compile(r"^\s|\s$|  |^$|: $|\b(None|True|False)\b|\(\)|\[\]|\{\}")
 
 
 class SaidOnce(Checker):
@@ -136,51 +126,6 @@ class Steady(Checker):
             yield f"interruption {now.id} was over, and is written anew: {now.reason}"
 
 
-class Worded(Checker):
-    """Its reason begins with what it is called for, and says that once."""
-
-    of = (Noted,)
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted):
-            return
-        one, parts = seen.record, seen.record.reason.split("; ")
-        # however that process ended then, it had raised
-        raised = {part.removesuffix(" raised") for part in parts}
-        said = [
-            kind
-            for part in parts
-            if part.split(" (")[0] not in raised
-            for kind, words in SPEAKS_OF.items()
-            if re.match(words, part)
-        ]
-        contact = one.mechanism is Mechanism.LOST_CONTACT  # of a victim that ended it is said how
-        if (
-            said
-            and one.mechanism in SPEAKS_OF
-            and not contact
-            and (said[0] is not one.mechanism or said.count(Mechanism.SIGNAL) > 1)
-        ):
-            yield (
-                f"interruption {one.id} is called {one.mechanism.value}, and its reason speaks of"
-                f" {[each.value for each in said]}: {one.reason}"
-            )
-        if (
-            contact
-            and seen.storeless
-            and "store" not in one.reason
-            and "cannot reach" not in one.reason
-        ):
-            yield (
-                f"interruption {one.id} is a victim's of a store that was lost, and its reason does"
-                f" not say so: {one.reason}"
-            )
-        if contact and one.ranks == () and re.match(SPEAKS_OF[one.mechanism], parts[0]):
-            yield (
-                f"interruption {one.id} names no rank, and its reason begins with one: {one.reason}"
-            )
-
-
 class SaysSinceWhen(Checker):
     """If it is not known when it began, it is known since when at the earliest: since a step was
     seen, once there was one.
@@ -199,25 +144,6 @@ class SaysSinceWhen(Checker):
                 f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was"
                 f" detected at {one.detected_s:.6f}"
             )
-
-
-class Typed(Checker):
-    """What is noted is of the sort that it says: whoever reads the ledger counts on that."""
-
-    of = (Noted,)
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted):
-            return
-        one = seen.record
-        for name in ("reason", "error", "traceback"):
-            if type(getattr(one, name)) is not str:
-                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no text"
-        for name in TIMES:
-            if type(getattr(one, name)) not in (float, type(None)):
-                yield f"interruption {one.id} has {name} {getattr(one, name)!r}, which is no time"
-        if not isinstance(one.rung, Rung | None):
-            yield f"interruption {one.id} has rung {one.rung!r}"
 
 
 class InOrder(Checker):
@@ -338,34 +264,6 @@ class ToldSince(Checker):
                         f"generation {plan.generation} is told that interruption {one.id} was"
                         f" {name} at {told_s}, and it was at {known_s:.6f}"
                     )
-
-
-class Readable(Checker):
-    """What people are told are sentences: nothing empty in them, and nothing that only a program
-    understands.
-    """
-
-    of = (Noted, Told, RunOver)
-
-    def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Noted):
-            one = seen.record
-            yield from (
-                f"interruption {one.id} has the reason {part!r}"
-                for part in one.reason.split("; ")
-                if one.reason and UNREADABLE.search(part)
-            )
-            if one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT) and (
-                not one.error or UNREADABLE.search(str(one.error))
-            ):
-                yield (
-                    f"interruption {one.id} is called {one.mechanism.value}, with the error"
-                    f" {one.error!r}"
-                )
-        elif isinstance(seen, Told) and UNREADABLE.search(seen.text):
-            yield f"it is told: {seen.text!r}"
-        elif isinstance(seen, RunOver) and seen.reason and UNREADABLE.search(seen.reason):
-            yield f"the run is over for the reason {seen.reason!r}"
 
 
 class KnewItsStep(Checker):
@@ -521,8 +419,6 @@ INTERRUPTION_RECORDS: tuple[type[Checker], ...] = (
     SaidOnce,
     Whole,
     Steady,
-    Typed,
-    Worded,
     SaysSinceWhen,
     InOrder,
     Charged,
@@ -530,7 +426,6 @@ INTERRUPTION_RECORDS: tuple[type[Checker], ...] = (
     BackWhen,
     OverSoon,
     ToldSince,
-    Readable,
     KnewItsStep,
     WarnedOnce,
     SpareWasLost,

@@ -7,18 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.observations import (
+from outlast.sim.rules.final_observations import (
     Acted,
     Diagnosed,
     DrainPlanned,
-    Observation,
-    Planned,
     RunOver,
     StartedThere,
-    StepDone,
-    Stretch,
     Written,
 )
+from outlast.sim.rules.observations import Observation, Planned, StepDone, Stretch
 from outlast.sim.rules.run_end import APART
 
 SURE, TWICE = 0.8, 2

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.observations import Observation, PowerLost, RunOver, Written
+from outlast.sim.rules.final_observations import RunOver, Written
+from outlast.sim.rules.observations import Observation, PowerLost
 
 NOTICED_S = 1.0  # an alarm may ring late
 

@@ -9,13 +9,12 @@ from outlast.model import limits
 from outlast.model.fault_plan import LINK_KINDS
 from outlast.model.terms import Rung
 from outlast.sim.rules.checker import NEAR_S, Checker
+from outlast.sim.rules.final_observations import NothingMoves, RunOver
 from outlast.sim.rules.observations import (
     KillOrdered,
-    NothingMoves,
     Observation,
     Planned,
     Regrouped,
-    RunOver,
     StepDone,
     Stretch,
 )

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.observations import KillOrdered, Observation, RunOver, StopAsked, Told
+from outlast.sim.rules.final_observations import RunOver, Told
+from outlast.sim.rules.observations import KillOrdered, Observation, StopAsked
 
 AT_ONCE_S = 0.4  # all are killed, and that is heard
 HELD_UP = ("linger", "mute", "hold")  # then it takes longer

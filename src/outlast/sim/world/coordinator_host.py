@@ -52,7 +52,6 @@ from outlast.model.messages import (
     Standings,
     StartStore,
     StartWorker,
-    StoreLost,
     StoreUp,
     ToWorkers,
     Warned,
@@ -64,11 +63,17 @@ from outlast.model.records import Event, Interruption
 from outlast.model.terms import Mechanism, Phase
 from outlast.model.verdict import Verdict
 from outlast.sim.options import NODES_MAX
-from outlast.sim.rules.observations import (
+from outlast.sim.rules.final_observations import (
     Answered,
+    DrainPlanned,
+    Rewritten,
+    Told,
+    ToWarn,
+    Written,
+)
+from outlast.sim.rules.observations import (
     Asked,
     Begun,
-    DrainPlanned,
     HungSaid,
     KillOrdered,
     ManifestOrdered,
@@ -77,12 +82,8 @@ from outlast.sim.rules.observations import (
     OrderedEarly,
     Planned,
     QuietSaid,
-    Rewritten,
     SaveFailed,
     ShardHeard,
-    Told,
-    ToWarn,
-    Written,
 )
 from outlast.sim.rules.run_end import APART
 from outlast.sim.shortcuts.identical_nodes import Echo
@@ -143,8 +144,6 @@ class CoordinatorHost:
         self._hearing = 0  # the newest that was asked for
         self._store_home = ""  # the node that was ordered last to host the store
         self._stores = 0  # the number of that order
-        # generation -> when it was heard, while it was built, that the store was lost
-        self.storeless_s: dict[int, float] = {}
         self._only_enrolled: set[str] = set()  # nodes that are not in yet
         # generation -> when it was first heard that a link was cut, and whether to the store
         self._unreached: dict[int, tuple[float, bool]] = {}
@@ -376,12 +375,6 @@ class CoordinatorHost:
             self._to_warn(said.note)
         elif isinstance(news, Warned):
             self._to_warn(news.text)
-        elif isinstance(news, StoreLost):
-            if news.number == self._stores and self.coordinator.stage in (
-                Stage.STARTING,
-                Stage.MOVING,
-            ):
-                self.storeless_s.setdefault(self.coordinator.generation, self._world.now_s)
         elif isinstance(news, Broke) and news.unreached:
             since_s, to_store = self._unreached.get(news.generation, (self._world.now_s, False))
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
@@ -596,16 +589,9 @@ class CoordinatorHost:
             and p.worker not in p.node.doomed
         ]
         there = [p for p in still if p.content != TORN]
-        stood = [
-            p
-            for node in world.nodes
-            for p in node.processes.values()
-            if p.worker in known and p.machine.state is State.STILL
-        ]
         over = bool(world.done) or any(
             p.machine.over or p.machine.committed >= world.options.steps for p in housed
         )
-        sealed = [world.sealed_by(rank) for rank in range(world.options.ranks)]
         homes = coordinator.roster.homes
         # who is forked on a node need not be if a spare stands ready there
         beside = {homes[rank] for rank in ranks["forked"]}
@@ -634,16 +620,10 @@ class CoordinatorHost:
                 ready=ready,
                 held=bool(world.holders(world.committed)),
                 over=over,
-                at=frozenset(p.machine.committed for p in stood),
-                passed=frozenset(p.machine.passed for p in stood),
-                sealed=frozenset.intersection(*sealed),
                 way=world.options.way,
-                nodes=world.options.nodes,
                 ranks=world.options.ranks,
                 stop_asked=world.stop_asked,
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),
-                error=world.strikes.some_error,
-                bare=tuple(rank for rank, steps in enumerate(sealed) if not steps),
                 **{name: tuple(some) for name, some in ranks.items()},
             )
         )
@@ -815,7 +795,6 @@ class CoordinatorHost:
         for known in (self._unreached, self._returning, self._sessions):
             known.clear()
         self._image = -1, -1
-        self.storeless_s.clear()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
         for node in world.nodes:

@@ -16,7 +16,8 @@ from outlast.model.messages import (
     Registered,
     Underway,
 )
-from outlast.sim.rules.observations import Enrolled, SharedLate, StaysOut
+from outlast.sim.rules.final_observations import StaysOut
+from outlast.sim.rules.observations import Enrolled, SharedLate
 
 if TYPE_CHECKING:
     from outlast.sim.world.node import Node

@@ -25,7 +25,7 @@ from outlast.model.records import Event, Interruption
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
-from outlast.sim.rules.observations import Acted, Diagnosed, StartedThere
+from outlast.sim.rules.final_observations import Acted, Diagnosed, StartedThere
 from outlast.sim.world.timeline import FIXED
 
 if TYPE_CHECKING:

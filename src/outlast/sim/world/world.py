@@ -25,17 +25,19 @@ from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.faults.strikes import STEP_MARKS, Strikes
 from outlast.sim.options import Options
 from outlast.sim.rules.checkers import Checkers
-from outlast.sim.rules.observations import (
-    Arrived,
+from outlast.sim.rules.final_observations import (
     Booked,
     FirstFault,
     Named,
     Noted,
     NothingMoves,
+    RunOver,
+)
+from outlast.sim.rules.observations import (
+    Arrived,
     Observation,
     RankGiven,
     Regrouped,
-    RunOver,
     StepDone,
     Stock,
     StopAsked,
@@ -465,10 +467,6 @@ class World:
             else {other for rank in ranks for other in (rank, *fleet.like(rank))}
         )
 
-    def sealed_by(self, rank: int) -> frozenset[int]:
-        """Steps that lie in the slots of `rank`, on whichever node."""
-        return frozenset(step for node in self.nodes for step in node.slots.get(rank, {}).values())
-
     def _slots_of(self, rank: int) -> dict[int, int]:
         """Where the coordinator takes them to lie."""
         home = self.coordinator.roster.homes.get(rank, "")
@@ -543,7 +541,6 @@ class World:
         )
         for one in interruptions.values():
             moved = self.host.moved.get(one.id) if self.options.way != "sharded" else None
-            storeless = self.host.storeless_s.get(one.generation, math.inf) < one.detected_s
             known = self._known_then(one, latency_s)
             begun, stood_s = (
                 self.host.begun.get(one.id),
@@ -558,7 +555,6 @@ class World:
                     self._back_s(one),
                     latency_s,
                     known,
-                    storeless,
                     stood_s,
                     self._unsure_s(),
                 )

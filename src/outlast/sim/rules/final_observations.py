@@ -1,0 +1,281 @@
+"""What the rules see of interruptions and of the whole run, most of it once it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outlast.model.records import Interruption
+from outlast.model.terms import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The run is over, and an interruption has this mechanism; `kinds`: the faults that struck the
+    processes that it names; `times_s`: what is known of its course, since the beginning; `over_s`:
+    now; `unsure_s`: so far off may a time be, for the messages that tell of it were held up.
+    """
+
+    id: int
+    mechanism: str
+    kinds: tuple[str, ...]
+    times_s: tuple[float, ...] = ()
+    over_s: float = 0.0
+    unsure_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """`alive`: processes with a rank that still live; `until`: the last step that was asked for;
+    `stop_asked`: somebody wanted it to end; `refused`: input was; `strikes`: how often something
+    was struck that may be taken for a fault; `done`: ranks that came to their end well; `blamed`:
+    processes (pids) named by interruptions, but for one that the run was stopped in before all had
+    left; `struck`: processes that were struck so; `kinds`: of all that struck; `max_restarts`:
+    whole restarts that are allowed without progress. `asked`: exit code and reason of each time
+    that somebody wanted it to end. `noted`: the ledger says that the script has steps, or who was
+    to write that down may have been away. `ending_s`: so long ago somebody first wanted it to end;
+    0: nobody did, or there are several nodes. `early_s`: likewise since a spare first ended by
+    itself before it could park, and could say so. `spent`: tokens that are missing from the budgets
+    of replacements and whole restarts; None: a coordinator that knew of others died. `rungs`: of
+    the interruptions, in their order, and whether each is a child of another. `policy`: which one
+    acted.
+    """
+
+    state: str
+    exit_code: int
+    reason: str
+    committed: int
+    until: int
+    trained: bool
+    plain: bool
+    stop_asked: bool
+    refused: bool
+    alive: tuple[int, ...]
+    open_interruptions: tuple[int, ...]
+    interruptions: int
+    strikes: int
+    ranks: int
+    done: tuple[int, ...]
+    blamed: tuple[int, ...]
+    struck: tuple[int, ...]
+    kinds: tuple[str, ...]
+    max_restarts: int
+    asked: tuple[tuple[int, str], ...] = ()
+    noted: bool = True
+    ending_s: float = 0.0
+    early_s: float = 0.0
+    spent: int | None = None
+    rungs: tuple[tuple[str, bool], ...] = ()
+    policy: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class NothingMoves:
+    """The bound on time is over, or nothing will ever happen again, and the run has not ended.
+
+    `where`: who stands where.
+    """
+
+    bound_s: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """The run is over, and its seconds are booked: of each rank, by cause.
+
+    `worked_s`: how long each rank was at steps that it then committed for the first time, by the
+    world's own watch. `unsure_s`: of that, where nobody could know how far a rank had come that was
+    lost with its node. `interrupted`: it was, or was cut short.
+    """
+
+    wall_s: float
+    by_rank: tuple[Mapping[Cause, float], ...]
+    worked_s: tuple[float, ...]
+    unsure_s: tuple[float, ...]
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The coordinator has chosen how it answers an interruption; `rung` and `reason`: as it writes
+    down.
+
+    `moves`: survivors go on in their processes, else all come anew, or the run ends. Ranks: `kept`
+    in their step, `reentered` with main's function entered again, `begun` though they had no state
+    yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and
+    has whole state, and has not outlived the lease of its node. `ready`: spares that are known to
+    stand ready where ranks are forked, and take none. `held`: somebody holds the newest committed
+    step; `over`: some rank is past the last step. `apart`: something has struck a node, its line or
+    the coordinator, so that who lives and who is known to live may differ.
+    """
+
+    rung: str
+    reason: str
+    moves: bool
+    kept: tuple[int, ...]
+    reentered: tuple[int, ...]
+    begun: tuple[int, ...]
+    taken: tuple[int, ...]
+    forked: tuple[int, ...]
+    there: tuple[int, ...]
+    ready: int
+    held: bool
+    over: bool
+    way: str
+    ranks: int
+    stop_asked: bool
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToWarn:
+    """The coordinator of `epoch` hears what people are to be warned of."""
+
+    text: str
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What is written down of an interruption is written down anew."""
+
+    before: Interruption
+    record: Interruption
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The run is over, and an interruption stands in its ledger so.
+
+    `nodes`: how many, and so how many clocks there are. `moved`: by its generation the run had gone
+    on from a later step than it went on from then, by so many; None: it is not known (of sharded
+    state, all may have committed a step that not all have sealed). `begun`: the same, counted from
+    the newest step that anybody had asked for; None: of a script without steps. `back_s`: when a
+    later generation was first at work, by the clock of the records: when it had committed a step
+    (sharded: all its ranks had), or a rank was past the last one, or all processes of a script
+    without steps had said that they run; None: none was. `latency_s`: a message takes up to so
+    long. `committed`: the newest step that was committed when it was detected: as one could know by
+    then at least, and in truth; None: the run has gone back since, or nobody can say. `stood_s`: when
+    all ranks had committed a step in a later generation, by a clock that may be off by `unsure_s`;
+    None: they never had, or whoever knew of it may be lost with its node.
+    """
+
+    record: Interruption
+    nodes: int
+    moved: int | None
+    begun: int | None = None
+    back_s: float | None = None
+    latency_s: float = 0.0
+    committed: tuple[int, int] | None = None
+    stood_s: float | None = None
+    unsure_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFault:
+    """The run is over.
+
+    What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later),
+    or, where `back_s` is not None, before a step was committed again, `back_s` after that. A
+    message takes up to `latency_s`, and the first step of a process up to `first_step_s`. It struck
+    after `steps` steps; `within`: in the next one, where it has a deadline of its own. `mechanism`:
+    what it is called; "" where others may be to blame. `silence_s`: of a plain script's workers,
+    taken for a hang; 0: the script has steps. `body_s`: the longest body of a step. `nodes`: how
+    many.
+    """
+
+    kind: str
+    noticed_s: float
+    back_s: float | None
+    latency_s: float
+    first_step_s: float
+    steps: int = 0
+    within: bool = False
+    mechanism: str = ""
+    silence_s: float = 0.0
+    body_s: float = 0.0
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """An interruption that the run did not make itself gets a verdict.
+
+    `outage`: it, or the one that it is part of; `blamed`: node -> how sure that is.
+    """
+
+    outage: int
+    blamed: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """The policy has decided what is to be done.
+
+    `budget`: how often that is allowed within so many seconds; None: as often as one likes. `own`:
+    for an interruption that it made itself. `moves`: a drain takes ranks off their nodes: their
+    state has other owners, elsewhere.
+    """
+
+    action: str
+    nodes: tuple[str, ...]
+    dry_run: bool
+    at_s: float
+    budget: tuple[int, float] | None
+    own: bool = False
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlanned:
+    """The plans of the generation in which a drained node has no ranks any more.
+
+    `undisturbed`: nothing was struck since the drain began. `left`: ranks that are to live there
+    all the same.
+    """
+
+    generation: int
+    steps: tuple[int, ...]
+    committed: int
+    undisturbed: bool
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An event of the ledger, by the coordinator of `epoch`."""
+
+    kind: str
+    data: Mapping[str, object]
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line for whoever watches the run.
+
+    `ended_early`: some spare has ended before it could park, and nobody had killed it, or it may
+    have been lost with its node.
+    """
+
+    text: str
+    ended_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StaysOut:
+    """The run is over, and for so long the agent of a node was connected, and had given up all its
+    processes, which have ended, and had not enrolled.
+    """
+
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartedThere:
+    """A worker is to be started on a node that was barred before."""
+
+    node: str
+    worker: int

@@ -1,0 +1,126 @@
+"""Rules for checkpoints: only good ones are offered, and the last good one stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.rules.checker import Checker
+from outlast.sim.rules.final_observations import RunOver
+from outlast.sim.rules.observations import (
+    ManifestOrdered,
+    Observation,
+    Offered,
+    Planned,
+    Pruned,
+    Saved,
+    SaveFailed,
+    ShardHeard,
+)
+
+
+class GoodOnly(Checker):
+    """A checkpoint is offered only if it has a manifest, and every byte of it was as written when
+    somebody last read it.
+    """
+
+    of = (Offered,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Offered) and seen.why_not:
+            yield (
+                f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}:"
+                f" {seen.why_not}"
+            )
+
+
+class OnePast(Checker):
+    """The shards of a checkpoint are those that were reported, and of one past: none was of a step
+    that was rolled back since, or removed.
+    """
+
+    of = (Saved,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Saved) and not seen.one_past:
+            yield f"the manifest of step {seen.step} names shards that are not those that lie there"
+
+
+class SavedOnceAll(Checker):
+    """Once all shards of a step lie there, of one generation, a checkpoint is made of them."""
+
+    of = (ShardHeard, Planned, ManifestOrdered)
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[int, int], set[int]] = {}
+        self._due_s: dict[int, float] = {}
+        self._newest: dict[int, int] = {}  # step -> generation of the newest shard
+        self._made: dict[int, int] = {}  # the same when a checkpoint was made of it
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
+            del self._due_s[step]
+            yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
+        # else it is said again
+        if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
+            self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
+            ranks = self._heard.setdefault((seen.step, seen.generation), set())
+            comes_again = seen.rank in ranks
+            ranks.add(seen.rank)
+            if len(ranks) == seen.ranks and not comes_again:
+                self._due_s[seen.step] = self.now_s
+        elif isinstance(seen, ManifestOrdered):
+            self._due_s.pop(seen.step, None)
+            self._made[seen.step] = self._newest.get(seen.step, -1)
+        elif isinstance(seen, Planned):
+            self._heard.clear()  # what was said before may be of a past that is over
+
+
+class LastGoodStays(Checker):
+    """The newest good checkpoint is never removed."""
+
+    of = (Pruned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Pruned) and seen.left < seen.good:
+            yield (
+                f"the checkpoints of steps {list(seen.steps)} are removed, and that of step"
+                f" {seen.good} was the newest good one"
+            )
+
+
+class FewStay(Checker):
+    """No more checkpoints stay than are to be kept, if the newest of them is good."""
+
+    of = (Pruned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, Pruned)
+            and len(seen.stay) > limits.CHECKPOINTS_KEPT_COUNT
+            and seen.left == seen.stay[-1]
+        ):
+            yield (
+                f"the checkpoints of steps {list(seen.stay)} stay, and"
+                f" {limits.CHECKPOINTS_KEPT_COUNT} are kept"
+            )
+
+
+class SavesHurtNobody(Checker):
+    """A run to which nothing happens but that saves fail does not fail."""
+
+    of = (SaveFailed, RunOver)
+
+    def __init__(self) -> None:
+        self._failed: list[int] = []
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, SaveFailed):
+            self._failed.append(seen.step)
+        if (
+            isinstance(seen, RunOver)
+            and self._failed
+            and seen.state == "failed"
+            and not seen.strikes
+        ):
+            yield f"the saves of steps {self._failed} failed, and so did the run: {seen.reason}"

@@ -1,0 +1,263 @@
+"""Rules for plans and state: one owner of each rank, one point to go on from, no step lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.sim.rules.checker import NEAR_S, Checker
+from outlast.sim.rules.observations import (
+    Arrived,
+    MadeAnew,
+    Observation,
+    OldStore,
+    Planned,
+    RankGiven,
+    Restored,
+    StepDone,
+    Stretch,
+)
+
+
+class OnePlan(Checker):
+    """A generation starts from one step, and generations only grow."""
+
+    of = (Planned,)
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned):
+            if len(set(seen.steps)) > 1:
+                yield (
+                    f"generation {seen.generation} is to start from several steps:"
+                    f" {sorted(set(seen.steps))}"
+                )
+            if seen.generation <= self._newest:
+                yield f"generation {seen.generation} comes after {self._newest}"
+            self._newest = seen.generation
+
+
+class Patient(Checker):
+    """A group that could not be formed across a link is tried again after a pause, with a store
+    that all can reach if there is a place for one.
+    """
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.cut_s is not None:
+            if seen.cut_s < limits.LINK_RETRY_S - NEAR_S:
+                yield (
+                    f"generation {seen.generation} is tried {seen.cut_s:.3f} s after it was heard"
+                    " that the last one failed for a link"
+                )
+            if seen.store_cut:
+                yield (
+                    f"generation {seen.generation} is tried with the store on {seen.store_cut},"
+                    " which some could not reach"
+                )
+
+
+class OneOwner(Checker):
+    """A rank is given away only after its holder is dead, and a step is committed by its only
+    holder.
+    """
+
+    of = (RankGiven, StepDone, Stretch)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven) and seen.others:
+            yield (
+                f"rank {seen.plan.rank} is given to worker {seen.worker} while worker"
+                f" {seen.others[0]} lives"
+            )
+        if isinstance(seen, StepDone) and seen.owners != (seen.worker,):
+            yield f"rank {seen.rank} commits step {seen.step}, and is held by workers {seen.owners}"
+        if isinstance(seen, Stretch) and seen.shared:
+            yield (
+                f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, and are not"
+                " held by one process each"
+            )
+
+
+class Fenced(Checker):
+    """Nobody commits in a generation once a newer one has committed."""
+
+    of = (StepDone, Stretch)
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, (StepDone, Stretch)):
+            if seen.generation < self._newest:
+                who = (
+                    f"rank {seen.rank} commits step {seen.step}"
+                    if isinstance(seen, StepDone)
+                    else f"steps from {seen.first} on are committed"
+                )
+                yield f"{who} in generation {seen.generation}, after one in {self._newest}"
+            self._newest = max(self._newest, seen.generation)
+
+
+class OnePoint(Checker):
+    """All that join a generation join it at one step, with the state of that step; and what is
+    committed is the state of its step.
+    """
+
+    of = (Arrived, StepDone, Stretch)
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Arrived):
+            if seen.content != seen.step:
+                yield (
+                    f"rank {seen.rank} joins generation {seen.generation} at step {seen.step} with"
+                    f" the state of step {seen.content}"
+                )
+            first = self._steps.setdefault(seen.generation, seen.step)
+            if first != seen.step:
+                yield (
+                    f"rank {seen.rank} joins generation {seen.generation} at step {seen.step},"
+                    f" others at {first}"
+                )
+        if isinstance(seen, StepDone) and seen.content != seen.step:
+            yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
+        if isinstance(seen, StepDone) and seen.odd:
+            times = f"{abs(seen.odd)} times {'too often' if seen.odd > 0 else 'too seldom'}"
+            yield (
+                f"rank {seen.rank} commits step {seen.step} with state on which the script's code"
+                f" behind step {seen.step - 1} has run {times}"
+            )
+        if isinstance(seen, Stretch) and seen.torn:
+            yield (
+                f"ranks {list(seen.torn)} commit steps from {seen.first} on without the state of"
+                " the step before"
+            )
+
+
+class SealedOnly(Checker):
+    """What a plan says is to be read is there."""
+
+    of = (Restored,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Restored) and seen.step not in seen.found:
+            yield (
+                f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds"
+                f" {list(seen.found) or 'nothing'}"
+            )
+
+
+class SealedUsed(Checker):
+    """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has
+    of it: nothing of it is made anew.
+    """
+
+    of = (MadeAnew,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, MadeAnew) and seen.step > 0 and seen.step in seen.lies:
+            yield (
+                f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots,"
+                " with private state as the script makes it"
+            )
+        elif isinstance(seen, MadeAnew) and seen.step > 0 and seen.read:
+            yield (
+                f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been"
+                " read, with private state as the script makes it"
+            )
+
+
+class NothingDurableLost(Checker):
+    """Where nobody holds the newest committed step any more, a run goes back no further than to its
+    newest good checkpoint.
+    """
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, Planned)
+            and seen.steps
+            and not seen.holders
+            and min(seen.steps) < min(seen.durable, seen.committed)
+        ):
+            yield (
+                f"generation {seen.generation} goes back to step {min(seen.steps)}, and there is a"
+                f" good checkpoint of step {seen.durable}"
+            )
+
+
+class NothingLost(Checker):
+    """A committed step stays committed as long as anybody holds it, or can still do what the last
+    plan said, or it lies handed over.
+    """
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, Planned)
+            and seen.steps
+            and min(seen.steps) < seen.committed
+            and (why := _why_not_lost(seen))
+        ):
+            yield (
+                f"generation {seen.generation} goes back to step {min(seen.steps)}; step"
+                f" {seen.committed} is committed, and {why}"
+            )
+
+
+class HandedOverOnce(Checker):
+    """Who holds a step does not write it where it lies already: whoever waits for that could read
+    it.
+    """
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.again:
+            yield (
+                f"generation {seen.generation} waits for an image of step {seen.image}, and one"
+                " lies there"
+            )
+
+
+class Returning(Checker):
+    """Nothing is decided while a node is about to be in again, with what its ranks had sealed."""
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.returning:
+            yield (
+                f"generation {seen.generation} is planned, and nodes {', '.join(seen.returning)}"
+                " are about to be in again"
+            )
+
+
+class NewestStore(Checker):
+    """Groups are built with the newest store: an older one may live where not all can reach it."""
+
+    of = (OldStore,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, OldStore):
+            yield (
+                f"generation {seen.generation} is to be built with store {seen.number}, and store"
+                f" {seen.newest} is up"
+            )
+
+
+def _why_not_lost(seen: Planned) -> str:
+    """ "": nobody knows of anything that is left of the newest committed step."""
+    if seen.holders:
+        return f"ranks {list(seen.holders)} hold it"
+    if seen.follow:
+        return f"ranks {list(seen.follow)} can go forward to it, as was planned"
+    return "it lies handed over" if seen.image == seen.committed else ""

@@ -1,0 +1,147 @@
+"""Rules for the run as a whole: all ranks are there, spares are replaced, seconds are booked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from outlast.model import limits
+from outlast.model.terms import Cause
+from outlast.sim.rules.checker import NEAR_S, Checker
+from outlast.sim.rules.final_observations import Booked, RunOver
+from outlast.sim.rules.observations import (
+    Begun,
+    Observation,
+    RankGiven,
+    Regrouped,
+    Stock,
+)
+
+# a warm one may have to make room for a hot one first
+RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5
+
+
+class Stocked(Checker):
+    """Spares that were spent are replaced, by such as were asked for, and there are never more."""
+
+    of = (Stock,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Stock):
+            return
+        if seen.spares > seen.wanted:
+            yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
+        if seen.spares < seen.wanted and seen.quiet_s > RESTOCKED_S:
+            yield (
+                f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s"
+                " after anything happened"
+            )
+        if seen.others and seen.quiet_s > RESTOCKED_S and not seen.ended_early:
+            yield (
+                f"{seen.others} spares live that are not of the kind that was asked for,"
+                f" {seen.quiet_s:.3f} s after anything happened"
+            )
+
+
+class FreshStore(Checker):
+    """A plain script, whose group is built with the same keys each time, is given a new store for
+    each generation: the old one remembers the dead.
+    """
+
+    of = (RankGiven, RunOver)
+
+    def __init__(self) -> None:
+        self._stores: dict[int, tuple[str, int]] = {}
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven):
+            self._stores[seen.plan.generation] = seen.plan.store_host, seen.plan.store_port
+        elif (
+            isinstance(seen, RunOver)
+            and seen.plain
+            and len(set(self._stores.values())) < len(self._stores)
+        ):
+            yield (
+                f"a plain script is given {len(set(self._stores.values()))} stores in"
+                f" {len(self._stores)} generations"
+            )
+
+
+class AllEnrol(Checker):
+    """A run begins once all its nodes are in, or those that are not have been waited for."""
+
+    of = (Begun,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if (
+            isinstance(seen, Begun)
+            and seen.there < seen.nodes
+            and self.now_s < limits.ENROL_WAIT_S - NEAR_S
+        ):
+            yield (
+                f"the run begins {self.now_s:.3f} s after its start with {seen.there} of"
+                f" {seen.nodes} nodes"
+            )
+
+
+class Room(Checker):
+    """No node houses more ranks than it has room for."""
+
+    of = (RankGiven,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, RankGiven) and seen.beside >= seen.room:
+            yield (
+                f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside}"
+                f" others, where there is room for {seen.room}"
+            )
+
+
+class AllThere(Checker):
+    """Training goes on once all ranks are in the generation, and not before: who is still on its
+    way is watched.
+    """
+
+    of = (Regrouped,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Regrouped) and len(seen.there) < seen.ranks:
+            yield (
+                f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)}"
+                " are in it"
+            )
+
+
+class SecondsSum(Checker):
+    """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and
+    detected nothing.
+    """
+
+    of = (Booked,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if not isinstance(seen, Booked):
+            return
+        for rank, seconds in enumerate(seen.by_rank):
+            said_s = math.fsum(seconds.values())
+            if abs(said_s - seen.wall_s) > 1e-6 * max(1.0, seen.wall_s):
+                yield f"rank {rank} has {said_s:.6f} s booked in a run of {seen.wall_s:.6f} s"
+            if min(seconds.values()) < 0:
+                yield f"rank {rank} has less than no seconds booked: {dict(seconds)}"
+            good_s, worked_s, slack_s = (
+                seconds[Cause.PRODUCTIVE],
+                seen.worked_s[rank],
+                seen.unsure_s[rank] + 1e-6,
+            )
+            if not good_s - slack_s <= worked_s <= good_s + seconds[Cause.STALL] + slack_s:
+                yield (
+                    f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f}"
+                    f" productive and {seconds[Cause.STALL]:.6f} stalled booked"
+                )
+            if not seen.interrupted and (
+                seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]
+            ):
+                yield (
+                    f"rank {rank} has lost seconds booked, and the run was not interrupted:"
+                    f" {dict(seconds)}"
+                )
