@@ -5,7 +5,7 @@ event costs as runs grow.
     [--json FILE]
 
 Workload   an hour     1,024 ranks on 128 agents and 4 spare ones, heartbeats each 5 s, steps of 2
-           s, 50 failures spread over an hour as hardware fails (sim/simulated_run.py: FAILURES): steps are
+           s, 50 failures spread over an hour as hardware fails (sim/faults/drawn_faults.py: FAILURES): steps are
            arithmetic where nothing happens, and simulated message by message around each failure;
            ranks and nodes that nothing tells apart are simulated as one, while the coordinator
            hears and tells each node a large one 100,000 ranks on 12,500 agents and 4 spare ones,

@@ -22,10 +22,11 @@ from outlast.model.messages import (
     ToWorkers,
 )
 from outlast.sim.draws import Stream
+from outlast.sim.faults.drawn_faults import draw_failures
 from outlast.sim.options import Options, draw_options
 from outlast.sim.shortcuts.identical_nodes import Fleet, Likeness, alike
 from outlast.sim.shortcuts.identical_ranks import Parted
-from outlast.sim.simulated_run import draw_failures, simulate
+from outlast.sim.simulated_run import simulate
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 

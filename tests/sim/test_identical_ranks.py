@@ -11,11 +11,12 @@ from outlast.engine.protocol.outputs import Deliver
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Leave, Regroup
 from outlast.sim.draws import Luck, Pool, Stream
+from outlast.sim.faults.drawn_faults import draw_failures, draw_faults
 from outlast.sim.faults.partition_faults import draw_partition_faults
 from outlast.sim.options import Options, draw_options
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_ranks import Parted
-from outlast.sim.simulated_run import draw_failures, draw_faults, simulate
+from outlast.sim.simulated_run import simulate
 from outlast.sim.world.processes import Process
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World

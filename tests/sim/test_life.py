@@ -17,8 +17,9 @@ import outlast
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse
 from outlast.sim.draws import Stream
+from outlast.sim.faults.drawn_faults import draw_faults
 from outlast.sim.options import Options, draw_options
-from outlast.sim.simulated_run import SLACK_S, draw_faults, simulate, simulate_seed
+from outlast.sim.simulated_run import SLACK_S, simulate, simulate_seed
 from outlast.sim.swarm import Tally
 from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import LATE, NORMAL, URGENT, Timeline

@@ -13,9 +13,10 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.sim.draws import Stream
+from outlast.sim.faults.drawn_faults import draw_company, draw_faults
 from outlast.sim.faults.partition_faults import draw_partition_faults
 from outlast.sim.options import Options, draw_options
-from outlast.sim.simulated_run import draw_company, draw_faults, simulate_seed
+from outlast.sim.simulated_run import simulate_seed
 from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import FIXED, ROUTINE, Timeline
 from outlast.sim.world.world import World
