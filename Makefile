@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test check unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
+.PHONY: docs help env run test check unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -22,7 +22,7 @@ env: $(STAMP)  ## make the environment, once; again when what it is made from ch
 $(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,docs,dev]'
 	@touch $@
 
 run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare
@@ -42,6 +42,9 @@ lint: $(STAMP)  ## ruff: rules and format
 
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## the documentation as a site, in build/site; a warning is an error
+	$(BIN)/python tools/site/build.py
 
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
 	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
