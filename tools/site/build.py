@@ -10,6 +10,7 @@ pages of the reference: the command line, from the parsers, and the API, from th
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
@@ -139,12 +140,11 @@ def api_page() -> str:
 def described(name: str, thing: object, text: str | None = None) -> str:
     """Return the signature and the docstring of one thing, as Markdown."""
     text = text or inspect.getdoc(thing) or ""
-    callable_thing = thing if callable(thing) else None
-    try:
-        shown = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(callable_thing)))  # type: ignore[arg-type]
-        signature = f"```python\n{name}{shown}\n```\n\n"
-    except (TypeError, ValueError):  # a property, or a class that has none
-        signature = ""
+    signature = ""
+    if callable(thing):
+        with contextlib.suppress(TypeError, ValueError):  # a class that has none
+            shown = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(thing)))
+            signature = f"```python\n{name}{shown}\n```\n\n"
     return f"{signature}{docstring_as_markdown(text)}\n"
 
 
