@@ -39,13 +39,17 @@ def test_version_is_the_packages() -> None:
         (
             ["report", "--jsn"],
             "unrecognized arguments: --jsn",
-            "`outlast --help` lists what there is",
+            "`outlast report --help` lists the options",
         ),
-        (["status", "a", "b"], "unrecognized arguments: b", "`outlast --help` lists what there is"),
+        (
+            ["status", "a", "b"],
+            "unrecognized arguments: b",
+            "`outlast status --help` lists the options",
+        ),
         (
             ["report", "--js"],
             "unrecognized arguments: --js",
-            "`outlast --help` lists what there is",
+            "`outlast report --help` lists the options",
         ),
         (
             ["report", "no-such-run"],
@@ -96,3 +100,11 @@ def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "is not a ledger" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_of_the_table_explains_itself(name: str) -> None:
+    """Method: `outlast NAME --help` in a process of its own."""
+    done = outlast(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: outlast {name}")

@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from outlast.app import cli
+from outlast.app import cli, run_views
+from outlast.app.command_line import Parser, finite
 from outlast.model.records import Meta
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.run_folder import RunFolder
@@ -68,6 +69,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
     "diagnose": {
         "--html": (of("--html", "page.html"),),
         "--explain": (of("--explain", code=2),),  # draws for people
+        "--time-limit": (of("--time-limit", "60"), of("--time-limit", "0", code=2)),
     },
     "policy test": {"--apart": (of("--apart", "60"), of("--apart", "inf", code=2))},
     "calibrate": {
@@ -168,13 +170,12 @@ OTHERS: Mapping[str, tuple[Case, ...]] = {
 # --- the commands and their parsers ---
 
 
-def commands() -> dict[str, cli.Parser]:
-    """The parser of each command that has --json, by the words that call it."""
-    found: dict[str, cli.Parser] = {}
-    shared = subparsers(cli._parser())
+def commands() -> dict[str, Parser]:
+    """Return the parser of each command that has --json, by the words that call it."""
+    found: dict[str, Parser] = {}
     for name in cli.COMMANDS.keys() - WITHOUT:
-        module = importlib.import_module(f"outlast.app.{name}")
-        parser = module.parser() if hasattr(module, "parser") else shared[name]
+        module = importlib.import_module(cli.COMMANDS[name].module)
+        parser = module.parser(name) if module is run_views else module.parser()
         found |= {name: parser}
         found |= {f"{name} {sub}": one for sub, one in subparsers(parser).items()}
     return {words: one for words, one in found.items() if "--json" in one._option_string_actions}
@@ -211,7 +212,7 @@ def of_flag(command: str, action: argparse.Action) -> Iterator[Case | str]:
         yield from (of(one) for one in action.option_strings)
     else:
         yield f"{flag} has no value in VALUES: give it one"
-    if action.type in (float, cli.finite):
+    if action.type in (float, finite):
         yield from (of(flag, one, code=2) for one in ("nan", "inf"))
 
 

@@ -234,7 +234,11 @@ def test_every_input_is_listed_with_its_source() -> None:
 
 def test_a_plan_is_written_as_a_cluster_file_that_plans_the_same(tmp_path: Path) -> None:
     done = outlast("plan", *LAB, "--gpus", "16", "--write", "ours.toml", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "'ours.toml' is written\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        "wrote the cluster file 'ours.toml'\n",
+    )
     assert parse((tmp_path / "ours.toml").read_text(), source="x").value("job.gpus") == 16
     one, other = plan("--cluster", str(tmp_path / "ours.toml")), plan(*LAB, "--gpus", "16")
     assert one["ettr"] == other["ettr"]
@@ -343,7 +347,7 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
         (["--scale", "1e8:1e3"], "low end is not less", "did you mean 1e3:1e8?"),
         (["--scale", "1e3:1e12"], "the largest is 1,000,000,000 GPUs", ""),
         (["--optimise", "speed"], "'speed' is none of interval, tiers, spares, redundancy", ""),
-        (["--budget", "2%"], "--budget is a limit for --optimise", ""),
+        (["--budget", "2%"], "--budget limits what --optimise may choose", ""),
         (
             ["--optimise", "spares", "--budget", "2M"],
             "needs the price of a GPU-hour",

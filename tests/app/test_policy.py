@@ -156,7 +156,7 @@ def test_names_that_a_terminal_would_obey_are_made_visible(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "hint"),
     [
-        (["policy"], "the following arguments are required: DOING", "--help"),
+        (["policy"], "the following arguments are required: ACTION", "--help"),
         (["policy", "tset"], "invalid choice: 'tset'", ""),
         (
             ["policy", "check", "none.toml"],
@@ -185,7 +185,7 @@ def test_names_that_a_terminal_would_obey_are_made_visible(tmp_path: Path) -> No
         ),
         (
             ["policy", "test", "default", "one.json", "--apart", "soon"],
-            "'soon' is no number of seconds",
+            "'soon' is not a number of seconds",
             "",
         ),
     ],

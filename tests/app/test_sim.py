@@ -83,12 +83,12 @@ def test_a_swarm_ends_when_its_time_is_up(tmp_path: Path) -> None:
         (
             ["sim"],
             "one of --seed, --seeds, --swarm, --shrink and --replay",
-            "`outlast sim --seed 1` is a beginning",
+            "try `outlast sim --seed 1`",
         ),
         (
             ["sim", "--seed", "1", "--swarm", "3"],
             "one of --seed, --seeds, --swarm, --shrink and --replay",
-            "is a beginning",
+            "try `outlast sim --seed 1`",
         ),
         (["sim", "--seed", "x"], "argument --seed: 'x' is not a whole number from 0", "--help"),
         (["sim", "--seed", "1", "--ranks", "0"], "ranks is 0", "from 1 to 100000"),
@@ -170,7 +170,7 @@ def test_a_life_is_lived_again_from_its_json(tmp_path: Path) -> None:
     (tmp_path / "life.json").write_text(json.dumps(changed))
     other = outlast("sim", "--replay", "life.json", cwd=tmp_path)
     assert other.returncode == 1
-    assert "another course than in life.json" in other.stderr
+    assert "this run differs from the one in life.json" in other.stderr
 
 
 def test_one_thing_at_a_time() -> None:

@@ -1,15 +1,14 @@
-"""`outlast calibrate`: how often what fails, how sure that is, how long recoveries take, and what
-the data cannot tell.
+"""`outlast calibrate`: estimate failure rates and recovery times, and how sure they are.
 
     outlast calibrate                                        from the newest run under runs/
-    outlast calibrate runs/a runs/b --out cluster.toml       from several ledgers, and a cluster
+    outlast calibrate runs/a runs/b --out cluster.toml       from several runs, and write a cluster
                                                              file for `outlast plan --cluster`
-    outlast calibrate --csv failures.csv                     from a table that says who was watched
-                                                             when
+    outlast calibrate --csv failures.csv                     from a table that says which units were
+                                                             watched when
     outlast calibrate --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
 
-Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for what cannot
-be read, and for a ledger without a committed step.
+Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for input that
+cannot be read, and for a ledger without a committed step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.app import words
-from outlast.app.cli import Parser
+from outlast.app.command_line import Parser, add_json
 from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
 from outlast.model.strict import meant
@@ -72,48 +71,48 @@ def parser() -> Parser:
     out = Parser(
         prog="outlast calibrate",
         description=(
-            "How often what fails, how sure that is, and how long recoveries take:"
-            " docs/how-to/calibrate.md."
+            "Estimate how often each class of failure strikes, how sure that is, and how long"
+            " recoveries take (docs/how-to/calibrate.md)."
         ),
     )
     out.add_argument(
         "runs",
         nargs="*",
         metavar="RUN",
-        help="a run's folder, or its name under runs/ (default: the newest)",
+        help="folder of a run, or its name under runs/ (default: the newest run under runs/)",
     )
     out.add_argument(
         "--csv",
         metavar="FAILURES",
-        help="a table of failures in place of ledgers; its columns stand in docs/how-to/calibrate.md",
+        help="read a table of failures in place of ledgers (columns: docs/how-to/calibrate.md)",
     )
     out.add_argument(
         "--units",
         type=int,
         metavar="N",
-        help="so many units were watched, where the table does not say who was watched when",
+        help="how many units were watched, where the table does not say",
     )
     out.add_argument(
         "--from",
         dest="begin",
         metavar="TIME",
-        help="from then on (2025-01-01, 2025-01-01T12:00:00Z, or seconds)",
+        help="start of the watch (2025-01-01, 2025-01-01T12:00:00Z, or seconds)",
     )
-    out.add_argument("--to", dest="end", metavar="TIME", help="until then")
+    out.add_argument("--to", dest="end", metavar="TIME", help="end of the watch")
     out.add_argument(
         "--class",
         dest="classes",
         action="append",
         default=[],
         metavar="NAME=CLASS",
-        help="a name in the table stands for this class; may be repeated",
+        help="take NAME in the table for this class of failures; may be repeated",
     )
     out.add_argument(
         "--out",
         metavar="FILE",
-        help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must not exist",
+        help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must be new",
     )
-    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    add_json(out)
     return out
 
 

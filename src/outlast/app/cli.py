@@ -1,72 +1,74 @@
-"""The command `outlast`.
+"""The command `outlast`: one table of subcommands, and the way into each of them.
 
-Exit codes   0 ended well, 1 the run failed, 2 usage, 3 undetermined (diagnose: unknown), 130 and
-             143 on SIGINT and SIGTERM.
-Start        Neither torch nor Rich is imported before a subcommand needs it.
+Exit codes   0 ended well, 1 the run failed, 2 wrong usage, 3 undetermined (diagnose: unknown), 130
+             and 143 on SIGINT and SIGTERM.
+Start        A subcommand's module is imported only when it is called, so that `outlast --help` is
+             fast and needs neither torch nor Rich.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import io
-import math
 import os
 import sys
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from outlast.app.command_line import SIGINT_EXIT, Parser, fail
 from outlast.errors import OutlastError, UsageError
 
-SIGINT_EXIT = 130
+
+class Command(NamedTuple):
+    """A subcommand: the module and the function that take its arguments, and one line of help."""
+
+    module: str
+    function: str
+    help: str
+
 
 COMMANDS = {
-    "run": "train with a script, and go on through failures (torchrun's flags)",
-    "status": "how a run stands now",
-    "report": "where the time of a run went, and every interruption",
-    "diagnose": "who, where and why: from logs, dumps, stacks and kernel messages to one verdict",
-    "policy": (
-        "what is done once an interruption has a verdict: show, check, try on recorded incidents"
+    "run": Command(
+        "outlast.app.run",
+        "main",
+        "train with a script and keep going through failures (takes torchrun's options)",
     ),
-    "calibrate": (
-        "from ledgers, or a table of failures: rates, phases of recovery, and how sure they are"
+    "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
+    "report": Command(
+        "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
     ),
-    "plan": "look ahead: how often to save, where to, how many spares, how far a run can grow",
-    "sim": (
-        "simulated lives of runs, from seeds: the code that decides, under faults nobody would"
-        " think of"
+    "diagnose": Command(
+        "outlast.app.diagnose",
+        "main",
+        "find out which rank failed, where and why, from logs, dumps and stacks",
+    ),
+    "policy": Command(
+        "outlast.app.policy",
+        "main",
+        "show, check or try a policy: what to do once a failure has been diagnosed",
+    ),
+    "calibrate": Command(
+        "outlast.app.calibrate",
+        "main",
+        "estimate failure rates and recovery times from past runs or a table of failures",
+    ),
+    "plan": Command(
+        "outlast.app.plan",
+        "main",
+        "plan a run: how often to save and where, how many spares, how far it can grow",
+    ),
+    "sim": Command(
+        "outlast.app.sim",
+        "main",
+        "simulate runs under random faults, with the code that decides in real runs",
     ),
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse with errors that say what to do, and no abbreviated flags.
-
-    Raises UsageError instead of leaving the process.
-    """
-
-    def __init__(self, *args: typing.Any, **keywords: typing.Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **keywords})
-
-    def error(self, message: str) -> typing.NoReturn:
-        raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
-
-
-def finite(text: str) -> float:
-    """An argument that is a number, for argparse. NaN and infinity are refused."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-    return value
-
-
 class _Version(argparse.Action):
-    """Looks the version up only when it is asked for; the look-up costs more than the rest of the
-    start.
-    """
+    """Look the version up only when it is asked for: that costs more than the rest of the start."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version
@@ -76,7 +78,7 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit code.
+    """Run a command line and return the exit code.
 
     Errors go to stderr as `error: ...`, a blank line, `hint: ...`.
     """
@@ -98,119 +100,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def fail(error: OutlastError) -> int:
-    """Say the error on stderr; its exit code."""
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
-
-
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] == ["run"]:
-        from outlast.app.run import main as run
-
-        return run(arguments[1:])
-    if arguments[:1] == ["diagnose"]:
-        from outlast.app.diagnose import main as diagnose
-
-        return diagnose(arguments[1:])
-    if arguments[:1] == ["policy"]:
-        from outlast.app.policy import main as policy
-
-        return policy(arguments[1:])
-    if arguments[:1] == ["calibrate"]:
-        from outlast.app.calibrate import main as calibrate
-
-        return calibrate(arguments[1:])
-    if arguments[:1] == ["plan"]:
-        from outlast.app.plan import main as plan
-
-        return plan(arguments[1:])
-    if arguments[:1] == ["sim"]:
-        from outlast.app.sim import main as sim
-
-        return sim(arguments[1:])
-    parser = _parser()
     if not arguments:
-        parser.print_help()
+        parser().print_help()
         return 2
-    command = arguments[0]
-    if not command.startswith("-") and command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        raise UsageError(
-            f"there is no command {command!r}",
-            hint=(
-                f"did you mean `outlast {close[0]}`?"
-                if close
-                else "`outlast --help` lists the commands"
-            ),
+    name, *rest = arguments
+    if name in COMMANDS:
+        command = COMMANDS[name]
+        run: Callable[[Sequence[str]], int] = getattr(
+            importlib.import_module(command.module), command.function
         )
-    options = parser.parse_args(arguments)
-    return _show(options.command, options.run, as_json=options.json)
+        return run(rest)
+    if name.startswith("-"):
+        parser().parse_args(arguments)  # --help and --version end here, all else is an error
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    raise UsageError(
+        f"there is no command {name!r}",
+        hint=f"did you mean `outlast {close[0]}`?"
+        if close
+        else "`outlast --help` lists the commands",
+    )
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of `outlast` itself, which lists the commands."""
+    out = Parser(
         prog="outlast",
-        description="PyTorch training that outlives its workers, and says where every second went.",
+        description="Train with PyTorch through failures, and see where every second went.",
+        epilog="`outlast COMMAND --help` explains one command.",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and leave")
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Parser
-    )
-    # they have parsers of their own
-    for name in ("run", "diagnose", "policy", "calibrate", "plan", "sim"):
-        commands.add_parser(name, help=COMMANDS[name], add_help=False)
-    for name in ("status", "report"):
-        one = commands.add_parser(
-            name,
-            help=COMMANDS[name],
-            description=(
-                f"Say {COMMANDS[name]}."
-                if name == "status"
-                else "Say where the time of a run went."
-            ),
-        )
-        one.add_argument(
-            "run",
-            nargs="?",
-            metavar="RUN",
-            help="a run's folder, or its name under runs/ (default: the newest)",
-        )
-        one.add_argument(
-            "--json", action="store_true", help="for programs: one JSON object on stdout"
-        )
-    return parser
-
-
-def _show(command: str, run: str | None, *, as_json: bool) -> int:
-    from outlast.runtime.ledger.view import look
-
-    view = look(run)
-    facts: Mapping[str, typing.Any]
-    show: Callable[..., None]
-    if command == "status":
-        from outlast.app.status import show_status as show
-        from outlast.app.status import status_facts
-
-        facts = status_facts(view)
-    else:
-        from outlast.app.report import report_facts
-        from outlast.app.report import show_report as show
-
-        facts = report_facts(view)
-    if as_json:
-        from outlast.app.json_text import json_text
-
-        print(json_text(facts))
-    else:
-        from outlast.app.words import console_for
-
-        console = console_for(environment=os.environ)
-        with console.capture() as page:
-            show(console, facts)
-        print("\n".join(line.rstrip() for line in page.get().splitlines()))
-    sys.stdout.flush()
-    return 0
+    out.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.help, add_help=False)
+    return out
 
 
 if __name__ == "__main__":

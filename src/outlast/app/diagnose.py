@@ -1,15 +1,16 @@
-"""`outlast diagnose`: from a folder of anything to a verdict.
+"""`outlast diagnose`: find out from any evidence which rank failed, where and why.
 
-    outlast diagnose DIR                 the sentence, what to do, the evidence, how sure
-    outlast diagnose DIR logs.tar.gz     several places, archives too, are one incident
-    outlast diagnose DIR --explain       also who waits for whom, as the flight-recorder dumps show
-                                         it
-    outlast diagnose DIR --html FILE     also one page to mail: no references to the outside,
-                                         secrets taken out
+    outlast diagnose DIR                 print the verdict, what to do, the evidence, and how sure
+                                         it is
+    outlast diagnose DIR logs.tar.gz     read several places, archives too, as one incident
+    outlast diagnose DIR --explain       also draw which rank waits for which, from the flight
+                                         recorder dumps
+    outlast diagnose DIR --html FILE     also write one page that can be mailed; it refers to
+                                         nothing outside
 
-Exit codes: 0 a verdict, 3 unknown (and only then), 2 nothing that could be read, or a wrong command
-line. Everything shown has its secrets taken out and its control characters made visible, `--json`
-too.
+Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the
+command line is wrong. In all that is shown, secrets are taken out and control characters are made
+visible, with `--json` too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from outlast.app.cli import Parser
+from outlast.app.command_line import Parser, add_json
 from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(list(argv))
     if args.explain and args.json:
         raise UsageError(
-            "--explain draws for people, --json writes for programs",
+            "--explain and --json cannot be used together",
             hint="leave one of them out; `--html FILE` has both",
         )
     try:
@@ -50,7 +51,8 @@ def parser() -> Parser:
     out = Parser(
         prog="outlast diagnose",
         description=(
-            "Find the culprit: from logs, dumps, stacks and kernel messages to one verdict."
+            "Find out which rank failed, where and why, from logs, flight recorder dumps, stacks"
+            " and kernel messages of any torchrun job."
         ),
     )
     out.add_argument(
@@ -58,20 +60,22 @@ def parser() -> Parser:
         nargs="+",
         metavar="PATH",
         help=(
-            "a folder of anything, a file, or an archive (tar, zip, gz, bz2, xz); several are one"
+            "a folder, a file or an archive (tar, zip, gz, bz2, xz); several paths are read as one"
             " incident"
         ),
     )
-    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
-    out.add_argument("--html", metavar="FILE", help="also write one page that can be mailed")
+    add_json(out)
+    out.add_argument(
+        "--html", metavar="FILE", help="also write the diagnosis as one HTML page, without secrets"
+    )
     out.add_argument(
         "--time-limit",
         type=_seconds,
         default=120.0,
         metavar="S",
-        help="seconds after which it says what it has found so far (default: 120)",
+        help="report what was found after S seconds (default: 120)",
     )
-    out.add_argument("--explain", action="store_true", help="also draw who waits for whom")
+    out.add_argument("--explain", action="store_true", help="also draw which rank waits for which")
     return out
 
 

@@ -1,14 +1,14 @@
-"""`outlast policy`: what is done once an interruption has a verdict.
+"""`outlast policy`: what outlast does once a failure has been diagnosed.
 
-    outlast policy show                          the policy of a run that names none, to be copied
-                                                 and changed
-    outlast policy check POLICY                  whether it can be read, and what is wrong with it
-    outlast policy test POLICY INCIDENT...       what it would have done in recorded incidents, one
-                                                 after the other
+    outlast policy show                          print the default policy, to be copied and changed
+    outlast policy check POLICY                  check that a policy can be read, and list its rules
+    outlast policy test POLICY INCIDENT...       show what it would have done in recorded incidents,
+                                                 one after the other
 
-POLICY is a file, or `default`. An INCIDENT is a file with what `outlast diagnose --json` printed,
+POLICY is a file, or `default`. An INCIDENT is a file with the output of `outlast diagnose --json`,
 one object or one on each line; a folder of such files; or a run's folder, whose ledger holds the
-verdicts of its interruptions. Nothing is done. Exit codes: 0, 2 for what cannot be read.
+verdicts of its interruptions. No action is taken. Exit codes: 0, or 2 for input that cannot be
+read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outlast.app.cli import Parser
+from outlast.app.command_line import Parser, add_json
 from outlast.app.json_text import json_text
 from outlast.engine.default_policy import TEXT
 from outlast.engine.policy import ActionVerdict
@@ -51,19 +51,25 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     out = Parser(
         prog="outlast policy",
-        description="What is done once an interruption has a verdict: docs/how-to/write-a-policy.md.",
+        description=(
+            "Show, check or try a policy. It says what outlast does once a failure has been"
+            " diagnosed (docs/how-to/write-a-policy.md)."
+        ),
     )
-    doing = out.add_subparsers(dest="doing", required=True, metavar="DOING", parser_class=Parser)
-    doing.add_parser("show", help="print the policy of a run that names none")
+    doing = out.add_subparsers(dest="doing", required=True, metavar="ACTION", parser_class=Parser)
+    doing.add_parser("show", help="print the default policy, to be copied and changed")
     check = doing.add_parser(
         "check",
-        help="whether a policy can be read",
-        description="Say whether a policy can be read, and what it holds.",
+        help="check that a policy can be read",
+        description="Check that a policy can be read, and list its rules.",
     )
     test = doing.add_parser(
         "test",
-        help="what a policy would have done in recorded incidents",
-        description="Replay recorded incidents; nothing is done.",
+        help="show what a policy would have done in recorded incidents",
+        description=(
+            "Show what a policy would have done in recorded incidents, one after the other. No"
+            " action is taken."
+        ),
     )
     for one in (check, test):
         one.add_argument("policy", metavar="POLICY", help="a file (TOML), or `default`")
@@ -72,8 +78,8 @@ def parser() -> Parser:
         nargs="+",
         metavar="INCIDENT",
         help=(
-            "a file with what `outlast diagnose --json` printed, a folder of them, or a run's"
-            " folder"
+            "output of `outlast diagnose --json` in a file, a folder of such files, or the folder"
+            " of a run"
         ),
     )
     test.add_argument(
@@ -81,9 +87,9 @@ def parser() -> Parser:
         type=_apart,
         metavar="SECONDS",
         default=APART_S,
-        help=f"between two incidents that have no times ({APART_S:g})",
+        help=f"time between two incidents that carry no time (default: {APART_S:g})",
     )
-    test.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    add_json(test)
     return out
 
 
@@ -93,7 +99,7 @@ def _apart(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
 
@@ -106,10 +112,9 @@ def _read(name: str) -> Policy:
 
 def _check(name: str) -> None:
     policy = _read(name)
-    print(
-        f"{_plain(name)}: {len(policy.rules)}"
-        f" rule{'' if len(policy.rules) == 1 else 's'}{', nothing of which is done (dry_run)' if policy.dry_run else ''}"
-    )
+    rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
+    dry_run = ", nothing of which is done (dry_run)" if policy.dry_run else ""
+    print(f"{_plain(name)}: {rules}{dry_run}")
     for rule in policy.rules:
         dry = " (dry run)" if rule.dry_run and not policy.dry_run else ""
         print(f"  {_plain(rule.id)}: {rule.action.value}, otherwise {rule.otherwise.value}{dry}")

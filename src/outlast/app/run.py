@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from outlast.app import resuming
-from outlast.app.cli import SIGINT_EXIT, fail
+from outlast.app.command_line import SIGINT_EXIT, fail
 from outlast.app.live import LiveView
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
@@ -31,7 +31,7 @@ from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.launcher import Launcher, Surroundings
 from outlast.runtime.coordinator.specs import Place, Script, Specs
-from outlast.runtime.ledger.store import Ledger, read_ledger
+from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
@@ -203,6 +203,7 @@ def _prepare(
     loop: Loop,
     view: LiveView,
 ) -> tuple[Bookkeeping, Launcher]:
+    """Decide where the run begins, say so, and make its launcher."""
     vault = opened_vault.vault
     root = _checkpoint_root(options, folder)
     records = ledger.read()
@@ -216,7 +217,7 @@ def _prepare(
             from_scratch=options.checkpoints.from_scratch,
         )
         ledger.add(beginning.event())
-    newest = ledger.newest()
+    coordinator_options = _coordinator_options(options, beginning, ledger.newest())
     log_folder = make_log_folder(
         Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none"
     )
@@ -229,26 +230,12 @@ def _prepare(
         start_step=beginning.start.step,
         show=view.update,
     )
-    specs = Specs(
-        place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
-        script=Script(options.program.script, options.program.entry, options.program.args),
-        workers=options.workers,
-        role=options.meeting.role,
-        master=(options.meeting.master_addr, options.meeting.master_port),
-        max_restarts=options.meeting.max_restarts or 0,
-        logs=logs,
-        options={
-            "checkpoint_every": options.checkpoints.every_steps or 0,
-            "checkpoint_root": str(root.resolve()),
-            "snapshot_every": options.snapshot_every,
-        },
-    )
     around = Surroundings(
         loop=loop,
         logs=logs,
         vault=vault,
         books=books,
-        specs=specs,
+        specs=_specs(options, folder, vault, logs, checkpoint_root=root.resolve()),
         checkpoint_root=root.resolve(),
         zygote=zygote if options.zygote else None,
         preload=options.preload,
@@ -264,27 +251,55 @@ def _prepare(
         view.print_line(note)
     if options.checkpoints.resume:
         view.print_line(beginning.told(folder.path))
-    launcher = Launcher(
-        around,
-        CoordinatorOptions(
-            world_size=options.workers,
-            start=beginning.start,
-            committed_before=beginning.highest,
-            spares=options.spares.count,
-            spare_kind=options.spares.kind,
-            max_restarts=options.meeting.max_restarts,
-            checkpoint=beginning.checkpoint,
-            checkpoint_on_stop=bool(options.checkpoints.every_steps),
-            durable=bool(options.checkpoints.every_steps or beginning.checkpoint[0]),
-            term_grace_s=options.term_grace_s,
-            generation=max(0, newest.generation),
-            first_interruption=max(newest.interruption + 1, 1),
-            first_worker=max(newest.worker + 1, 1),
-            greets=options.program.entry != "program",
-            policy=options.policy,
-        ),
+    return books, Launcher(around, coordinator_options)
+
+
+def _specs(
+    options: RunOptions,
+    folder: RunFolder,
+    vault: Vault,
+    logs: WorkerLogs,
+    *,
+    checkpoint_root: Path,
+) -> Specs:
+    """Return what every worker process has to be told."""
+    return Specs(
+        place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
+        script=Script(options.program.script, options.program.entry, options.program.args),
+        workers=options.workers,
+        role=options.meeting.role,
+        master=(options.meeting.master_addr, options.meeting.master_port),
+        max_restarts=options.meeting.max_restarts or 0,
+        logs=logs,
+        options={
+            "checkpoint_every": options.checkpoints.every_steps or 0,
+            "checkpoint_root": str(checkpoint_root),
+            "snapshot_every": options.snapshot_every,
+        },
     )
-    return books, launcher
+
+
+def _coordinator_options(
+    options: RunOptions, beginning: Beginning, newest: Newest
+) -> CoordinatorOptions:
+    """Return the coordinator's options. A resumed run goes on counting from `newest`."""
+    return CoordinatorOptions(
+        world_size=options.workers,
+        start=beginning.start,
+        committed_before=beginning.highest,
+        spares=options.spares.count,
+        spare_kind=options.spares.kind,
+        max_restarts=options.meeting.max_restarts,
+        checkpoint=beginning.checkpoint,
+        checkpoint_on_stop=bool(options.checkpoints.every_steps),
+        durable=bool(options.checkpoints.every_steps or beginning.checkpoint[0]),
+        term_grace_s=options.term_grace_s,
+        generation=max(0, newest.generation),
+        first_interruption=max(newest.interruption + 1, 1),
+        first_worker=max(newest.worker + 1, 1),
+        greets=options.program.entry != "program",
+        policy=options.policy,
+    )
 
 
 def _end_unrun(ledger: Ledger, error: BaseException) -> None:

@@ -1,13 +1,12 @@
-"""`outlast sim`: simulated lives of runs, from seeds; the code that decides is the one that decides
-live.
+"""`outlast sim`: simulate runs under faults, with the code that decides in real runs.
 
-    outlast sim --seed 7                 one life: what was drawn, what struck, whether all that
-                                         must hold did
-    outlast sim --swarm 60               as many seeds as fit into a minute, on all cores
-    outlast sim --shrink 7               the smallest life that breaks the same rule as seed 7
-    outlast sim --replay life.json       a life that `--json` has written, once more
+    outlast sim --seed 7                 simulate one run; print what was drawn, which faults
+                                         struck, and whether all rules held
+    outlast sim --swarm 60               simulate as many seeds as fit into a minute, on all cores
+    outlast sim --shrink 7               find the smallest run that breaks the same rule as seed 7
+    outlast sim --replay run.json        simulate a run again that `--json` has written
 
-Exit codes: 0 ok, 1 a rule was broken, 3 unknown.
+Exit codes: 0 all rules held, 1 a rule was broken, 3 unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outlast import __version__
-from outlast.app.cli import Parser, finite
+from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.json_text import json_text
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
@@ -70,233 +69,255 @@ def main(argv: Sequence[str]) -> int:
         != 1
     ):
         raise UsageError(
-            "one of --seed, --seeds, --swarm, --shrink and --replay",
-            hint="`outlast sim --seed 1` is a beginning",
+            "exactly one of --seed, --seeds, --swarm, --shrink and --replay is needed",
+            hint="to begin with, try `outlast sim --seed 1`",
         )
     given = {name: getattr(args, name) for name in DRAWN if getattr(args, name) is not None}
     if args.replay is not None:
         if given or args.faults:
-            raise UsageError("--replay takes options and faults from its file")
+            raise UsageError(
+                "--replay takes all options and faults from its file",
+                hint="leave the other options out, or use --seed with them",
+            )
         return _replay(args)
     faults = parse(read_text(args.faults), source=args.faults) if args.faults else None
     if args.swarm is not None or args.seeds is not None:
         return _swarm(args, given, faults)
     began_s = clock.now_s()
-    life = simulate_seed(
+    run = simulate_seed(
         seed=args.seed if args.seed is not None else args.shrink,
         given=given,
         faults=faults,
         every_step=args.every_step,
         every_rank=args.every_rank,
     )
-    if args.shrink is not None and life.result == "bad":
-        life = _shrunk(life, quiet=args.json)
-    _say(life, args, began_s)
-    return EXIT_CODES[life.result]
+    if args.shrink is not None and run.result == "bad":
+        run = _shrunk(run, quiet=args.json)
+    _say(run, args, began_s)
+    return EXIT_CODES[run.result]
 
 
 def _replay(args: argparse.Namespace) -> int:
     record = read(read_text(args.replay), source=args.replay, version=__version__)
     began_s = clock.now_s()
-    life = simulate(
+    run = simulate(
         seed=record.seed,
         options=record.options,
         faults=record.faults,
         every_step=args.every_step,
         every_rank=args.every_rank,
     )
-    _say(life, args, began_s)
-    if life.trace_digest == record.trace_digest:
-        return EXIT_CODES[life.result]
+    _say(run, args, began_s)
+    if run.trace_digest == record.trace_digest:
+        return EXIT_CODES[run.result]
     print(
-        f"another course than in {args.replay}, whose trace is {record.trace_digest}: the code has"
-        " changed since",
+        f"error: this run differs from the one in {args.replay}, whose trace is"
+        f" {record.trace_digest}; the code has changed since",
         file=sys.stderr,
     )
     return EXIT_CODES["bad"]
 
 
-def _say(life: SimulatedRun, args: argparse.Namespace, began_s: float) -> None:
-    facts = life.as_dict() | {"version": __version__, "wall_s": round(clock.now_s() - began_s, 3)}
+def _say(run: SimulatedRun, args: argparse.Namespace, began_s: float) -> None:
+    facts = run.as_dict() | {"version": __version__, "wall_s": round(clock.now_s() - began_s, 3)}
     if args.json:
         print(json_text(facts))
     else:
-        _show(life, facts, args)
+        _show(run, facts, args)
 
 
 def parser() -> Parser:
+    """Return the parser of `outlast sim`."""
     out = Parser(
         prog="outlast sim",
-        description="Simulate lives of runs: the code that decides is the one that decides live.",
-    )
-    out.add_argument(
-        "--seed",
-        type=_seed,
-        metavar="N",
-        help="one life, all of it drawn from this number unless it is given below",
-    )
-    out.add_argument(
-        "--seeds", type=_seed, metavar="N", help="so many lives, on all cores, from --first on"
-    )
-    out.add_argument(
-        "--swarm",
-        type=finite,
-        metavar="SECONDS",
-        help="lives on all cores until the time is up, from --first on",
-    )
-    out.add_argument(
-        "--first",
-        type=_seed,
-        metavar="N",
-        default=0,
-        help="the first seed of --seeds and --swarm (0)",
-    )
-    out.add_argument(
-        "--shrink",
-        type=_seed,
-        metavar="SEED",
-        help="the smallest life that breaks the same rule as this seed",
-    )
-    out.add_argument(
-        "--replay",
-        metavar="LIFE",
-        help="a life that --json has written, lived again: the same course, or it says so",
-    )
-    out.add_argument(
-        "--faults", metavar="PLAN", help="a fault plan (TOML) in place of drawn faults"
-    )
-    out.add_argument("--way", choices=list(WAYS), help="how a script can go on after a fault")
-    out.add_argument("--ranks", type=int, metavar="N", help="world size")
-    out.add_argument("--spares", type=int, metavar="N", help="processes that stand ready")
-    out.add_argument(
-        "--spare-kind", choices=SPARE_KINDS, help="hot: script begun. warm: imports done"
-    )
-    out.add_argument("--steps", type=int, metavar="N", help="the last step")
-    out.add_argument(
-        "--phase-after",
-        type=int,
-        metavar="STEP",
-        help="a run.phase follows this step; -1: none does",
-    )
-    out.add_argument("--latency-s", type=finite, metavar="S", help="a message takes up to so long")
-    out.add_argument(
-        "--first-step-s",
-        type=finite,
-        metavar="S",
-        help="the first step of a process takes up to so much longer",
-    )
-    out.add_argument(
-        "--nodes",
-        type=int,
-        metavar="N",
-        help="each with an agent; from 2 on with lines, leases and clocks of their own",
-    )
-    out.add_argument(
-        "--spare-nodes",
-        type=int,
-        metavar="N",
-        help="of the nodes, those that house no ranks at first",
-    )
-    out.add_argument(
-        "--beat-s",
-        type=finite,
-        metavar="S",
-        help="between two heartbeats of an agent; its lease is six times as long",
-    )
-    out.add_argument(
-        "--drift",
-        type=finite,
-        metavar="SHARE",
-        help="a node's clock is at most so much faster or slower (0.01)",
-    )
-    out.add_argument(
-        "--step-s",
-        type=finite,
-        metavar="S",
-        help="the body of a step takes so long, and up to 20 ms longer (0.01)",
-    )
-    out.add_argument(
-        "--for-s",
-        type=finite,
-        metavar="S",
-        help=(
-            "the run is asked to stop after so long; as many steps as fit, unless --steps says less"
+        description=(
+            "Simulate training runs under faults. The code that decides what to do is the code"
+            " that decides in real runs. What you do not set below is drawn from the seed."
         ),
     )
-    out.add_argument(
-        "--again-s",
-        type=finite,
-        metavar="S",
-        help="so long after it was asked to stop it is asked once more: it ends at once",
-    )
-    out.add_argument(
-        "--failures",
-        type=int,
-        metavar="N",
-        help="so many faults as hardware fails, spread over --for-s, in place of drawn faults",
-    )
-    out.add_argument(
-        "--warns",
-        action=argparse.BooleanOptionalAction,
-        help="each process warns that what it does is not bit-exact",
-    )
-    out.add_argument(
+    _add_choice_of_runs(out.add_argument_group("which runs", "exactly one of the first five"))
+    _add_job(out.add_argument_group("the job"))
+    _add_nodes(out.add_argument_group("nodes"))
+    _add_faults(out.add_argument_group("faults, and what is done about them"))
+    _add_durations(out.add_argument_group("durations, in simulated seconds"))
+    how = out.add_argument_group("how to simulate, and what to print")
+    how.add_argument(
         "--every-step",
         action="store_true",
-        help="simulate each step, undisturbed stretches too: the same course, in more time",
+        help="simulate every step, also where nothing happens: the same result, more slowly",
     )
-    out.add_argument(
+    how.add_argument(
         "--every-rank",
         action="store_true",
         help=(
-            "simulate each rank and each node by itself, though others do the same: the same"
-            " course, in more time"
+            "simulate every rank and every node on its own, also where all do the same: the same"
+            " result, more slowly"
         ),
     )
-    out.add_argument(
-        "--checkpoint-every", type=int, metavar="N", help="a checkpoint each N steps; 0: none"
+    how.add_argument(
+        "--trace", action="store_true", help="print the newest events even if no rule was broken"
     )
-    out.add_argument(
-        "--policy",
-        choices=list(POLICIES),
-        help="interruptions get verdicts, and this policy acts on them; eager: soon and often",
-    )
-    out.add_argument(
-        "--max-restarts",
-        type=int,
-        metavar="N",
-        help="whole restarts (as `outlast run --max-restarts`)",
-    )
-    out.add_argument(
-        "--trace", action="store_true", help="say the newest events of the life even if all is well"
-    )
-    out.add_argument("--json", action="store_true", help="for programs: one JSON object on stdout")
+    add_json(how)
     return out
 
 
-def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
+def _add_choice_of_runs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--seed", type=whole, metavar="N", help="simulate one run, drawn from N")
+    group.add_argument(
+        "--seeds", type=whole, metavar="N", help="simulate N runs on all cores, from --first on"
+    )
+    group.add_argument(
+        "--swarm",
+        type=finite,
+        metavar="SECONDS",
+        help="simulate runs on all cores until the time is up, from --first on",
+    )
+    group.add_argument(
+        "--shrink",
+        type=whole,
+        metavar="SEED",
+        help="find the smallest run that breaks the same rule as SEED",
+    )
+    group.add_argument(
+        "--replay",
+        metavar="FILE",
+        help="simulate a run again that --json has written, and fail if it differs",
+    )
+    group.add_argument(
+        "--first",
+        type=whole,
+        metavar="N",
+        default=0,
+        help="first seed of --seeds and --swarm (default: 0)",
+    )
 
 
-# --- one life -------------------------------------------------------------------------------------
+def _add_job(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--way", choices=list(WAYS), help="how the script can go on after a fault")
+    group.add_argument("--ranks", type=int, metavar="N", help="world size")
+    group.add_argument("--spares", type=int, metavar="N", help="processes kept ready")
+    group.add_argument(
+        "--spare-kind",
+        choices=SPARE_KINDS,
+        help="hot: the script has begun; warm: only the imports are done",
+    )
+    group.add_argument("--steps", type=int, metavar="N", help="number of the last step")
+    group.add_argument(
+        "--phase-after",
+        type=int,
+        metavar="STEP",
+        help="run a phase (run.phase) after this step; -1 for none",
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=int,
+        metavar="N",
+        help="write a checkpoint every N steps; 0 for none",
+    )
+    group.add_argument(
+        "--warns",
+        action=argparse.BooleanOptionalAction,
+        help="let each process warn that its work is not bit-exact",
+    )
 
 
-def _shrunk(life: SimulatedRun, *, quiet: bool) -> SimulatedRun:
+def _add_nodes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="nodes, each with an agent; from 2 on also with links, leases and clocks",
+    )
+    group.add_argument(
+        "--spare-nodes",
+        type=int,
+        metavar="N",
+        help="how many of the nodes have no ranks at first",
+    )
+    group.add_argument(
+        "--beat-s",
+        type=finite,
+        metavar="S",
+        help="time between two heartbeats of an agent; its lease is six times as long",
+    )
+    group.add_argument(
+        "--drift",
+        type=finite,
+        metavar="SHARE",
+        help="how much faster or slower a node's clock may run, at most (0.01 is 1%%)",
+    )
+
+
+def _add_faults(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--faults", metavar="PLAN", help="a fault plan (TOML), in place of random faults"
+    )
+    group.add_argument(
+        "--failures",
+        type=int,
+        metavar="N",
+        help="N faults like those of hardware, spread over --for-s, in place of random faults",
+    )
+    group.add_argument(
+        "--policy",
+        choices=list(POLICIES),
+        help="diagnose interruptions and let this policy act; eager acts soon and often",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=int,
+        metavar="N",
+        help="how often the whole run may restart (as `outlast run --max-restarts`)",
+    )
+
+
+def _add_durations(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--latency-s", type=finite, metavar="S", help="longest time that a message takes"
+    )
+    group.add_argument(
+        "--step-s",
+        type=finite,
+        metavar="S",
+        help="length of a step's body, to which up to 20 ms are added (default: 0.01)",
+    )
+    group.add_argument(
+        "--first-step-s",
+        type=finite,
+        metavar="S",
+        help="longest time that the first step of a process takes in addition",
+    )
+    group.add_argument(
+        "--for-s",
+        type=finite,
+        metavar="S",
+        help="ask the run to stop after S; it does as many steps as fit, or --steps if fewer",
+    )
+    group.add_argument(
+        "--again-s",
+        type=finite,
+        metavar="S",
+        help="ask once more, S after the first request to stop: then the run ends at once",
+    )
+
+
+# --- one run -------------------------------------------------------------------------------------
+
+
+def _shrunk(run: SimulatedRun, *, quiet: bool) -> SimulatedRun:
     attempts = itertools.count(1)
 
     def tried(attempt: SimulatedRun) -> None:
         number = next(attempts)
         if not quiet and number % 20 == 0:
-            print(f"  {number} smaller lives tried", file=sys.stderr, flush=True)
+            print(f"  {number} smaller runs tried", file=sys.stderr, flush=True)
 
-    return shrink(life, tried=tried)
+    return shrink(run, tried=tried)
 
 
-def _show(life: SimulatedRun, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _show(run: SimulatedRun, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
     print(
-        f"seed {life.seed}: "
+        f"seed {run.seed}: "
         + ", ".join(
             f"{name} {value}" for name, value in facts["options"].items() if value is not None
         )
@@ -318,33 +339,31 @@ def _show(life: SimulatedRun, facts: Mapping[str, Any], args: argparse.Namespace
             f" {when:<28} {fired}"
         )
     print(
-        f"{life.end or 'not ended'} after {life.sim_s:.3f} simulated seconds, {life.events:,}"
+        f"{run.end or 'not ended'} after {run.sim_s:.3f} simulated seconds, {run.events:,}"
         f" events, {facts['wall_s']:.3f} s here; recovered by:"
-        f" {', '.join(life.rungs) or 'nothing had to be'}"
+        f" {', '.join(run.rungs) or 'nothing had to be'}"
     )
-    if args.trace or life.result != "ok":
-        print("\nthe newest events, in seconds since the beginning:")
-        print("\n".join(life.newest))
-    for violation in life.violations:
+    if args.trace or run.result != "ok":
+        print("\nthe newest events, with seconds since the beginning:")
+        print("\n".join(run.newest))
+    for violation in run.violations:
         print(f"\nbroken at {violation.at_s:.6f} s, {violation.rule}: {violation.what}")
-    print(f"\n{life.result}   trace {life.trace_digest}")
-    if args.shrink is not None and life.result == "bad":
+    print(f"\n{run.result}   trace {run.trace_digest}")
+    if args.shrink is not None and run.result == "bad":
         print(
-            f"replay it: {replay_command(life)} --faults PLAN, where PLAN"
-            f" holds\n\n{render(life.faults)}"
+            f"replay it: {replay_command(run)} --faults PLAN, where PLAN"
+            f" holds\n\n{render(run.faults)}"
         )
-    elif life.result != "ok":
-        print(
-            "replay it:"
-            f" {replay_command(life)}{f' --faults {shlex.quote(args.faults)}' if args.faults else ''}"
-        )
+    elif run.result != "ok":
+        faults = f" --faults {shlex.quote(args.faults)}" if args.faults else ""
+        print(f"replay it: {replay_command(run)}{faults}")
 
 
-def replay_command(life: SimulatedRun) -> str:
-    """Every option said, so that it holds however options will be drawn."""
+def replay_command(run: SimulatedRun) -> str:
+    """Return a command with every option, so that it works however options will be drawn."""
     return (
         "outlast sim --seed"
-        f" {life.seed}{_flags({name: getattr(life.options, name) for name in DRAWN})}"
+        f" {run.seed}{_flags({name: getattr(run.options, name) for name in DRAWN})}"
     )
 
 
@@ -368,8 +387,8 @@ def _swarm(
 ) -> int:
     began_s = clock.now_s()
     tally, said_s = Tally(), began_s
-    for life in _lives(args, given, faults):
-        tally.add(life)
+    for run in _simulated(args, given, faults):
+        tally.add(run)
         now_s = clock.now_s()
         if not args.json and now_s - said_s > PROGRESS_S:
             said_s = now_s
@@ -389,7 +408,7 @@ def _swarm(
     return EXIT_CODES[tally.result]
 
 
-def _lives(
+def _simulated(
     args: argparse.Namespace, given: Mapping[str, Any], faults: tuple[PlannedFault, ...] | None
 ) -> Iterator[dict[str, Any]]:
     numbers = (

@@ -56,35 +56,51 @@ def _parser() -> argparse.ArgumentParser:
         " processes."
     )
     group = parser.add_argument_group("outlast")
+    _add_processes(group)
+    _add_state(group)
+    _add_failures(group)
+    return parser
+
+
+def _add_processes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--spares",
         type=_at_least(0),
         default=0,
         metavar="N",
-        help="Processes that stand ready to take a dead rank's place.",
+        help="Keep N processes ready to take the place of a dead rank (default: 0).",
     )
     group.add_argument(
         "--spare-kind",
         choices=["hot", "warm"],
         default="hot",
-        help="hot: script begun, model built. warm: imports done.",
+        help="hot: the script has begun and the model is built; warm: only the imports are done."
+        " Default: hot.",
     )
     group.add_argument(
         "--preload",
         action="append",
         default=[],
         metavar="MODULE",
-        help="Import MODULE once, before workers are forked. Repeatable.",
+        help="Import MODULE once, before workers are forked. May be repeated.",
     )
+    group.add_argument(
+        "--no-zygote",
+        action="store_true",
+        help="Start each worker as a fresh interpreter, which is slower, in place of a fork.",
+    )
+
+
+def _add_state(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir",
         metavar="PATH",
-        help="The run's folder: ledger, logs, evidence. Default: runs/<utc time>-<name>.",
+        help="Folder of the run, for its ledger, logs and evidence. Default: runs/<utc time>-<name>.",
     )
     group.add_argument(
         "--resume",
         action="store_true",
-        help="Go on from the newest good state in the run's folder.",
+        help="Continue from the newest good state in the run's folder.",
     )
     group.add_argument(
         "--from-scratch",
@@ -96,39 +112,37 @@ def _parser() -> argparse.ArgumentParser:
         type=_at_least(1),
         default=1,
         metavar="STEPS",
-        help="Sharded state: seal an image each STEPS steps.",
+        help="With sharded state: copy it to shared memory every STEPS steps. Default: 1.",
     )
     group.add_argument(
         "--checkpoint-every",
         type=_at_least(1),
         metavar="STEPS",
-        help="Write a checkpoint each STEPS steps.",
+        help="Write a checkpoint every STEPS steps. Default: never.",
     )
     group.add_argument(
         "--checkpoint-dir",
         metavar="PATH",
-        help="Where checkpoints go. Default: in the run's folder.",
+        help="Folder for checkpoints. Default: inside the run's folder.",
     )
+
+
+def _add_failures(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--hang-after",
         type=_seconds,
         metavar="SECONDS",
-        help="For scripts without an outlast call: silence longer than this is a hang.",
+        help="For scripts that do not call outlast: treat silence longer than this as a hang."
+        " Default: never.",
     )
     group.add_argument(
         "--policy",
         metavar="FILE",
         help=(
-            "What is done once an interruption has a verdict (TOML). Default: see `outlast policy"
-            " show`."
+            "Policy (TOML) that says what to do once a failure has been diagnosed. Default: see"
+            " `outlast policy show`."
         ),
     )
-    group.add_argument(
-        "--no-zygote",
-        action="store_true",
-        help="Start each worker as a fresh interpreter: slower, nothing shared.",
-    )
-    return parser
 
 
 def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

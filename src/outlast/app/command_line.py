@@ -1,0 +1,56 @@
+"""What all commands share: a parser whose errors say what to do, and how errors are shown."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import typing
+
+from outlast.errors import OutlastError, UsageError
+
+SIGINT_EXIT = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors that say what to do, and without abbreviated flags.
+
+    It raises UsageError where argparse would end the process.
+    """
+
+    def __init__(self, *args: typing.Any, **keywords: typing.Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **keywords})
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise UsageError(message, hint=f"`{self.prog} --help` lists the options")
+
+
+def add_json(to: argparse._ActionsContainer) -> None:
+    """Add `--json`, which means the same for every command."""
+    to.add_argument(
+        "--json", action="store_true", help="print one JSON object on stdout, for programs"
+    )
+
+
+def finite(text: str) -> float:
+    """Read an argument that is a number, for argparse. NaN and infinity are refused."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return value
+
+
+def whole(text: str) -> int:
+    """Read an argument that is a whole number from 0, for argparse."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def fail(error: OutlastError) -> int:
+    """Print the error on stderr and return its exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
