@@ -66,8 +66,10 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
         "wall_s": books.wall_s,
         "elapsed_s": elapsed_s,
         "downtime_s": elapsed_s - books.wall_s,
-        "ettr": books.ettr,
-        "ettr_training": books.ettr_training,
+        "calls_outlast": records.calls_outlast,
+        "steps_seen": records.steps_seen,
+        "ettr": books.ettr if records.is_measured else None,
+        "ettr_training": books.ettr_training if records.is_measured else None,
         "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
         "rank_seconds": {cause.value: value for cause, value in seconds.items()},
         "spare_seconds": books.spare_seconds,
@@ -150,7 +152,7 @@ def _show_head(console: Console, facts: Facts) -> None:
             (facts["run"], "bold"),
             "  ",
             (state, STATE_STYLE.get(state, "")),
-            f"  {words.count(facts['steps'], 'step')} on {words.count(facts['world_size'], 'rank')}"
+            f"  {_steps(facts)} on {words.count(facts['world_size'], 'rank')}"
             f" in {words.duration(facts['wall_s'])}{going}",
         )
     )
@@ -169,24 +171,9 @@ def _show_head(console: Console, facts: Facts) -> None:
         console.print(Padding(Text(broken["traceback"].rstrip()), (1, 0, 0, 2)))
     console.print()
     pairs = Table.grid(padding=(0, 3, 0, 0))
-    pairs.add_row(
-        "ETTR",
-        Text(words.percent(facts["ettr"]), "bold"),
-        f"{words.percent(facts['ettr_training'])} without start-up and shutdown",
-    )
+    pairs.add_row("ETTR", *_ettr(facts))
     pairs.add_row("MTTR", *_mttr(facts))
-    repeated, lost = (
-        sum(one[key] for one in facts["interruptions"]) for key in ("steps_repeated", "steps_lost")
-    )
-    between = facts["steps_lost_between_sessions"]
-    lost += between
-    pairs.add_row(
-        "steps",
-        f"{facts['steps']:,}",
-        f"{repeated:,} repeated, {lost:,} lost"
-        + (f" ({between:,} of them between sessions)" if between else "")
-        + _pace(facts),
-    )
+    pairs.add_row("steps", *_cost(facts))
     if len(facts["sessions"]) > 1:
         pairs.add_row(
             "down",
@@ -200,6 +187,41 @@ def _lost_before(part: SessionRecords) -> int:
     """Committed steps of earlier sessions that this one had to do again."""
     lost = part.resumed.get("steps_lost", 0)
     return lost if isinstance(lost, int) else 0
+
+
+def _steps(facts: Facts) -> str:
+    return words.count(facts["steps"], "step") if facts["steps_seen"] else "steps not seen"
+
+
+def _ettr(facts: Facts) -> tuple[Text, str]:
+    if facts["ettr"] is None:
+        return Text("-", "bold"), "not known, because not all steps that stayed were seen"
+    return (
+        Text(words.percent(facts["ettr"]), "bold"),
+        f"{words.percent(facts['ettr_training'])} without start-up and shutdown",
+    )
+
+
+def _cost(facts: Facts) -> tuple[str, str]:
+    """How many steps there were, and what the interruptions cost of them."""
+    if not facts["steps_seen"]:
+        return "-", "not seen: the script calls neither outlast nor an optimizer of torch"
+    unknown = any(one["steps_lost"] is None for one in facts["interruptions"])
+    repeated, lost = (
+        sum(one[key] or 0 for one in facts["interruptions"])
+        for key in ("steps_repeated", "steps_lost")
+    )
+    between = facts["steps_lost_between_sessions"]
+    cost = f"{repeated:,} repeated, {lost + between:,} lost"
+    cost += f" ({between:,} of them between sessions)" if between else ""
+    if unknown:
+        cost = "steps lost: not known, the script's own checkpoint decides"
+    by = "" if facts["calls_outlast"] else "; counted by calls of the optimizer"
+    return f"{facts['steps']:,}", cost + _pace(facts) + by
+
+
+def _number(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def _pace(facts: Facts) -> str:
@@ -216,7 +238,8 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
         f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
     )
     if mttr["median_range_s"] is None:
-        return Text("-", "bold"), many
+        unseen = "" if facts["steps_seen"] or not mttr["count"] else "; steps not seen"
+        return Text("-", "bold"), many + unseen
     exact = all(mttr[name][0] == mttr[name][1] for name in ("median_range_s", "max_range_s"))
     unsure = "" if exact else "; from-to where a fault's time is unknown"
     return (
@@ -284,8 +307,8 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
         ]
         row += [
             words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
-            f"{one['steps_repeated']:,}",
-            f"{one['steps_lost']:,}",
+            _number(one["steps_repeated"]),
+            _number(one["steps_lost"]),
         ]
         table.add_row(*map(Text, row), *([Text(_why(one))] if wide else []))
     return table

@@ -69,7 +69,8 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
         "session": newest.session.session,
     }
     facts |= {
-        "ettr": books.ettr,
+        "steps_seen": records.steps_seen,
+        "ettr": books.ettr if records.is_measured else None,
         "wall_s": round(books.wall_s, 6),
         "interruptions": records.interruptions()[-LAST_COUNT:],
     }
@@ -107,7 +108,7 @@ def headline(facts: Facts) -> Text:
     """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
     generation 3`, after the run's name where there is one.
     """
-    step = f"step {facts['step']:,}"
+    step = f"step {facts['step']:,}" if facts.get("steps_seen", True) else "steps not seen"
     if facts.get("until"):
         step += f" of {facts['until']:,}"
     parts = [step]
@@ -115,8 +116,9 @@ def headline(facts: Facts) -> Text:
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
     # of the launcher: those before a --resume count
     over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""
+    if facts.get("ettr") is not None:
+        parts.append(f"ETTR {words.percent(facts['ettr'])}{over}")
     parts += [
-        f"ETTR {words.percent(facts.get('ettr') or 0.0)}{over}",
         words.duration(facts.get("wall_s") or 0.0),
         f"generation {facts['generation']}",
     ]
@@ -137,7 +139,9 @@ def last_interruptions(facts: Facts) -> RenderableType:
         over = one.get("resumed_s") is not None
         what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
         outcome = (
-            f"back after {words.recovery_words(one)}"
+            f"all processes run again by {one.get('rung')}"
+            if over and not one.get("steps_seen", True)
+            else f"back after {words.recovery_words(one)}"
             + (f" by {one['rung']}" if one.get("rung") else "")
             if over
             else "not yet back"

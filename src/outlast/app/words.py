@@ -103,8 +103,12 @@ def began(one: Facts) -> str:
 
 
 def ended(one: Facts) -> str:
-    """`interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`."""
+    """`interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`, or `interruption 3: all
+    processes run again by restart; steps not seen`.
+    """
     by = f" by {one['rung']}" if one.get("rung") else ""
+    if not one.get("steps_seen", True):
+        return f"interruption {one['id']}: all processes run again{by}; {cost_words(one)}"
     return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {cost_words(one)}"
 
 

@@ -114,7 +114,8 @@ def _check_numbers(about: Mapping[str, Any]) -> None:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{name} is {value}")
     for name in ("steps_repeated", "steps_lost"):
-        if type(about.get(name, 0)) is not int:
+        value = about.get(name, 0)  # None: nobody knows
+        if value is not None and type(value) is not int:
             raise ValueError(f"{name} is no count")
 
 
@@ -215,5 +216,7 @@ def _done(about: Mapping[str, Any]) -> str:
     how = RECOVERED[rung] if rung is not None else ""
     if rung is Rung.SPARE and len(about["ranks"]) > 1:
         how = "with spares"
-    took = recovery_words(about)
-    return " ".join(part for part in ("recovered", how, f"in {took}, {cost_words(about)}") if part)
+    took = recovery_words(about) if about.get("steps_seen", True) else ""
+    return " ".join(part for part in ("recovered", how) if part) + (
+        f" in {took}, {cost_words(about)}" if took else f", {cost_words(about)}"
+    )

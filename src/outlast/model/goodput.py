@@ -27,7 +27,7 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.model.records import Interruption, Life, Records
 from outlast.model.terms import CAUSES, Cause
@@ -86,6 +86,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
     """
     size = records.meta.world_size
     newest = len(records.sessions) - 1
+    seen = records.steps_seen
     parts = [
         account_session(
             world_size=size,
@@ -95,7 +96,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
             else None,
             now_s=part.session.over_s if now_s is None else now_s,
             alive=now_s is not None and index == newest and part.session.ended_s is None,
-            lives=part.lives,
+            lives=part.lives if seen else [_at_work(life) for life in part.lives],
             interruptions=part.interruptions,
         )
         for index, part in enumerate(records.sessions)
@@ -110,6 +111,18 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         by_rank,
         math.fsum(part.spare_seconds for part in parts),
     )
+
+
+def _at_work(life: Life) -> Life:
+    """The life of a script of which no step is seen: what it does once its process runs is its own
+    affair, and not start-up.
+    """
+    seconds: dict[Cause, float] = {}
+    for one, value in life.seconds.items():
+        known_as = Cause.OTHER if one is Cause.STARTUP else one
+        seconds[known_as] = seconds.get(known_as, 0.0) + value
+    cause = Cause.OTHER if life.cause is Cause.STARTUP else life.cause
+    return replace(life, seconds=seconds, cause=cause)
 
 
 def account_session(
@@ -166,7 +179,10 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
 
 
 def recovery(interruptions: Iterable[Interruption]) -> Recovery:
-    """MTTR statistics. A parent without a resume of its own resumes with its last child."""
+    """MTTR statistics. A parent without a resume of its own resumes with its last child.
+
+    Of a script whose steps nobody sees an interruption counts, and has no time to recover.
+    """
     everything = list(interruptions)
     roots = [one for one in everything if one.parent is None]
     by_children: dict[int, float] = {}
@@ -176,9 +192,11 @@ def recovery(interruptions: Iterable[Interruption]) -> Recovery:
     known: list[float] = []
     low: list[float] = []
     high: list[float] = []
+    open_count = 0
     for root in roots:
         resumed_s = by_children.get(root.id) if root.resumed_s is None else root.resumed_s
-        if resumed_s is None:
+        open_count += resumed_s is None
+        if resumed_s is None or not root.steps_seen:
             continue
         if root.fault_s is not None:
             known.append(max(0.0, resumed_s - root.fault_s))
@@ -193,7 +211,7 @@ def recovery(interruptions: Iterable[Interruption]) -> Recovery:
         high.append(max(low[-1], resumed_s - earliest_s))
     return Recovery(
         count=len(roots),
-        open_count=len(roots) - len(low),
+        open_count=open_count,
         median_s=statistics.median(known) if known else None,
         max_s=max(known, default=None),
         median_range_s=(statistics.median(low), statistics.median(high)) if low else None,

@@ -23,6 +23,10 @@ RESUMED = (
     "resumed"  # kind of the event with which a session of --resume begins: step, from, steps_lost
 )
 
+# In place of a count of steps, for scripts without outlast calls:
+UNKNOWN_COUNT = -1  # steps are seen, but not from which one the script's own checkpoint goes on
+UNSEEN_COUNT = -2  # no step is seen, so it is not known either when training went on
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:
@@ -105,7 +109,9 @@ class Interruption:
     left_s              all survivors stand still, their inventories are in
     regrouped_s         all members have joined the next generation;  restored_s: state is in place
                         everywhere
-    resumed_s           first new commit. A child (parent set) resumes together with its parent
+    resumed_s           first new commit. A child (parent set) resumes together with its parent.
+                        Of a script whose steps nobody sees: when all its processes ran again
+    steps_repeated, steps_lost  or UNKNOWN_COUNT, UNSEEN_COUNT
     """
 
     id: int
@@ -136,9 +142,14 @@ class Interruption:
         """Fault to first new commit, where both are known."""
         return (
             None
-            if self.fault_s is None or self.resumed_s is None
+            if self.fault_s is None or self.resumed_s is None or not self.steps_seen
             else max(0.0, self.resumed_s - self.fault_s)
         )
+
+    @property
+    def steps_seen(self) -> bool:
+        """Whether anybody saw the steps around it; else nobody knows its end and what it cost."""
+        return self.steps_lost != UNSEEN_COUNT
 
     def public(self, *, began_s: float) -> dict[str, object]:
         """The shape that `status`, `report` and the live view show. Times count from `began_s`."""
@@ -165,8 +176,9 @@ class Interruption:
             "restored_s": since(self.restored_s),
             "resumed_s": since(self.resumed_s),
             "mttr_s": None if self.mttr_s is None else round(self.mttr_s, 6),
-            "steps_repeated": self.steps_repeated,
-            "steps_lost": self.steps_lost,
+            "steps_seen": self.steps_seen,
+            "steps_repeated": None if self.steps_repeated < 0 else self.steps_repeated,
+            "steps_lost": None if self.steps_lost < 0 else self.steps_lost,
             "reason": self.reason,
             "error": self.error,
             "traceback": self.traceback,
@@ -241,6 +253,25 @@ class Records:
         return max((one.to_step for part in self.sessions for one in part.steps), default=0)
 
     @property
+    def calls_outlast(self) -> bool:
+        """Whether the script has called outlast.join."""
+        return any(one.kind == "script" for part in self.sessions for one in part.events)
+
+    @property
+    def steps_seen(self) -> bool:
+        """Whether anybody saw the script's steps: its transactions, or calls of torch's optimizers.
+
+        Until the first step of a script without outlast calls nobody knows.
+        """
+        return self.calls_outlast or self.newest_step > 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known which seconds were productive: all steps that stayed were seen."""
+        some = self.unique_interruptions()
+        return self.steps_seen and all(one.steps_lost >= 0 for one, _ in some)
+
+    @property
     def newest_generation(self) -> int:
         """The newest generation of all sessions; 0 before the first one."""
         numbers = (one.generation for part in self.sessions for one in part.generations)
@@ -249,13 +280,18 @@ class Records:
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
         """All interruptions, each with its session's `began_s`; ids that a later session gave again
         are moved up.
+
+        One that came before the first outlast call of the script could lose no step.
         """
         out: list[tuple[Interruption, float]] = []
         highest = -1
+        calls_outlast = self.calls_outlast
         for part in self.sessions:
             first = min((one.id for one in part.interruptions), default=0)
             shift = 0 if first > highest else highest + 1 - first
             for one in part.interruptions:
+                if calls_outlast and not one.steps_seen:
+                    one = replace(one, steps_repeated=0, steps_lost=0)
                 out.append(
                     (
                         replace(

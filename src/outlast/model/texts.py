@@ -62,10 +62,13 @@ def count(number: int, one: str, many: str = "") -> str:
 def recovery_words(one: Mapping[str, Any]) -> str:
     """How long an interruption (`Interruption.public`) lasted.
 
-    It is exact, or an interval where its beginning is not known, or "open" while it goes on.
+    It is exact, or an interval where its beginning is not known, or "open" while it goes on, or "-"
+    where nobody sees the script's steps.
     """
     if one.get("resumed_s") is None:
         return "open"
+    if not one.get("steps_seen", True):
+        return "-"
     if one.get("mttr_s") is not None:
         return duration(one["mttr_s"])
     not_before_s = one.get("fault_not_before_s")
@@ -75,5 +78,9 @@ def recovery_words(one: Mapping[str, Any]) -> str:
 
 def cost_words(one: Mapping[str, Any]) -> str:
     """`1 step repeated, 0 lost`: what an interruption cost in steps."""
+    if not one.get("steps_seen", True):
+        return "steps not seen"
+    if one.get("steps_lost", 0) is None:
+        return "steps lost: not known, the script's own checkpoint decides"
     repeated = count(one.get("steps_repeated") or 0, "step")
     return f"{repeated} repeated, {one.get('steps_lost') or 0:,} lost"

@@ -38,9 +38,19 @@ class FaultReports:
         if member.rank < 0:
             # A spare hangs.
             return self.run.kill(now_s, [member], message.reason)
-        kind = Mechanism.HANG
-        out = self.regroup.fault(now_s, member, kind, message.last_s, "", "", message.reason)
+        kind, last_s = Mechanism.HANG, self._last_seen_s(message)
+        out = self.regroup.fault(now_s, member, kind, last_s, "", "", message.reason)
         return [*out, *self.run.kill(now_s, [member], message.reason)]
+
+    def _last_seen_s(self, message: WorkerHung) -> float | None:
+        """Return when a process last moved; None: nothing of it moves that anybody could see.
+
+        That is a script without outlast calls whose steps are not seen, and that stands still
+        before it has been silent for too long.
+        """
+        run = self.run
+        seen = run.roster.outlast or run.progress.trained
+        return message.last_s if seen or message.deadline_s > limits.STOPPED_FLOOR_S else None
 
     def on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
         """A worker says that its step is broken: it raised, its image is corrupt, or a collective

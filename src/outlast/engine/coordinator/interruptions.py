@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from outlast.model.records import Interruption
+from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 
 _RANKING = (
@@ -228,6 +228,23 @@ class InterruptionLog:
                     steps_lost=last.steps_lost + steps,
                 )
             )
+
+    def went_on_from(self, step: int | None) -> None:
+        """A script without outlast calls goes on behind `step`; None: nobody can tell.
+
+        Until now it was booked as if it began from nothing.
+        """
+        if not self.open:
+            return
+        last = self.open[-1]
+        done = [UNKNOWN_COUNT if step is None or count < 0 else max(0, count - step)
+                for count in (last.steps_repeated, last.steps_lost)]  # fmt: skip
+        self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
+
+    def not_seen(self) -> None:
+        """A script goes on whose steps nobody sees: neither its end nor its cost is known."""
+        for one in list(self.open):
+            self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
     def joined(self, *, now_s: float, restore_s: float) -> None:
         rung = next((one.rung for one in reversed(self.open) if one.rung is not None), None)

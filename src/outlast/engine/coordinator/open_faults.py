@@ -85,4 +85,4 @@ class OpenFaults:
 
     def steps_repeated_before(self, interruptions: InterruptionLog) -> int:
         """Return the repeated steps that the interruptions before the newest one are booked with."""
-        return sum(one.steps_repeated for one in interruptions.open[:-1])
+        return sum(max(0, one.steps_repeated) for one in interruptions.open[:-1])

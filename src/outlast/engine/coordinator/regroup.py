@@ -280,7 +280,8 @@ class Regroup:
             booked_before=0 if run.faults.cut_short else before,
         )  # fmt: skip
         links = [run.links.reason] if run.links else []
-        why = "; ".join([*links, verdict.reason, restore.reason])
+        held = [restore.reason] if run.roster.outlast else []  # else it holds nothing for us
+        why = "; ".join([*links, verdict.reason, *held])
         run.interruptions.left(
             now_s=now_s, rung=verdict.rung, reason=why, repeated=cost.repeated, lost=cost.lost
         )
@@ -338,6 +339,9 @@ class Regroup:
             member.path.committed_s = message.at_s
             run.roster.remains.note_done(member.rank, message.step)
         run.progress.note_commit(message.step, sharded=run.roster.sharded)
+        if not run.roster.outlast:
+            # Only now it shows from where the script's own checkpoint let it go on.
+            run.interruptions.went_on_from(message.step - 1 if message.step else None)
         at_s = message.at_s
         if run.roster.sharded:
             if run.roster.first("not committed", lambda m: m.path.committed_s is None) is not None:

@@ -34,14 +34,17 @@ class ScriptWords:
         return [*self.plans.send(holders), *self._on_running(now_s, holders)]
 
     def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Scripts are at work. One without steps goes on when all its processes run again."""
+        """Scripts are at work. One whose steps nobody sees goes on when all its processes run again;
+        where steps were seen, the next one is waited for.
+        """
         run = self.run
         for member in members:
             member.process.running = True
-        if run.roster.outlast or run.links:
+        if run.roster.outlast or run.links or run.progress.trained:
             return []
         if run.roster.first("not running", lambda m: not m.process.running) is not None:
             return []
+        run.interruptions.not_seen()
         return run.resumed(now_s, now_s)
 
     def on_registered(

@@ -225,6 +225,16 @@ class WorkerMachine:
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
 
+    def now_stepped(self, *, step: int, now_s: float) -> list[Output]:
+        """A script without outlast calls has called its optimizer: the first time is said.
+
+        step   the optimizer's own number of it; 0: it keeps none
+        """
+        if self._first_commit_said or self.generation == 0:
+            return []
+        self._first_commit_said = True
+        return [Say(Committed(self.worker, self.generation, step, now_s))]
+
     def now_past_block(self) -> None:
         self.finishing = False
 

@@ -242,7 +242,7 @@ def _survived(over: Iterable[Interruption]) -> Extent | None:
     lost: dict[Extent, int] = {}
     for one in over:
         extent = Extent.NODE if _lost_node(one) else Extent.PROCESS
-        lost[extent] = lost.get(extent, 0) + one.steps_lost
+        lost[extent] = lost.get(extent, 0) + max(0, one.steps_lost)
     if lost.get(Extent.PROCESS, 0) or not lost:
         return None
     return Extent.NODE if lost.get(Extent.NODE) == 0 else Extent.PROCESS

@@ -238,6 +238,9 @@ class Bookkeeping:
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
         last = list(self._interruptions.values())[-_SHOWN:]
+        seen = coordinator.roster.outlast or self._steps.newest > 0
+        known = all(one.steps_lost >= 0 for one in self._interruptions.values())
+        measured = coordinator.roster.outlast or (seen and known)
         return {
             "run": self._run,
             "state": "training" if plain else _STATES.get(coordinator.stage, "regrouping"),
@@ -263,7 +266,8 @@ class Bookkeeping:
                 for m in coordinator.roster.spares()
             ],
             "session": self._session.session.session,
-            "ettr": self._tally.ettr(lives, now_s=now_s),
+            "steps_seen": seen,
+            "ettr": self._tally.ettr(lives, now_s=now_s) if measured else None,
             "wall_s": self._tally.wall_s(now_s),
             "interruptions": [one.public(began_s=self._session.began_s) for one in last],
         }

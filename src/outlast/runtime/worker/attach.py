@@ -45,9 +45,11 @@ class Attachment:
     def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
         self.member = membership
         self.state = state
-        self.replicas = [
-            given for given in state.given.values() if isinstance(given, DistributedDataParallel)
-        ]
+        # Those that the script made by itself are taken over, also where run.state was given the
+        # bare model inside them.
+        given = [one for one in state.given.values() if isinstance(one, DistributedDataParallel)]
+        around = ddp.holding(state.parameters.values())
+        self.replicas = [*given, *(one for one in around if all(one is not it for it in given))]
         self.undo = Undo(membership.session, state)
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Reducer  # type: ignore[attr-defined]  # re-exported from C
 from torch.nn.parallel import DistributedDataParallel
+
+from outlast.errors import UsageError
+from outlast.runtime.worker.hooks import user_line
 
 _ORDER = "_build_params_for_reducer"
 _MAKE = ("_ddp_init_helper", "_build_debug_param_to_name_mapping")
@@ -47,6 +51,7 @@ _NO_HOOK = ("", "None")
 
 _arguments: WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = WeakKeyDictionary()
 _originals: dict[str, Any] = {}
+_making: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 # one for each of `_reduced`
 _views: WeakKeyDictionary[DistributedDataParallel, list[torch.Tensor]] = WeakKeyDictionary()
 
@@ -62,8 +67,15 @@ def missing() -> str:
     return f"torch {torch.__version__} has no {', '.join(absent)}" if absent else ""
 
 
-def install() -> None:
-    """From here on, learn the arguments of every DDP that the script makes. Idempotent."""
+def install(making: Callable[[], AbstractContextManager[object]] | None = None) -> None:
+    """From here on, learn the arguments of every DDP that the script makes. Idempotent.
+
+    making  entered around each construction: `DDP(model)` in the script then does what
+            run.replicate does
+    """
+    global _making
+    if making is not None:
+        _making = making
     if _originals or missing():
         return
     init, order = DistributedDataParallel.__init__, getattr(DistributedDataParallel, _ORDER)
@@ -71,11 +83,12 @@ def install() -> None:
     signature = inspect.signature(init)
 
     def learning(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
+        _refuse_twice(given["module"])
+        with _making():
+            init(self, *args, **kwargs)
         _arguments[self] = {
-            name: value
-            for name, value in signature.bind(self, *args, **kwargs).arguments.items()
-            if name not in ("self", "module")
+            name: value for name, value in given.items() if name not in ("self", "module")
         }
 
     def last_first(self: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
@@ -90,6 +103,8 @@ def install() -> None:
 
 
 def uninstall() -> None:
+    global _making
+    _making = contextlib.nullcontext
     for name, original in _originals.items():
         setattr(DistributedDataParallel, name, original)
     _originals.clear()
@@ -101,6 +116,26 @@ def wrap(model: torch.nn.Module, **kwargs: Any) -> DistributedDataParallel:
     """
     install()
     return DistributedDataParallel(model, **kwargs)
+
+
+def holding(tensors: Iterable[torch.Tensor]) -> list[DistributedDataParallel]:
+    """Return each DDP that was made since `install` around any of `tensors`, oldest first."""
+    held = {id(tensor) for tensor in tensors}
+    return [
+        one for one in _arguments if any(id(parameter) in held for parameter in one.parameters())
+    ]
+
+
+def _refuse_twice(module: torch.nn.Module) -> None:
+    """UsageError for a model that is under DDP already: it would sum its gradients twice."""
+    if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
+        raise UsageError(
+            f"{user_line()}: this model is under DistributedDataParallel already",
+            hint=(
+                "wrap it once: delete either the script's DistributedDataParallel(...) or"
+                " run.replicate(...)"
+            ),
+        )
 
 
 def any_made() -> bool:

@@ -33,6 +33,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.worker import ddp, devices, groups, shared_vote
 from outlast.runtime.worker.guards import Guards
+from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
 from outlast.runtime.worker.wake import SocketWatch
@@ -200,6 +201,7 @@ class Membership:
     # --- joining ---
 
     def _join_alone(self) -> None:
+        ddp.install(self._wrapping)
         if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
             if not dist.is_initialized():
                 device = devices.take(int(os.environ.get("LOCAL_RANK", "0")))
@@ -213,11 +215,12 @@ class Membership:
             session.spec.world_size,
             session.spec.local_world_size,
         )
+        self._take_over_from_script(session)
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
         self.guards.on_need = self._needed
         if self.is_spare:
             devices.before_first_use(self.rank)
-        ddp.install()
+        ddp.install(self._wrapping)
         session.collectives = self._collectives
         session.wake = self._wake
         session.interrupt = self._interrupt
@@ -236,6 +239,27 @@ class Membership:
             note="",
             at_steps=False,
         )
+
+    def _take_over_from_script(self, session: Session) -> None:
+        """UsageError where the script has made its process group by itself: a rank that is
+        replaced could not enter it.
+        """
+        session.onlooker.retire()
+        if dist.is_initialized():
+            line = session.onlooker.made_at or "the script"
+            self.refuse(
+                UsageError(
+                    f"{line}: init_process_group was called before outlast.join()", hint=GROUP_HINT
+                )
+            )
+
+    @contextlib.contextmanager
+    def _wrapping(self) -> Iterator[None]:
+        """The script wraps a model in DDP by itself: it is done as run.replicate does it."""
+        if not self.has_group:
+            self.solo_group()
+        with self.guards.ours():
+            yield
 
     def _get_in(self) -> None:
         """Into the newest generation, as far as that can be done before run.steps; again where a

@@ -95,11 +95,7 @@ class Run:
         In a spare, and in a process that replaces another, this does not communicate: weights come
         at run.steps.
         """
-        device = self.device
-        with self._membership.guards.ours():
-            if not self._membership.has_group:
-                self._membership.solo_group()
-            return ddp.wrap(model.to(device), **ddp_kwargs)
+        return ddp.wrap(model.to(self.device), **ddp_kwargs)
 
     def state(self, **named: Any) -> State:
         """Name what must survive: modules, optimizers, schedulers, grad scalers, loaders, anything

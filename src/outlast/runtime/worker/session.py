@@ -34,6 +34,7 @@ from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import marks
+from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.witness import Witness
 
@@ -68,6 +69,7 @@ class Session:
             spec.worker,
         )
         self._main = threading.main_thread().ident or 0
+        self.onlooker = Onlooker(self)
         self.publish(now_s)
 
     # --- starting and ending ---
@@ -206,11 +208,9 @@ class Session:
         """
         beacon, machine = self.beacon, self.machine
         seconds, since_s, cause = self.book.settled()
-        beacon.generation, beacon.step, beacon.prepared = (
-            machine.generation,
-            max(machine.committed, 0),
-            max(machine.prepared, 0),
-        )
+        beacon.generation, beacon.prepared = machine.generation, max(machine.prepared, 0)
+        if self.onlooker.joined:  # before that, the onlooker counts
+            beacon.step = max(machine.committed, 0)
         beacon.sealed = machine.sealed[0] if machine.sealed else 0
         beacon.beats += 1
         beacon.at_ns = int(now_s * 1e9)
@@ -273,6 +273,7 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
     global _current
     session = Session(spec, sock)
     _current = session
+    session.onlooker.begin()
     session.listen()
     return session
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.model.messages import Regroup
-from outlast.model.records import Interruption
+from outlast.model.records import UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.sim.rules.checker import NEAR_S, Checker
 from outlast.sim.rules.final_observations import (
@@ -174,6 +174,8 @@ class Charged(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if not isinstance(seen, Noted) or seen.nodes > 1 or seen.moved is None:
             return
+        if seen.record.steps_lost == UNSEEN_COUNT and not seen.moved:
+            return  # the script had not called outlast yet, and had nothing to lose
         if not seen.moved <= seen.record.steps_lost <= seen.moved + 1:
             yield (
                 f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost}"
@@ -196,6 +198,8 @@ class ChargedAgain(Checker):
         if not isinstance(seen, Noted) or seen.nodes > 1 or seen.begun is None:
             return
         begun, moved = seen.begun + self._uncharged, seen.moved or 0
+        if seen.record.steps_repeated == UNSEEN_COUNT and not begun:
+            return
         if not moved <= seen.record.steps_repeated <= begun:
             yield (
                 f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated}"

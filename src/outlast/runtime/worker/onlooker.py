@@ -1,0 +1,180 @@
+"""What a worker sees of a script before its first outlast call, or without any.
+
+steps   torch calls a hook behind every `optimizer.step()`. The optimizer's own count, where it
+        keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
+        script's own was loaded. Elsewhere steps are counted from the process's start.
+group   the line at which the script makes its process group.
+
+The hooks are set when the script imports torch, so that a script without torch pays nothing.
+`retire` ends it: from `outlast.join` on, the transaction knows better.
+
+Not seen: steps of a process that the script starts itself, and updates that call no torch
+optimizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import UsageError
+from outlast.model.terms import Cause, Phase
+from outlast.runtime import clock
+
+if TYPE_CHECKING:
+    from outlast.runtime.worker.session import Session
+
+_OPTIMIZER = "torch.optim.optimizer"
+_GROUPS = "torch.distributed.distributed_c10d"
+GROUP_HINT = (
+    "delete that line: outlast.join() makes the process group, and makes it anew after each failure"
+)
+
+
+class Onlooker:
+    """Watch one process from its start until `retire`.
+
+    made_at    the line that made the process group; "" while there is none
+    joined     outlast.join was called
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.made_at = ""
+        self.joined = False
+        self._session = session
+        self._pid = os.getpid()
+        self._counts: dict[int, int] = {}  # calls of each optimizer
+        self._base: int | None = None  # the step before the first one; None: not known
+        self._handle: Any = None
+
+    def begin(self) -> None:
+        """Set the hooks, now or when the script imports torch."""
+        for name, act in ((_OPTIMIZER, self._on_optimizers), (_GROUPS, self._on_groups)):
+            if name in sys.modules:
+                act(sys.modules[name])
+            else:
+                sys.meta_path.insert(0, _Arrival(name, act))
+
+    def retire(self) -> None:
+        """The script calls outlast: its steps are counted by the transaction from here on."""
+        self.joined = True
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        self._session.beacon.step = 0
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _on_optimizers(self, module: types.ModuleType) -> None:
+        if not self.joined:
+            self._handle = module.register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
+        """Count one call. A step of several optimizers (a GAN's) counts once."""
+        if os.getpid() != self._pid or self.joined:
+            return
+        first = not self._counts
+        if first:
+            number = _own_number(optimizer)
+            self._base = None if number is None else number - 1
+        count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if count < max(self._counts.values()):
+            return
+        session, now_s = self._session, clock.now_s()
+        step = (self._base or 0) + count
+        known = self._base is not None
+        session.do(lambda machine: machine.now_stepped(step=step if known else 0, now_s=now_s))
+        session.beacon.step = step
+        session.enter(Phase.BOOT, cause=self._cause_after(step))
+
+    def _cause_after(self, step: int) -> Cause:
+        """Return what the next step is: new, done before, or nobody knows."""
+        plan = self._session.machine.plan
+        done_before = 0 if plan is None else plan.high_water
+        if done_before and self._base is None:
+            return Cause.OTHER
+        return Cause.PRODUCTIVE if step >= done_before else Cause.REPEATED
+
+    # --- the process group ------------------------------------------------------------------------
+
+    def _on_groups(self, module: types.ModuleType) -> None:
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            line = _user_line()
+            if self.joined and module.is_initialized() and not _is_ours():
+                error = UsageError(
+                    f"{line}: init_process_group is called after outlast.join()", hint=GROUP_HINT
+                )
+                self._session.refuse(error, error.exit_code)
+                raise error
+            original(*args, **kwargs)
+            self.made_at = self.made_at or line
+
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+        package = sys.modules.get("torch.distributed")
+        if getattr(package, "init_process_group", None) is original:
+            package.init_process_group = init_process_group  # type: ignore[union-attr]
+
+
+def _own_number(optimizer: Any) -> int | None:
+    """Return the step that an optimizer has just done, by its own count; None: it keeps none."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            count = optimizer.state.get(parameter, {}).get("step")
+            if count is not None:
+                return int(count)
+    return None
+
+
+def _user_line() -> str:
+    # torch is imported by now, and hooks needs it
+    from outlast.runtime.worker import hooks  # tidy: a worker without torch never comes here
+
+    return hooks.user_line() or "the script"
+
+
+def _is_ours() -> bool:
+    """Return True where outlast's own code makes the group."""
+    ours = os.path.dirname(__file__) + os.sep
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and "/torch/" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(ours)
+
+
+class _Arrival(importlib.abc.MetaPathFinder):
+    """Call `act` with the module `name` once it has been imported."""
+
+    def __init__(self, name: str, act: Callable[[types.ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            load(module)
+            self._act(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
