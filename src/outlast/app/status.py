@@ -108,7 +108,8 @@ def headline(facts: Facts) -> Text:
     """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
     generation 3`, after the run's name where there is one.
     """
-    step = f"step {facts['step']:,}" if facts.get("steps_seen", True) else "steps not seen"
+    unseen = facts["state"] != "starting" and not facts.get("steps_seen", True)
+    step = "steps not seen" if unseen else f"step {facts['step']:,}"
     if facts.get("until"):
         step += f" of {facts['until']:,}"
     parts = [step]

@@ -86,7 +86,8 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
     """
     size = records.meta.world_size
     newest = len(records.sessions) - 1
-    seen = records.steps_seen
+    # while a run lives, its script may yet come to its first step
+    seen = records.steps_seen or now_s is not None
     parts = [
         account_session(
             world_size=size,

@@ -1,0 +1,71 @@
+"""A training loop of the shape that many scripts have who take torchrun's environment as a switch.
+
+It looks for RANK, makes its process group and its DDP by itself, draws the next batch while it
+trains on the last one, keeps the best loss in a plain variable, and writes a checkpoint of its own.
+It knows nothing of outlast.
+"""
+
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
+EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 10
+STATELESS = "--sgd" in sys.argv
+PAUSE_S = 0.02
+
+
+def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(8, 16)
+    return x, x.sum(1, keepdim=True)
+
+
+distributed = int(os.environ.get("RANK", -1)) != -1
+rank = 0
+if distributed:
+    init_process_group("gloo")
+    rank = int(os.environ["RANK"])
+torch.manual_seed(1 + rank)
+model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+if STATELESS:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+done, best = 0, 1e9
+own = os.path.join(FOLDER, "own.pt")
+if os.path.exists(own):
+    saved = torch.load(own)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    done, best = saved["done"], saved["best"]
+print(f"rank {rank} begins behind {done}", flush=True)
+raw = model
+if distributed:
+    model = DistributedDataParallel(model)
+X, Y = get_batch()
+while done < STEPS:
+    loss = nn.functional.mse_loss(model(X), Y)
+    X, Y = get_batch()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    done += 1
+    best = min(best, loss.item())
+    if rank == 0 and done % EVERY == 0:
+        kept = {"model": raw.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**kept, "done": done, "best": best}, own + ".new")
+        os.replace(own + ".new", own)
+    if rank == 0:
+        print(f"iter {done}", flush=True)
+    time.sleep(PAUSE_S)
+print(f"rank {rank} is done", flush=True)
+if distributed:
+    destroy_process_group()

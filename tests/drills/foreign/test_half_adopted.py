@@ -1,0 +1,62 @@
+"""Scripts that call outlast and still do by themselves what it would do for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.drills._run import Drill, Outcome, drilled
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(200)]
+HALF = str(Path(__file__).parent / "scripts" / "half.py")
+
+
+@pytest.mark.parametrize("how", ["ddp", "bare"])
+def test_a_model_that_the_script_wraps_is_healed_as_any_other(tmp_path: Path, how: str) -> None:
+    """Rank 1 is killed in training; the digest is that of the undisturbed run.
+
+    bare   run.state is given the model inside DDP, as checkpoints of scripts are
+    """
+    calm, hit = tmp_path / "calm", tmp_path / "hit"
+    calm.mkdir()
+    hit.mkdir()
+    undisturbed = drilled(calm, HALF, how, workers=2)
+    with Drill(hit, HALF, how, workers=2) as drill:
+        drill.until(lambda: drill.status.get("step", 0) >= 20, "step 20")
+        (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
+        os.kill(pid, signal.SIGKILL)
+        outcome = drill.finish()
+    assert (undisturbed.code, outcome.code) == (0, 0), outcome
+    assert outcome.digests == undisturbed.digests != {}, outcome
+    assert [one["rung"] for one in outcome.interruptions] == ["respawn"], outcome
+    outcome.ledger_is_sound()
+
+
+def refused(folder: Path, how: str) -> Outcome:
+    outcome = drilled(folder, HALF, how, workers=2)
+    assert (outcome.code, outcome.interruptions) == (2, []), outcome
+    return outcome
+
+
+def line_of(text: str, *, which: int = 0) -> int:
+    """The line of the script in which `text` stands, for the n-th time."""
+    lines = Path(HALF).read_text().splitlines()
+    return [number for number, line in enumerate(lines, 1) if text in line][which]
+
+
+@pytest.mark.parametrize(("how", "which"), [("before", 0), ("after", 1)])
+def test_a_process_group_of_its_own_is_refused_with_its_line(
+    tmp_path: Path, how: str, which: int
+) -> None:
+    outcome, line = refused(tmp_path, how), line_of("dist.init_process_group", which=which)
+    assert f"error: {HALF}:{line} in <module>: init_process_group" in outcome.stderr, outcome
+    assert "hint: delete that line" in outcome.stderr, outcome
+
+
+def test_a_model_that_is_wrapped_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    outcome = refused(tmp_path, "twice")
+    line = line_of("run.replicate")
+    assert f"error: {HALF}:{line} in <module>: this model is under" in outcome.stderr, outcome

@@ -1,0 +1,82 @@
+"""Scripts that know nothing of outlast: what is said of them is what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Drill, Outcome
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(200)]
+LOOP = Path(__file__).parent / "scripts" / "loop.py"
+
+
+def struck(folder: Path, *arguments: str | int, at: int, number: int, **options: Any) -> Outcome:
+    """Run the loop on two ranks, and send rank 1 a signal once rank 0 has printed `iter <at>`."""
+    with Drill(folder, str(LOOP), folder, *arguments, workers=2, **options) as drill:
+        drill.until(lambda: f"iter {at}\n" in (folder / "stdout").read_text(), f"iteration {at}")
+        (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
+        os.kill(pid, number)
+        return drill.finish()
+
+
+def begun_behind(outcome: Outcome) -> list[int]:
+    """What rank 0 said it begins behind, start by start."""
+    lines = outcome.stdout.splitlines()
+    return [int(line.split()[-1]) for line in lines if line.startswith("rank 0 begins behind")]
+
+
+def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -> None:
+    """The optimizer's own count tells from where the script went on."""
+    outcome = struck(tmp_path, 60, 20, at=35, number=signal.SIGKILL)
+    assert outcome.code == 0, outcome
+    assert begun_behind(outcome) == [0, 20], outcome
+    (one,) = outcome.interruptions
+    assert one["step"] >= 35, outcome
+    assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one
+    assert (outcome.report["steps"], outcome.report["calls_outlast"]) == (60, False), outcome
+    assert one["mttr_s"] > 0.1, one  # until the next step, not until the processes run
+    seconds = outcome.report["rank_seconds"]
+    assert seconds["productive"] > 2 * 60 * 0.02 * 0.8, seconds
+    assert seconds["repeated"] > 2 * 14 * 0.02 * 0.8, seconds
+    assert 0 < outcome.report["ettr"] < 1, outcome.report
+
+
+def test_an_optimizer_that_counts_nothing_leaves_the_loss_unknown(tmp_path: Path) -> None:
+    """SGD keeps no count, so nobody can tell from which step the script went on."""
+    outcome = struck(tmp_path, 60, 20, "--sgd", at=35, number=signal.SIGKILL)
+    assert outcome.code == 0, outcome
+    (one,) = outcome.interruptions
+    assert (one["steps_lost"], one["steps_repeated"]) == (None, None), one
+    assert one["mttr_s"] is not None, one
+    assert outcome.report["ettr"] is None, outcome.report
+
+
+def test_a_stopped_rank_is_found_at_once_and_said_to_be(tmp_path: Path) -> None:
+    outcome = struck(tmp_path, 60, 20, at=35, number=signal.SIGSTOP)
+    assert outcome.code == 0, outcome
+    (one,) = outcome.interruptions
+    assert one["mechanism"] == "hang", one
+    assert one["detected_s"] - one["fault_s"] < 3.0, one
+
+
+def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
+    """A script that trains without torch: it is started again, and no more is said of it."""
+    script = tmp_path / "counts.py"
+    script.write_text(
+        "import time\nfor n in range(60):\n    print(f'iter {n}', flush=True)\n    time.sleep(0.05)\n"
+    )
+    with Drill(tmp_path, str(script), workers=2) as drill:
+        drill.until(lambda: "iter 30" in (tmp_path / "stdout").read_text(), "iteration 30")
+        os.kill(drill.status["workers"][1]["pid"], signal.SIGKILL)
+        outcome = drill.finish()
+    report, (one,) = outcome.report, outcome.interruptions
+    assert (outcome.code, report["steps_seen"], report["ettr"]) == (0, False, None), outcome
+    assert (one["mttr_s"], one["steps_lost"], one["steps_repeated"]) == (None, None, None), one
+    assert (report["mttr"]["count"], report["mttr"]["median_range_s"]) == (1, None), report
+    assert report["rank_seconds"]["other"] > 2 * 60 * 0.05 * 0.8, report
+    assert "processes run again by restart; steps not seen" in outcome.stderr, outcome
