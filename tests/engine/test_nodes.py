@@ -506,7 +506,7 @@ def test_a_rank_that_has_come_to_its_end_needs_a_place_only_once_all_come_anew()
         one.on_message(Finished(worker, 1, 4, False), now_s=2.0)
     one.on_message(WorkerExited(1, 101, 0, None, False, 4, (4,), (), "", 3.0, 3.0, ""), now_s=3.0)
     one.node_lost(now_s=4.0, node="a", reason="no power")
-    one.on_message(WorkerExited(2, 102, 1, None, False, 4, (4,), (), "", 5.0, 5.0, ""), now_s=5.0)
+    one.on_message(WorkerExited(2, 102, None, 9, False, 4, (4,), (), "", 5.0, 5.0, ""), now_s=5.0)
     out = one.on_timer(now_s=5.1, name="gather")
     (told,) = one.interruptions.open
     assert told.rung is Rung.RESTART, "it is decided at once, though there is no room for rank 0"

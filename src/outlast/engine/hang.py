@@ -22,6 +22,7 @@ _FIXED: dict[Phase, float] = {
     Phase.EVALUATION: limits.EVALUATION_DEADLINE_S,
     Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
     Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
+    Phase.EXIT: limits.EVALUATION_DEADLINE_S,
 }
 _SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
 STEP_PHASES = (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT)

@@ -20,7 +20,7 @@ from outlast.model.terms import CAUSES, PHASES, Cause, Phase
 
 BEACON_BYTES = 4096
 BEACON_MAGIC = 0x5453_4C54  # "TLST"
-BEACON_VERSION = 1
+BEACON_VERSION = 2
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
 _SEQUENCE_AT = 8
 _PLACE = "qqqqqqqqqqIIqq"

@@ -83,6 +83,7 @@ class Phase(str, Enum):
     WAIT = "wait"  # waiting for the coordinator's word
     REGROUP = "regroup"  # building the group, moving state
     EPILOGUE = "epilogue"  # after the last step
+    EXIT = "exit"  # the script has ended well; the interpreter cleans up
 
 
 class Cause(str, Enum):

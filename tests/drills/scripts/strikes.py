@@ -4,6 +4,7 @@ The environment variable DRILL_STRIKES holds a JSON list of
     {"at": place, "rank": r, "step": n, "do": what, "once": path}
 Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file
 `once` exists; it is made then. do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`),
+"sysexit" (the same as SystemExit),
 "gil" (holds the interpreter lock for ever), "eat" (memory, without end). `visit`: not before this
 process's n-th visit (a DataLoader worker knows no step); `after_s`: not here and now, but from a
 thread, that much later; `always`: at each visit, whatever lies in `once`.
@@ -16,6 +17,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -55,6 +57,8 @@ def _act(fault: dict[str, Any]) -> None:
         raise Struck(f"struck at {fault['at']}")
     if do == "exit":
         os._exit(int(fault["code"]))
+    if do == "sysexit":
+        sys.exit(int(fault["code"]))
     if do == "sleep":
         time.sleep(float(fault.get("for_s", 3600.0)))
     elif do == "gil":

@@ -6,6 +6,7 @@ This module is pure.
 
 from __future__ import annotations
 
+from outlast.engine.coordinator.epilogue import Epilogue
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
@@ -25,6 +26,7 @@ class FaultReports:
         self.run = run
         self.stop = stop
         self.regroup = regroup
+        self.epilogue = Epilogue(run, stop)
 
     def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
         """A process makes no progress: it is killed."""
@@ -65,6 +67,12 @@ class FaultReports:
             # One breaks whose peers were sent SIGTERM.
             return []
         member.path.collateral = message.mechanism == "collective"
+        if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
+            if member.path.collateral:
+                return []  # of a peer whose end is about to be heard of
+            return self.epilogue.script_raised(
+                now_s, member, at_s=message.at_s, error=message.error, traceback=message.traceback
+            )
         if message.unreached:
             self.note_links(now_s, member, message)
         rank, at_s, error = member.rank, message.at_s, message.error

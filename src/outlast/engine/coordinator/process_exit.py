@@ -5,6 +5,7 @@ This module is pure.
 
 from __future__ import annotations
 
+from outlast.engine.coordinator.epilogue import Epilogue, script_had_ended
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
@@ -26,6 +27,7 @@ class ProcessExits:
         self.stop = stop
         self.regroup = regroup
         self.spares = spares
+        self.epilogue = Epilogue(run, stop)
 
     def on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
         """A process has ended. What it left in its slots is kept for its successor."""
@@ -49,6 +51,16 @@ class ProcessExits:
             return self.regroup.plans.when_cleared(now_s)
         if self.stop.ended_well(member, message):
             return self._on_done(now_s, member)
+        if script_had_ended(member, message):
+            warned = self.epilogue.failed_at_exit(now_s, member, message)
+            return [*warned, *self._on_done(now_s, member)]
+        if (
+            message.signal is None
+            and not member.life.condemned
+            and self.epilogue.is_reached(member)
+        ):
+            failed = self.epilogue.script_exited(now_s, member, message)
+            return [*failed, *self._on_done(now_s, member)]
         return [*self._fault_of(now_s, member, message), *self._go_on(now_s)]
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:

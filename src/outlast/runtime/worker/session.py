@@ -133,9 +133,25 @@ class Session:
 
         A script that ends well before the last step has meant to.
         """
-        if exit_code == 0 and self.machine.state is State.TRAINING:
-            self.do(lambda machine: machine.finished(stopped=False))
+        if exit_code == 0:
+            if self.machine.state is State.TRAINING:
+                self.do(lambda machine: machine.finished(stopped=False))
+            self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)
+            return
+        self._leaves_with(exit_code)
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
+
+    def _leaves_with(self, exit_code: int) -> None:
+        """Say that the script fails, before the sockets close: else a peer that misses this rank
+        speaks first, and is blamed. One that has raised has said so before.
+        """
+        if self.machine.attached:
+            error = f"the script left with exit code {exit_code}"
+            self.do(
+                lambda m: m.broke(
+                    mechanism="exception", error=error, traceback="", now_s=clock.now_s()
+                )
+            )
 
     # --- what the main thread says ---
 

@@ -1,0 +1,71 @@
+"""Code behind the last step runs once, however a rank ends there by its own doing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Outcome, drilled
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(150)]
+STEPS = 20
+
+
+def struck(folder: Path, **fault: Any) -> Outcome:
+    """Rank 1 does this each time that it comes there."""
+    strikes = [{"rank": 1, "always": True, **fault}]
+    return drilled(folder, "quick.py", "--steps", STEPS, workers=2, strikes=strikes)
+
+
+def ran_once(outcome: Outcome) -> None:
+    lines = outcome.stdout.splitlines()
+    assert [sum(line.startswith(f"digest {rank}") for line in lines) for rank in (0, 1)] == [1, 1]
+    assert lines.count("over 0") == 1, str(outcome)
+    assert outcome.last_step == STEPS, str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("fault", "how"),
+    [({"do": "SIGSEGV"}, "signal 11"), ({"do": "exit", "code": 7}, "exit code 7")],
+    ids=["segfault", "exit-code"],
+)
+def test_a_crash_at_interpreter_exit_is_a_warning(
+    tmp_path: Path, fault: dict[str, Any], how: str
+) -> None:
+    """The script has ended well: training is whole, and the exit code is the training's."""
+    outcome = struck(tmp_path, at="exit", **fault)
+    assert outcome.code == 0, str(outcome)
+    ran_once(outcome)
+    assert outcome.stdout.splitlines().count("over 1") == 1, str(outcome)
+    assert f"ended with {how} after its script had ended well" in outcome.stderr, str(outcome)
+    assert "rank 1" in outcome.report["warnings"][0], outcome.report["warnings"]
+    assert outcome.interruptions == [], str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [({"do": "raise"}, "struck at after"), ({"do": "sysexit", "code": 3}, "exit code 3")],
+    ids=["raises", "leaves"],
+)
+def test_a_script_that_fails_behind_the_last_step_is_not_run_again(
+    tmp_path: Path, fault: dict[str, Any], why: str
+) -> None:
+    """The run fails with the rank's own reason; the other rank comes to its end."""
+    outcome = struck(tmp_path, at="after", **fault)
+    assert outcome.code == 1, str(outcome)
+    ran_once(outcome)
+    assert "error: rank 1 failed behind the last step" in outcome.stderr, str(outcome)
+    assert why in outcome.report["reason"], outcome.report["reason"]
+    assert f"all {STEPS} steps are committed" in outcome.report["reason"], outcome.report["reason"]
+    assert [(one["ranks"], one["rung"]) for one in outcome.interruptions] == [([1], "stop")]
+
+
+def test_a_rank_that_leaves_with_an_exit_code_in_a_step_is_the_one_that_is_blamed(
+    tmp_path: Path,
+) -> None:
+    outcome = struck(tmp_path, at="forward", step=10, do="sysexit", code=3)
+    assert outcome.code == 1, str(outcome)
+    assert {tuple(one["ranks"]) for one in outcome.interruptions} == {(1,)}, str(outcome)
+    assert "the script left with exit code 3" in outcome.report["reason"], outcome.report["reason"]
