@@ -207,6 +207,10 @@ class Drill:
         """The process that noted a commit of this rank last."""
         return [pid for of, _, pid in self.commits if of == rank][-1]
 
+    def said(self) -> str:
+        """What stands on the launcher's stderr so far."""
+        return self._stderr.read_text()
+
     def fired(self, number: int = 0, kind: str = "mark") -> bool:
         return (self._scratch / f"once-{kind}-{number}").exists()
 

@@ -12,7 +12,6 @@ from outlast.engine.helpers import (
     HelperWatch,
     StandbyStore,
     decide_store,
-    retry_wait_s,
 )
 from outlast.model import limits
 
@@ -113,10 +112,3 @@ def test_the_store_that_stands_ready_takes_over_and_says_why_where_it_does_not()
         verdict = decide_store(replace(ready, **change))
         assert not verdict.take_standby
         assert word in verdict.reason
-
-
-def test_the_wait_before_another_start_doubles_up_to_its_bound() -> None:
-    waits = [retry_wait_s(failures) for failures in range(1, 12)]
-    assert waits[:3] == [limits.START_RETRY_S * factor for factor in (1, 2, 4)]
-    assert waits == sorted(waits)
-    assert waits[-1] == limits.START_RETRY_MAX_S

@@ -134,9 +134,3 @@ def decide_store(standby: StandbyStore) -> StoreVerdict:
         why = "the script meets at the port that was asked for: a store is started there"
         return StoreVerdict(False, why)
     return StoreVerdict(True, "the store that stood ready takes over")
-
-
-def retry_wait_s(failures: int) -> float:
-    """Return how long to wait before a process is started again that has failed `failures` times."""
-    wait_s = limits.START_RETRY_S * 2.0 ** max(0, failures - 1)
-    return min(wait_s, limits.START_RETRY_MAX_S)

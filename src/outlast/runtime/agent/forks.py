@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from outlast.engine.starting import retry_wait_s
 from outlast.model.limits import (
     FORKS_IN_FLIGHT_COUNT,
     STARVING_LOOK_S,
@@ -80,9 +81,14 @@ class ForkDesk:
 
     def begin(self, preload: tuple[str, ...], first_path: str, client: ZygoteClient | None) -> None:
         self._imports = (preload, first_path)
-        client = self._client = client or ZygoteClient.start()
+        client = client or ZygoteClient.start()
+        try:
+            pidfd = os.pidfd_open(client.pid)
+        except OSError:
+            client.kill()
+            raise
+        self._client = client
         client.attach(self._loop, self._answered)
-        pidfd = os.pidfd_open(client.pid)
         self._loop.add_reader(pidfd, lambda: self._ended(client, pidfd))
         self._killed = self._last_words = ""
         self._keeper.watch(
@@ -214,7 +220,19 @@ class ForkDesk:
         if self._losses >= ZYGOTE_LOSSES_COUNT:
             self._fall_back(f"{reason}, {self._losses} times in a row")
         else:
+            wait_s = retry_wait_s(self._losses - 1) if self._losses > 1 else 0.0
+            self._loop.call_at(now_s() + wait_s, self._begin_again)
+
+    def _begin_again(self) -> None:
+        """Start another zygote. Where that fails, it is tried again, later each time."""
+        if self._imports is None or self._client is not None:
+            return
+        try:
             self.begin(*self._imports, None)
+        except OSError as error:
+            self._losses += 1
+            self._events.on_zygote_lost(f"another zygote cannot be started: {error.strerror}")
+            self._loop.call_at(now_s() + retry_wait_s(self._losses), self._begin_again)
 
     def _how_it_ended(self, pid: int, code: int) -> str:
         """What is known of it: that we killed it and why, else the kernel's word and its own last

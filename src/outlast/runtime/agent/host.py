@@ -91,6 +91,10 @@ class ProcessHost:
             if child.pid and not child.exited
         }
 
+    def holds(self, worker: int) -> bool:
+        """Return True while there is a process of this worker, reaped ones left out."""
+        return worker in self._children
+
     # --- starting ---------------------------------------------------------------------------------
 
     def start(self, spec: ChildSpec) -> None:

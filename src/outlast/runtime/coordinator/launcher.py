@@ -60,6 +60,7 @@ from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.coordinator.starts import StartNews, Starts
 from outlast.runtime.coordinator.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
@@ -103,7 +104,10 @@ class Launcher:
         self._stores = StoreHosts(
             around.loop, self._host, around.specs, StoreNews(said=self._event, tell=around.tell)
         )
-        self._unborn: set[int] = set()  # spawns that wait for a store
+        self._starts = Starts(
+            around.loop, self._host, around.specs,
+            StartNews(given_up=self._given_up, tell=around.tell), greets=options.greets,
+        )  # fmt: skip
         self._missing = ""  # what was told of the run's folder
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
@@ -192,6 +196,7 @@ class Launcher:
         elif isinstance(output, End):
             self._end = output
             self._stores.end()
+            self._starts.end()
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
 
     def _resumed(self, interruption: Interruption) -> None:
@@ -225,27 +230,18 @@ class Launcher:
 
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
-        self._unborn.add(order.worker)
-        self._around.specs.when_store_is_known(lambda: self._start(order))
-
-    def _start(self, order: Spawn) -> None:
-        if order.worker in self._unborn:
-            self._unborn.discard(order.worker)
-            self._host.start(self._around.specs.worker(order))
+        self._starts.order(order)
 
     def _kill(self, worker: int) -> None:
-        # it still waits for a store: it never comes to be, and its end is news like any other's
-        if worker in self._unborn:
-            self._unborn.discard(worker)
-            self._loop.call_soon(lambda: self.on_failed(worker, "given up before it was started"))
-        else:
-            if (pid := self._host.pids().get(worker)) is not None and self._end is None:
-                hung = any(
-                    pid in one.pids and one.mechanism is Mechanism.HANG
-                    for one in self._around.books.unresumed()
-                )
-                self._evidence.before_kill(worker, pid, hung=hung)
-            self._host.kill(worker)
+        if self._starts.killed(worker):
+            return  # it never comes to be, and that is said like any other end
+        if (pid := self._host.pids().get(worker)) is not None and self._end is None:
+            hung = any(
+                pid in one.pids and one.mechanism is Mechanism.HANG
+                for one in self._around.books.unresumed()
+            )
+            self._evidence.before_kill(worker, pid, hung=hung)
+        self._host.kill(worker)
 
     def _set_timer(self, order: SetTimer) -> None:
         if (old := self._timers.pop(order.name, None)) is not None:
@@ -366,18 +362,24 @@ class Launcher:
         if worker >= FIRST_STORE_NUMBER:
             self._stores.on_failed(worker, error)
         else:
-            self._event(WorkerFailedToStart(worker, error))
+            self._starts.failed(worker, error)
+
+    def _given_up(self, worker: int, error: str) -> None:
+        """A worker never came to be, and is not tried again."""
+        self._event(WorkerFailedToStart(worker, error))
 
     def on_exit(self, exited: Exited) -> None:
         if exited.worker >= FIRST_STORE_NUMBER:
             self._stores.on_exit(exited)
+            return
+        error = self._around.specs.last_words(exited.worker)
+        if self._starts.tries_again(exited, error):
             return
         if self._end is None and (exited.exit_code != 0 or exited.signal is not None):
             self._evidence.ended(exited)
         beacon, steps = self._around.books.ended(exited)
         committed = beacon.step if beacon is not None else 0
         phase = beacon.phase.value if beacon is not None else "boot"
-        error = self._around.specs.last_words(exited.worker)
         self._event(
             WorkerExited(
                 exited.worker,
@@ -400,6 +402,7 @@ class Launcher:
         if worker >= FIRST_STORE_NUMBER:
             self._stores.on_message(worker, message)
         elif getattr(message, "worker", worker) == worker:
+            self._starts.heard(worker)
             self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
 
     def on_channel_closed(self, worker: int, reason: str) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outlast.engine.helpers import StandbyStore, decide_store, retry_wait_s
+from outlast.engine.helpers import StandbyStore, decide_store
+from outlast.engine.starting import retry_wait_s
 from outlast.model import limits
 from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
 from outlast.runtime import clock

@@ -41,6 +41,7 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 # which one counts: found once, asked twice a step
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 _parting: list[threading.Thread] = []  # letting groups go that were left
+_kept: list[dist.ProcessGroup] = []  # left while no thread could be started for them
 _at_exit = threading.Event()
 
 
@@ -213,9 +214,7 @@ def destroy(group: Group) -> None:
             dist.destroy_process_group()
         except Exception:  # boundary: a broken backend may raise anything, and the tables must be emptied all the same
             _clear_tables()
-        thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
-        _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
-        thread.start()
+        _part_with(parting)
     else:
         # building it failed: torch has counted it all the same, and would name the next one
         # otherwise than those who did not come so far
@@ -311,6 +310,19 @@ def _assemble(
             )
         time.sleep(GROUP_POLL_S)
         here = store.add("here", 0)
+
+
+def _part_with(parting: list[dist.ProcessGroup]) -> None:
+    """Let groups go in a thread. Where the kernel allows no more threads, the next one does it."""
+    parting += _kept
+    _kept.clear()
+    thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
+    try:
+        thread.start()
+    except RuntimeError:  # boundary: "can't start new thread"
+        _kept.extend(parting)
+        return
+    _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
 
 
 def _let_go(parting: list[dist.ProcessGroup]) -> None:

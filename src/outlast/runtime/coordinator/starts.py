@@ -1,0 +1,141 @@
+"""Workers on their way into being: they wait for a store, are started, and started again.
+
+    ordered ──there is a store──> started ──says Hello──> heard
+       ^                             └─fails, or ends before that──> tried again later, or given up
+       └─────────────────────────────────────┘
+
+Whether a worker is tried again is decided in `engine/starting.py`. The coordinator is not told of
+tries: for it, the worker is late. A worker that is given up, or killed while it waits, is reported
+as one that failed to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from outlast.engine.protocol.outputs import Spawn
+from outlast.engine.starting import FailedStart, decide_start
+from outlast.model import limits
+from outlast.runtime import clock
+from outlast.runtime.agent.host import ProcessHost
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.loop import Loop
+
+
+@dataclass(slots=True)
+class _Start:
+    """One worker that has not said anything yet."""
+
+    order: Spawn
+    waits: bool = True  # no process of it is asked for at the moment
+    failures: int = 0
+    first_s: float = 0.0
+    told: str = ""  # the error that was told last
+    told_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StartNews:
+    """Whom the starts report to.
+
+    given_up   gets the number of a worker that never came to be, and why
+    tell       gets what people are told
+    """
+
+    given_up: Callable[[int, str], object]
+    tell: Callable[[str], object]
+
+
+class Starts:
+    """Start a worker with `order`; the methods below take what the process host says of it.
+
+    greets   workers say Hello once they are there; a program never does
+    """
+
+    def __init__(
+        self, loop: Loop, host: ProcessHost, specs: Specs, news: StartNews, *, greets: bool
+    ) -> None:
+        self._loop = loop
+        self._host = host
+        self._specs = specs
+        self._news = news
+        self._greets = greets
+        self._starts: dict[int, _Start] = {}
+        self._any_heard = False
+        self._over = False
+
+    def order(self, order: Spawn) -> None:
+        """Start a worker as soon as there is a store."""
+        self._starts[order.worker] = _Start(order)
+        self._ask(order.worker)
+
+    def end(self) -> None:
+        """The run is over: nobody is started any more."""
+        self._over = True
+
+    def waiting(self) -> dict[int, str]:
+        """Return the workers that could not be started so far, and the newest error of each."""
+        return {worker: one.told for worker, one in self._starts.items() if one.failures}
+
+    def _ask(self, worker: int) -> None:
+        self._specs.when_store_is_known(lambda: self._start(worker))
+
+    def _start(self, worker: int) -> None:
+        start = self._starts.get(worker)
+        if start is None or not start.waits or self._over:
+            return
+        if self._host.holds(worker):  # its last process has ended, and is not reaped yet
+            self._loop.call_at(clock.now_s() + limits.HOUSEKEEPING_S, lambda: self._start(worker))
+            return
+        start.waits = False
+        self._host.start(self._specs.worker(start.order))
+
+    def heard(self, worker: int) -> None:
+        """A worker has said something: it is there."""
+        if (start := self._starts.pop(worker, None)) is not None and start.failures:
+            self._news.tell(f"a worker has started after {start.failures} failures")
+        self._any_heard = True
+
+    def killed(self, worker: int) -> bool:
+        """A worker is to be killed. Return True if it has no process, and never will."""
+        start = self._starts.get(worker)
+        if start is None or not start.waits:
+            return False
+        del self._starts[worker]
+        self._loop.call_soon(lambda: self._news.given_up(worker, "given up before it was started"))
+        return True
+
+    def failed(self, worker: int, error: str) -> None:
+        """A worker has failed before it said anything."""
+        start, now_s = self._starts.get(worker), clock.now_s()
+        if start is None or self._over:
+            self._news.given_up(worker, error)
+            return
+        start.failures += 1
+        start.first_s = start.first_s if start.failures > 1 else now_s
+        failed = FailedStart(start.failures, start.first_s, self._any_heard, error)
+        verdict = decide_start(failed, now_s=now_s)
+        if verdict.again_s is None:
+            del self._starts[worker]
+            self._news.given_up(worker, verdict.reason)
+            return
+        if error != start.told or now_s - start.told_s >= limits.START_TOLD_S:
+            start.told, start.told_s = error, now_s
+            self._news.tell(f"warning: {verdict.reason}")
+        start.waits = True
+        self._loop.call_at(verdict.again_s, lambda: self._ask(worker))
+
+    def tries_again(self, exited: Exited, error: str) -> bool:
+        """A worker has ended. Return True if it never came to its script and is tried again.
+
+        One that was killed is not: whoever killed it, nothing kept it from starting.
+        """
+        by_itself = exited.exit_code not in (None, 0) and not exited.killed
+        if exited.worker not in self._starts or not self._greets or self._over or not by_itself:
+            self._starts.pop(exited.worker, None)
+            return False
+        words = error or f"it ended with exit code {exited.exit_code} before its script began"
+        self.failed(exited.worker, words)
+        return exited.worker in self._starts

@@ -1,0 +1,85 @@
+"""A replacement that cannot be started, because the kernel allows no more processes or descriptors:
+it is tried again, and is back once the limit is lifted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills._run import Drill, Outcome, drilled
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
+STEPS = ("--steps", 60, "--pause", 0.05)
+SAYS = "a worker could not be started"
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    outcome = drilled(tmp_path_factory.mktemp("calm"), "ddp.py", *STEPS[:2], workers=2)
+    assert outcome.code == 0, str(outcome)
+    return outcome.digests
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group that can be told how many processes and threads it may have."""
+    v1 = Path("/sys/fs/cgroup/pids")
+    path = (v1 if v1.exists() else Path("/sys/fs/cgroup")) / f"outlast-test-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / "pids.max").write_text("max")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    yield path
+    path.rmdir()
+
+
+def one_interruption(outcome: Outcome, expected: dict[int, str]) -> None:
+    """The rank that was killed, and no other; what kept its successor from starting is none."""
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == expected, str(outcome)
+    outcome.ledger_is_sound()
+    assert [one["mechanism"] for one in outcome.interruptions] == ["signal"], str(outcome)
+    assert SAYS in outcome.stderr, str(outcome)
+
+
+def test_a_limit_of_processes_delays_a_replacement_until_it_is_lifted(
+    tmp_path: Path, group: Path, expected: dict[int, str]
+) -> None:
+    """No process more than there are, from the kill of rank 1 on, until it was said twice or so."""
+    into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+    with Drill(tmp_path, "ddp.py", *STEPS, workers=2, before=into, within_s=150.0) as drill:
+        drill.until(lambda: drill.step >= 8 and len(drill.children("outlast-store")) == 2, "step 8")
+        (group / "pids.max").write_text("1")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        drill.until(lambda: SAYS in drill.said(), "the failure on the console")
+        (group / "pids.max").write_text("max")
+        outcome = drill.finish()
+    one_interruption(outcome, expected)
+    assert "Resource temporarily unavailable" in outcome.stderr, str(outcome)
+
+
+def test_a_limit_of_descriptors_delays_a_replacement_until_it_is_lifted(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
+    """The launcher may open no more files than it has, from the kill of rank 1 on."""
+    with Drill(tmp_path, "ddp.py", *STEPS, workers=2, within_s=150.0) as drill:
+        drill.until(lambda: drill.step >= 8 and len(drill.children("outlast-store")) == 2, "step 8")
+        pid = drill.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        few = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, hard))
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        drill.until(lambda: SAYS in drill.said(), "the failure on the console")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        outcome = drill.finish()
+    one_interruption(outcome, expected)
