@@ -331,7 +331,7 @@ def show_regroups(regroups: list[Regroup], world: int) -> None:
         row(name, median_and_spread(values, 0 if "bytes" in name else 2), goal)
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", type=int, default=12_500)
     parser.add_argument("--ranks-per-peer", type=int, default=8)
@@ -359,8 +359,11 @@ def main() -> int:
         default=0,
         help="of the last regroup; it slows that one down",
     )
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> int:
+    args = arguments()
     hq = Headquarters(args)
     begin_s = now_s()
     agents = Agents(hq, args)

@@ -130,7 +130,7 @@ class Turns:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument(
@@ -157,35 +157,44 @@ def main() -> int:
             "a meter that differs by rank changes after the optimizer: each step keeps an undo copy"
         ),
     )
-    args = parser.parse_args()
-    other = "torchrun" if args.against is None else "before"
+    return parser.parse_args()
 
+
+def start(args: argparse.Namespace, until: contextlib.ExitStack) -> tuple[Turns, Turns]:
+    """Start both contestants, and return them once their ranks are there."""
     script = ("--steps", str(args.turn * (args.pairs + 2)))
+    command = outlast("--spares", str(args.spares), script=script, workers=args.workers)
+    late = {"METER": "1"} if args.late else {}
+    ours = Turns("outlast", command, args.turn, args.workers, args.batch, until, late)
+    ours.wait()
+    if args.against is None:
+        theirs = Turns(
+            "torchrun",
+            torchrun("--standalone", script=script, workers=args.workers),
+            args.turn,
+            args.workers,
+            args.batch,
+            until,
+        )
+    else:
+        theirs = Turns(
+            "before",
+            command,
+            args.turn,
+            args.workers,
+            args.batch,
+            until,
+            source=args.against.resolve() / "src",
+        )
+    theirs.wait()
+    return ours, theirs
+
+
+def main() -> int:
+    args = arguments()
     with contextlib.ExitStack() as until:
-        command = outlast("--spares", str(args.spares), script=script, workers=args.workers)
-        late = {"METER": "1"} if args.late else {}
-        ours = Turns("outlast", command, args.turn, args.workers, args.batch, until, late)
-        ours.wait()
-        if args.against is None:
-            theirs = Turns(
-                other,
-                torchrun("--standalone", script=script, workers=args.workers),
-                args.turn,
-                args.workers,
-                args.batch,
-                until,
-            )
-        else:
-            theirs = Turns(
-                other,
-                command,
-                args.turn,
-                args.workers,
-                args.batch,
-                until,
-                source=args.against.resolve() / "src",
-            )
-        theirs.wait()
+        ours, theirs = start(args, until)
+        other = theirs.name
         pairs = []
         for number in range(args.pairs):
             order = (ours, theirs) if number % 2 else (theirs, ours)
@@ -202,6 +211,17 @@ def main() -> int:
             + ", ".join(f"{name} {seconds}" for name, seconds in launchers.items())
         )
 
+    return judge(args, pairs, ours, theirs, launchers)
+
+
+def judge(
+    args: argparse.Namespace,
+    pairs: list[tuple[float, float]],
+    ours: Turns,
+    theirs: Turns,
+    launchers: dict[str, float],
+) -> int:
+    """Say what was measured, write it down, and return 0, 1 or 3: kept, missed, undetermined."""
     processor = paired_ratio(ours.ranks_s, theirs.ranks_s)
     print(
         f"processor seconds of the ranks for a step: {processor.median - 1:+.2%}, 95 % interval"
@@ -220,7 +240,7 @@ def main() -> int:
         "low": round(ratio.low - 1, 5),
         "high": round(ratio.high - 1, 5),
         "goal": word,
-        "other": other,
+        "other": theirs.name,
         "late": args.late,
         "pairs": len(pairs),
         "steps": args.turn,
@@ -235,8 +255,9 @@ def main() -> int:
         "other_step_s": round(statistics.median(theirs_s), 5),
         "all": [[round(one, 5) for one in pair] for pair in pairs],
     }
-    name = f"overhead-{args.workers}{'-late' if args.late else ''}{'' if args.against is None else '-before'}"
-    print(f"written to {write_result(name, result)}")
+    late = "-late" if args.late else ""
+    before = "" if args.against is None else "-before"
+    print(f"written to {write_result(f'overhead-{args.workers}{late}{before}', result)}")
     return code
 
 

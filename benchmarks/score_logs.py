@@ -187,7 +187,12 @@ def without_truth(lines: Sequence[str], accepted: Sequence[str]) -> list[str]:
     )
 
 
+Truth = Mapping[str, list[str]]  # the classes that count as right, by the name of an excerpt
+Texts = Mapping[str, list[str]]  # the lines of each excerpt
+
+
 def score(folder: Path, *, mutants: int, seed: int) -> dict[str, Any]:
+    """Return the figures of all excerpts of a folder."""
     truth: dict[str, list[str]] = json.loads((folder / "truth.json").read_text())
     texts = {
         name: (folder / name).read_text("utf-8", "surrogateescape").splitlines() for name in truth
@@ -199,35 +204,6 @@ def score(folder: Path, *, mutants: int, seed: int) -> dict[str, Any]:
         (verdict.confidence, first_named(verdict) in truth[name])
         for name, verdict in verdicts.items()
     ]
-
-    apart = {}
-    for name, found in excerpts.items():
-        dropped = own_rules(source_of(name))
-        kept = [one for one in found if one.rule not in dropped]
-        apart[name] = (
-            decide(
-                kept, blame=None, weights=refitted(excerpts, truth, source_of(name))
-            ).failure_class.value
-            in truth[name]
-        )
-
-    rng = random.Random(seed)
-    changed: list[tuple[str, Verdict]] = []
-    for name in truth:
-        for _ in range(mutants):
-            changed.append((name, decide(findings_of(mutate(texts[name], rng)), blame=None)))
-    changed_right = sum(verdict.failure_class.value in truth[name] for name, verdict in changed)
-
-    stripped = {
-        name: decide(findings_of({name: without_truth(texts[name], truth[name])}), blame=None)
-        for name in truth
-        if truth[name] != ["unknown"]
-    }
-    still = {
-        name: v
-        for name, v in stripped.items()
-        if v.failure_class.value != "unknown" and v.confidence >= 0.5
-    }
     return {
         "count": len(truth),
         "right": sum(right.values()),
@@ -243,26 +219,63 @@ def score(folder: Path, *, mutants: int, seed: int) -> dict[str, Any]:
         "wrong_and_sure": [
             name for name in truth if not right[name] and verdicts[name].confidence >= SURE
         ],
-        "without_its_source": sum(apart.values()),
-        "mutants": len(changed),
-        "mutants_right": changed_right,
-        "mutants_missed": dict(
-            Counter(
-                f"{name}: {v.failure_class.value} {v.confidence:.2f}"
-                for name, v in changed
-                if v.failure_class.value not in truth[name] and right[name]
-            )
-        ),
-        "mutants_wrong_and_sure": sum(
-            v.failure_class.value not in truth[name] and v.confidence >= SURE for name, v in changed
-        ),
-        "stripped": len(stripped),
-        "stripped_still_named": {
-            name: [v.failure_class.value, round(v.confidence, 2)] for name, v in still.items()
-        },
+        "without_its_source": without_its_source(truth, excerpts),
+        **of_mutants(truth, texts, right, mutants=mutants, rng=random.Random(seed)),
+        **of_stripped(truth, texts),
         "reliability": reliability(pairs),
         "brier": brier(pairs),
         "brier_base_rate": brier(base_rate(truth)),
+    }
+
+
+def without_its_source(truth: Truth, excerpts: Mapping[str, list[Finding]]) -> int:
+    """Count what is right without the rules and the weights that come from the same source."""
+    right = 0
+    for name, found in excerpts.items():
+        dropped = own_rules(source_of(name))
+        kept = [one for one in found if one.rule not in dropped]
+        verdict = decide(kept, blame=None, weights=refitted(excerpts, truth, source_of(name)))
+        right += verdict.failure_class.value in truth[name]
+    return right
+
+
+def of_mutants(
+    truth: Truth, texts: Texts, right: Mapping[str, bool], *, mutants: int, rng: random.Random
+) -> dict[str, Any]:
+    """Return the figures of excerpts whose lines were changed at random."""
+    changed: list[tuple[str, Verdict]] = []
+    for name in truth:
+        for _ in range(mutants):
+            changed.append((name, decide(findings_of(mutate(texts[name], rng)), blame=None)))
+    missed = Counter(
+        f"{name}: {v.failure_class.value} {v.confidence:.2f}"
+        for name, v in changed
+        if v.failure_class.value not in truth[name] and right[name]
+    )
+    return {
+        "mutants": len(changed),
+        "mutants_right": sum(v.failure_class.value in truth[name] for name, v in changed),
+        "mutants_missed": dict(missed),
+        "mutants_wrong_and_sure": sum(
+            v.failure_class.value not in truth[name] and v.confidence >= SURE for name, v in changed
+        ),
+    }
+
+
+def of_stripped(truth: Truth, texts: Texts) -> dict[str, Any]:
+    """Return the figures of excerpts without the lines that say the truth: unknown is right."""
+    stripped = {
+        name: decide(findings_of({name: without_truth(texts[name], truth[name])}), blame=None)
+        for name in truth
+        if truth[name] != ["unknown"]
+    }
+    return {
+        "stripped": len(stripped),
+        "stripped_still_named": {
+            name: [v.failure_class.value, round(v.confidence, 2)]
+            for name, v in stripped.items()
+            if v.failure_class.value != "unknown" and v.confidence >= 0.5
+        },
     }
 
 

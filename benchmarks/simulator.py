@@ -137,7 +137,7 @@ def plot(measured: list[dict[str, Any]], path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--failures", type=int, default=50, help="in the hour (50)")
     parser.add_argument(
@@ -154,7 +154,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--every-node", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
     if args.one:
         print(json.dumps(one(json.loads(args.one), every_node=args.every_node)))
         return 0
@@ -174,6 +178,15 @@ def main() -> int:
         )
         print(says(events[-1]), flush=True)
     plot(events, args.plot)
+    if args.json:
+        args.json.write_text(
+            json.dumps({"hour": hour, "large": large, "events": events}, indent=2) + "\n"
+        )
+    return judge(hour, large, events)
+
+
+def judge(hour: dict[str, Any], large: dict[str, Any], events: list[dict[str, Any]]) -> int:
+    """Say which goals are reached; 1 where one is missed."""
     ratio, largest = events[-1]["us"] / events[0]["us"], events[-1]
     goals = [
         (
@@ -203,10 +216,6 @@ def main() -> int:
     ]
     for what, is_so, reached, goal in goals:
         print(f"{'reached' if reached else 'missed':<8} {what}: {is_so}, goal {goal}")
-    if args.json:
-        args.json.write_text(
-            json.dumps({"hour": hour, "large": large, "events": events}, indent=2) + "\n"
-        )
     return 0 if all(reached for _, _, reached, _ in goals) else 1
 
 

@@ -65,7 +65,7 @@ def writing_s() -> float:
     return (time.process_time() - began_s) / WRITINGS
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument(
@@ -78,7 +78,11 @@ def main() -> int:
     parser.add_argument(
         "--batch", type=int, default=16, help="sequences per step, over all ranks together"
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
     command = outlast(
         "--spares", "0", script=("--steps", str(args.turn * (args.pairs + 2))), workers=args.workers
     )
@@ -113,6 +117,17 @@ def main() -> int:
                 flush=True,
             )
         beats = (beats_of(seeing) - began) / ((args.pairs - 1) * args.turn * args.workers)
+    return judge(args, pairs, seeing, blind, beats)
+
+
+def judge(
+    args: argparse.Namespace,
+    pairs: list[tuple[float, float]],
+    seeing: Turns,
+    blind: Turns,
+    beats: float,
+) -> int:
+    """Say what was measured, write it down, and return 0, 1 or 3: kept, missed, undetermined."""
     worked = paired_ratio(seeing.ranks_s, blind.ranks_s)
     took = paired_ratio(*([pair[side] for pair in pairs] for side in (0, 1)))
     step_s, each_s = statistics.median(seeing.ranks_s) / args.workers, writing_s()

@@ -28,12 +28,6 @@ TO_SPLIT_FILES = {
     "src/outlast/sim/world/world.py",
 }
 TO_SPLIT_FUNCTIONS = {
-    ("benchmarks/channel.py", "main"),
-    ("benchmarks/overhead.py", "main"),
-    ("benchmarks/score_logs.py", "score"),
-    ("benchmarks/simulator.py", "main"),
-    ("benchmarks/validate_plan/live.py", "validate"),
-    ("benchmarks/witness.py", "main"),
     ("src/outlast/diagnose/collectives/wait_for.py", "_of_graph"),
     ("src/outlast/sim/world/coordinator_host.py", "_carry_out"),
     ("src/outlast/sim/world/coordinator_host.py", "_follow"),

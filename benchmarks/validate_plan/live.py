@@ -252,26 +252,10 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
         return 1
     said(f"  {told_of_fit(known)}")
     foreseen = predictions(known, targets)
-    facts: dict[str, Any] = {
-        "machine": machine(),
-        "fitted": {
-            "variant": asdict(fitted),
-            "run": asdict(first.run),
-            "busy_cores": first.busy_cores,
-            "others": first.others,
-        },
-        "predicted_at": clock(),
-        "predicted": [
-            {"variant": asdict(one), **asdict(prediction)}
-            for one, prediction in zip(targets, foreseen, strict=True)
-        ],
-    }
+    facts = predicted(fitted, first, targets, foreseen)
     show_predictions(targets, foreseen)
     write(args.json, facts)
-    done = [
-        (one, prediction, carried_out(one, folder))
-        for one, prediction in zip(targets, foreseen, strict=True)
-    ]
+    done = [carried_out(one, folder) for one in targets]
     rows = [
         Row(
             one,
@@ -281,7 +265,7 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
             sum(struck.pid > 0 for struck in ran.struck),
             ran.wrong,
         )
-        for one, prediction, ran in done
+        for one, prediction, ran in zip(targets, foreseen, done, strict=True)
     ]
     verdicts = lines(rows)
     said("\n" + table(rows) + "\n")
@@ -297,10 +281,30 @@ def validate(args: argparse.Namespace, folder: Path) -> int:
             "busy_cores": ran.busy_cores,
             "others": ran.others,
         }
-        for _, _, ran in done
+        for ran in done
     ]
     write(args.json, facts | {"runs": runs, "lines": [asdict(line) for line in verdicts]})
     return 0 if all(line.reached is not False for line in verdicts) else 1
+
+
+def predicted(
+    fitted: Variant, first: Ran, targets: Sequence[Variant], foreseen: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Return what is written down before the runs that were predicted begin."""
+    return {
+        "machine": machine(),
+        "fitted": {
+            "variant": asdict(fitted),
+            "run": asdict(first.run),
+            "busy_cores": first.busy_cores,
+            "others": first.others,
+        },
+        "predicted_at": clock(),
+        "predicted": [
+            {"variant": asdict(one), **asdict(prediction)}
+            for one, prediction in zip(targets, foreseen, strict=True)
+        ],
+    }
 
 
 def main() -> int:
