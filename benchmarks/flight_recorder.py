@@ -395,10 +395,8 @@ def judge(measured: list[dict[str, Any]]) -> bool:
         )
         goals.append((text, growth <= GOAL_LINEAR, growth <= GOAL_LINEAR))
     for text, by_clock, by_processor in goals:
-        print(
-            f"{'reached' if by_clock else 'reached by processor time' if by_processor else 'missed':<26}"
-            f" {text}"
-        )
+        by = "reached by processor time" if by_processor else "missed"
+        print(f"{'reached' if by_clock else by:<26} {text}")
     return all(by_clock or by_processor for _, by_clock, by_processor in goals)
 
 

@@ -4,13 +4,15 @@ event costs as runs grow.
     python benchmarks/simulator.py [--failures N] [--large AGENTS] [--agents N ...] [--plot FILE]
     [--json FILE]
 
-Workload   an hour     1,024 ranks on 128 agents and 4 spare ones, heartbeats each 5 s, steps of 2
-           s, 50 failures spread over an hour as hardware fails (sim/faults/drawn_faults.py: FAILURES): steps are
-           arithmetic where nothing happens, and simulated message by message around each failure;
-           ranks and nodes that nothing tells apart are simulated as one, while the coordinator
-           hears and tells each node a large one 100,000 ranks on 12,500 agents and 4 spare ones,
-           heartbeats each 10 s, 60 failures
-           events      100, 1,000 and 12,500 agents with one rank each, heartbeats each 10 s, steps
+Workload   an hour     1,024 ranks on 128 agents and 4 spare ones, heartbeats every 5 s, steps of
+                       2 s, 50 failures spread over an hour as hardware fails (FAILURES in
+                       sim/faults/drawn_faults.py). Steps are arithmetic where nothing happens, and
+                       simulated message by message around each failure. Ranks and nodes that
+                       nothing tells apart are simulated as one, while the coordinator hears and
+                       tells each node
+           large hour  100,000 ranks on 12,500 agents and 4 spare ones, heartbeats every 10 s, 60
+                       failures
+           events      100, 1,000 and 12,500 agents with one rank each, heartbeats every 10 s, steps
                        of 2 s, two failures in five minutes; each node by itself, so that an event
                        is one node's
 Measured   Processor seconds of the one process that simulates, so that others on the machine weigh

@@ -48,7 +48,11 @@ class Mark:
 def judge(
     name: str, told: Mapping[str, Any], verdict: Mapping[str, Any], *, missing: Collection[int] = ()
 ) -> Mark:
-    """`told` is an incident's truth.json. `missing`: ranks whose dump the diagnosis could not have."""
+    """Judge one diagnosis.
+
+    told     the incident's truth.json
+    missing  ranks whose dump the diagnosis could not have
+    """
     truth = told["truth"]
     guilty = set(truth["ranks"])
     ranks, suspects = (
@@ -87,16 +91,21 @@ def table(marks: Iterable[Mark], *, damaged: bool) -> str:
     marks = list(marks)
     good = "sound" if damaged else "exact"
     lines = [
-        f"{'kind':18}{'count':>6}{good:>8}{'covered':>9}{'innocents':>11}{'suspects':>10}{'class':>8}{'mechanism':>11}{'surely wrong':>14}"
+        f"{'kind':18}{'count':>6}{good:>8}{'covered':>9}{'innocents':>11}{'suspects':>10}"
+        f"{'class':>8}{'mechanism':>11}{'surely wrong':>14}"
     ]
     kinds = sorted({mark.kind for mark in marks})
     for kind in [*kinds, "all"]:
         of = [mark for mark in marks if kind in ("all", mark.kind)]
         right = sum(mark.sound if damaged else mark.exact for mark in of)
         lines.append(
-            f"{kind:18}{len(of):6}{_share(right, of):>8}{_share(sum(mark.covered for mark in of), of):>9}{sum(bool(mark.innocents) for mark in of):11}"
-            f"{sum(bool(mark.strayed) for mark in of):10}{_share(sum(mark.class_right for mark in of), of):>8}"
-            f"{_share(sum(mark.mechanism_right for mark in of), of):>11}{sum(mark.surely_wrong for mark in of):14}"
+            f"{kind:18}{len(of):6}{_share(right, of):>8}"
+            f"{_share(sum(mark.covered for mark in of), of):>9}"
+            f"{sum(bool(mark.innocents) for mark in of):11}"
+            f"{sum(bool(mark.strayed) for mark in of):10}"
+            f"{_share(sum(mark.class_right for mark in of), of):>8}"
+            f"{_share(sum(mark.mechanism_right for mark in of), of):>11}"
+            f"{sum(mark.surely_wrong for mark in of):14}"
         )
     return "\n".join(lines)
 

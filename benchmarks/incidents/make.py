@@ -70,7 +70,7 @@ HIDDEN = ("outlast", "pytest", "bench", "incident")
 
 
 class NotMadeError(RuntimeError):
-    """The incident did not come about: nothing is known about its truth. Its folder is taken away."""
+    """The incident did not happen as planned, so its truth is unknown. Its folder is removed."""
 
 
 class Stand:

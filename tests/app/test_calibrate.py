@@ -99,8 +99,9 @@ def test_the_json_has_rates_phases_and_what_cannot_be_told(
     assert set(facts) == KEYS
     assert facts["failures"] == 3
     assert {one["class"]: (one["count"], one["unit"], one["extent"]) for one in facts["rates"]} == {
-        "unknown": (2, "gpu", "process"), "user_code": (1, "run", "process"),
-    }  # fmt: skip
+        "unknown": (2, "gpu", "process"),
+        "user_code": (1, "run", "process"),
+    }
     for one in facts["rates"]:
         assert one["low_per_s"] < one["rate_per_s"] < one["high_per_s"]
         assert one["mttf_s"] == pytest.approx(one["exposure_s"] / one["count"])
@@ -304,9 +305,12 @@ def test_a_wrong_table_or_option_is_an_error_with_exit_code_2(
 
 @pytest.mark.parametrize(
     ("name", "content", "error"),
-    [("none.csv", None, "none.csv cannot be read: No such file"), ("b.csv", b"node,time,class\n\xff\n", "b.csv, line 2 is not text in UTF-8"),
-     ("long.csv", b"a" * 70_000, "long.csv, line 1 is longer than")],
-)  # fmt: skip
+    [
+        ("none.csv", None, "none.csv cannot be read: No such file"),
+        ("b.csv", b"node,time,class\n\xff\n", "b.csv, line 2 is not text in UTF-8"),
+        ("long.csv", b"a" * 70_000, "long.csv, line 1 is longer than"),
+    ],
+)
 def test_a_file_that_is_no_table_is_an_error(
     tmp_path: Path,
     name: str,

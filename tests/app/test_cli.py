@@ -78,7 +78,10 @@ def test_a_bare_outlast_shows_its_help_and_is_a_usage_error() -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    """As in `outlast report | head -0`. Method: the other end of the pipe is closed before a word is written."""
+    """As in `outlast report | head -0`.
+
+    Method: the other end of the pipe is closed before anything is written.
+    """
     path = a_run.ended_run(tmp_path)
     command = subprocess.Popen(
         [sys.executable, "-m", "outlast.app.cli", "report", str(path)],

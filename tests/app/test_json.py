@@ -142,7 +142,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--checkpoint-every": (of("--checkpoint-every", "2"),),
         "--max-restarts": (of("--max-restarts", "1"),),
     },
-}  # fmt: skip
+}
 # What a command may be given beside the files of BASE.
 OTHERS: Mapping[str, tuple[Case, ...]] = {
     command: tuple(

@@ -117,7 +117,7 @@ def test_what_cannot_be_simulated_is_an_error_of_usage(
 def test_a_broken_rule_is_said_with_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The protocol is broken on purpose: everybody goes back to an older step than all have sealed."""
+    """The protocol is broken on purpose: all ranks go back to a step older than all sealed."""
     decide = decisions.decide_sharded
 
     def older(*, holdings: object) -> RestoreVerdict:

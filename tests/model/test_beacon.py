@@ -25,9 +25,14 @@ from outlast.model.terms import CAUSES, PHASES, Cause
 
 whole = st.integers(-(2**63), 2**63 - 1)
 beacons = st.builds(
-    Beacon, *[whole] * 10, st.sampled_from(PHASES), st.sampled_from(CAUSES), whole, whole,
+    Beacon,
+    *[whole] * 10,
+    st.sampled_from(PHASES),
+    st.sampled_from(CAUSES),
+    whole,
+    whole,
     st.fixed_dictionaries({cause: st.floats(allow_nan=False) for cause in CAUSES}),
-)  # fmt: skip
+)
 
 
 def page_of(content: bytes = b"") -> memoryview:

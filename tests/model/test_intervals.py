@@ -26,7 +26,7 @@ from outlast.model.intervals import (
     first_order_overhead,
     wall_time_s,
     young_s,
-)  # fmt: skip
+)
 
 MIN_S, HOUR_S = 60.0, 3600.0
 GOLDEN = (math.sqrt(5) - 1) / 2

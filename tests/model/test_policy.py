@@ -36,7 +36,8 @@ page = { times = 0, within_s = 1 }
 
 [[rule]]
 id = "broken"
-when = { class = ["gpu", "hbm"], mechanism = "signal", confidence = 0.5, xid = 79, exit_code = [-9, 137], log = "Xid*: 79", incidents = 2, within_s = 60 }
+when = { class = ["gpu", "hbm"], mechanism = "signal", confidence = 0.5, xid = 79, \
+exit_code = [-9, 137], log = "Xid*: 79", incidents = 2, within_s = 60 }
 action = "drain"
 otherwise = "exclude"
 budget = { times = 1, within_s = 3600 }
@@ -92,41 +93,145 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "hint"),
     [
-        ("schema = 2", "p.toml: schema is 2; this version reads 1", "begin the file with `schema = 1`"),
+        (
+            "schema = 2",
+            "p.toml: schema is 2; this version reads 1",
+            "begin the file with `schema = 1`",
+        ),
         ("schema = true", "schema is True", ""),
         ("schema = ", "p.toml is not TOML", ""),
         ("schema = 1\nrules = []", "p.toml: there is no key 'rules'", "did you mean 'rule'?"),
         ("schema = 1\nrule = 3", "p.toml: rules are tables", "[[rule]]"),
-        ("schema = 1\n[budget]\ndrian = { times = 1, within_s = 1 }", "p.toml, budget: there is no key 'drian'", "did you mean 'drain'?"),
-        ("schema = 1\n[budget]\ndrain = { times = 1 }", "p.toml, budget of drain: within_s is missing", ""),
-        ("schema = 1\n[budget]\ndrain = { times = -1, within_s = 1 }", "budget of drain: times is -1; it is a whole number from 0", ""),
-        ("schema = 1\ndrain = { confidence = 0.5 }", "p.toml, drain: confidence is 0.5; no node is drained below 0.8", "exclude interrupts nothing"),
-        ("schema = 1\ndrain = { incidents = 1 }", "p.toml, drain: incidents is 1; it is a whole number from 2", ""),
-        ("schema = 1\nbreaker = { open_s = 0 }", "p.toml, breaker: open_s is 0; it has to last", ""),
+        (
+            "schema = 1\n[budget]\ndrian = { times = 1, within_s = 1 }",
+            "p.toml, budget: there is no key 'drian'",
+            "did you mean 'drain'?",
+        ),
+        (
+            "schema = 1\n[budget]\ndrain = { times = 1 }",
+            "p.toml, budget of drain: within_s is missing",
+            "",
+        ),
+        (
+            "schema = 1\n[budget]\ndrain = { times = -1, within_s = 1 }",
+            "budget of drain: times is -1; it is a whole number from 0",
+            "",
+        ),
+        (
+            "schema = 1\ndrain = { confidence = 0.5 }",
+            "p.toml, drain: confidence is 0.5; no node is drained below 0.8",
+            "exclude interrupts nothing",
+        ),
+        (
+            "schema = 1\ndrain = { incidents = 1 }",
+            "p.toml, drain: incidents is 1; it is a whole number from 2",
+            "",
+        ),
+        (
+            "schema = 1\nbreaker = { open_s = 0 }",
+            "p.toml, breaker: open_s is 0; it has to last",
+            "",
+        ),
         ("schema = 1\ndry_run = 1", "p.toml: dry_run is 1; it is true or false", ""),
-        (rule('acton = "page"'), "p.toml, rule one: there is no key 'acton'", "did you mean 'action'?"),
-        (rule(""), "p.toml, rule one: there is no action", "retry, page, exclude, drain, shrink, stop"),
-        (rule('action = "drian"'), "p.toml, rule one: action is 'drian', which is none", "did you mean 'drain'?"),
-        (rule('action = "drain"\notherwise = "stop"'), "otherwise is 'stop'", "retry, page, exclude"),
-        (rule('action = "page"\nwhen = "gpu"'), "p.toml, rule one: when is 'gpu'; it is a table of class, mechanism", ""),
-        (rule('action = "page"\nwhen = { clas = "gpu" }'), "p.toml, rule one: when: there is no key 'clas'", "did you mean 'class'?"),
-        (rule('action = "page"\nwhen = { class = "gpus" }'), "when: class is 'gpus', which is none", "did you mean 'gpu'?"),
-        (rule('action = "page"\nwhen = { class = [] }'), "when: class is an empty list", "leave it out"),
-        (rule('action = "page"\nwhen = { mechanism = "hung" }'), "when: mechanism is 'hung', which is none", "did you mean 'hang'?"),
-        (rule('action = "page"\nwhen = { confidence = 80 }'), "when: confidence is 80; it is a number from 0 to 1", ""),
-        (rule('action = "page"\nwhen = { xid = "79" }'), "when: xid is '79'; it is a whole number from 1 to 999", ""),
+        (
+            rule('acton = "page"'),
+            "p.toml, rule one: there is no key 'acton'",
+            "did you mean 'action'?",
+        ),
+        (
+            rule(""),
+            "p.toml, rule one: there is no action",
+            "retry, page, exclude, drain, shrink, stop",
+        ),
+        (
+            rule('action = "drian"'),
+            "p.toml, rule one: action is 'drian', which is none",
+            "did you mean 'drain'?",
+        ),
+        (
+            rule('action = "drain"\notherwise = "stop"'),
+            "otherwise is 'stop'",
+            "retry, page, exclude",
+        ),
+        (
+            rule('action = "page"\nwhen = "gpu"'),
+            "p.toml, rule one: when is 'gpu'; it is a table of class, mechanism",
+            "",
+        ),
+        (
+            rule('action = "page"\nwhen = { clas = "gpu" }'),
+            "p.toml, rule one: when: there is no key 'clas'",
+            "did you mean 'class'?",
+        ),
+        (
+            rule('action = "page"\nwhen = { class = "gpus" }'),
+            "when: class is 'gpus', which is none",
+            "did you mean 'gpu'?",
+        ),
+        (
+            rule('action = "page"\nwhen = { class = [] }'),
+            "when: class is an empty list",
+            "leave it out",
+        ),
+        (
+            rule('action = "page"\nwhen = { mechanism = "hung" }'),
+            "when: mechanism is 'hung', which is none",
+            "did you mean 'hang'?",
+        ),
+        (
+            rule('action = "page"\nwhen = { confidence = 80 }'),
+            "when: confidence is 80; it is a number from 0 to 1",
+            "",
+        ),
+        (
+            rule('action = "page"\nwhen = { xid = "79" }'),
+            "when: xid is '79'; it is a whole number from 1 to 999",
+            "",
+        ),
         (rule('action = "page"\nwhen = { exit_code = 999 }'), "when: exit_code is 999", ""),
-        (rule('action = "page"\nwhen = { log = "*" }'), "when: log is '*'; it is a text to be found in a line", "* stands for anything"),
+        (
+            rule('action = "page"\nwhen = { log = "*" }'),
+            "when: log is '*'; it is a text to be found in a line",
+            "* stands for anything",
+        ),
         (rule('action = "page"\nwhen = { incidents = 0 }'), "when: incidents is 0", ""),
-        (rule('action = "page"\nwhen = { within_s = 60 }'), "when: within_s says how far back incidents are counted", "incidents = 3"),
-        (rule('action = "page"\nbackoff = { first_s = 60 }'), "rule one: backoff: most_s is missing", ""),
-        (rule('action = "page"\nbackoff = { first_s = 60, most_s = 6 }'), "rule one: backoff: first_s is more than most_s", ""),
-        (rule('action = "page"\nbackoff = { first_s = 6, most_s = 60, factor = 0.5 }'), "factor is 0.5; it is a number from 1", ""),
-        (rule('action = "page"\n[[rule]]\nid = "one"\naction = "stop"'), "several rules have the id 'one'", ""),
-        (rule('action = "page"\n[[rule]]\naction = "stop"'), "rule 2: it is never asked, for rule one before it matches everything", "put it before"),
-        ('schema = 1\n[[rule]]\nid = "\\u001b"\naction = "page"', "id is '\\x1b'; it is a name", ""),
+        (
+            rule('action = "page"\nwhen = { within_s = 60 }'),
+            "when: within_s says how far back incidents are counted",
+            "incidents = 3",
+        ),
+        (
+            rule('action = "page"\nbackoff = { first_s = 60 }'),
+            "rule one: backoff: most_s is missing",
+            "",
+        ),
+        (
+            rule('action = "page"\nbackoff = { first_s = 60, most_s = 6 }'),
+            "rule one: backoff: first_s is more than most_s",
+            "",
+        ),
+        (
+            rule('action = "page"\nbackoff = { first_s = 6, most_s = 60, factor = 0.5 }'),
+            "factor is 0.5; it is a number from 1",
+            "",
+        ),
+        (
+            rule('action = "page"\n[[rule]]\nid = "one"\naction = "stop"'),
+            "several rules have the id 'one'",
+            "",
+        ),
+        (
+            rule('action = "page"\n[[rule]]\naction = "stop"'),
+            "rule 2: it is never asked, for rule one before it matches everything",
+            "put it before",
+        ),
+        (
+            'schema = 1\n[[rule]]\nid = "\\u001b"\naction = "page"',
+            "id is '\\x1b'; it is a name",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named_with_its_place_and_what_was_meant(
     text: str, error: str, hint: str
 ) -> None:

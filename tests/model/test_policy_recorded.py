@@ -1,4 +1,4 @@
-"""Verdicts that were written down come back as they were; what is none is an error that says where."""
+"""Recorded verdicts are read as they were written; anything else is an error that says where."""
 
 from __future__ import annotations
 

@@ -196,12 +196,24 @@ def test_a_range_has_two_ends_the_lower_first() -> None:
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (5 * 2**40, Kind.BYTES, "5TiB"), (5e12, Kind.BYTES, "5TB"), (4.86e12, Kind.BYTES, "4.86TB"), (512.0, Kind.BYTES, "512 bytes"),
-        (2e12, Kind.BANDWIDTH, "2TB/s"), (405e9, Kind.PARAMETERS, "405B"), (16_384, Kind.COUNT, "16384"), (100_000, Kind.COUNT, "100k"),
-        (5400.0, Kind.DURATION, "1h30min"), (0.5, Kind.DURATION, "500ms"), (2.5, Kind.DURATION, "2.5s"), (54 * 86_400.0, Kind.DURATION, "54d"),
-        (0.0, Kind.DURATION, "0s"), (2.5, Kind.PRICE, "2.5/h"), (0.05, Kind.SHARE, "5%"), (2.5e6, Kind.MONEY, "2.5M"),
+        (5 * 2**40, Kind.BYTES, "5TiB"),
+        (5e12, Kind.BYTES, "5TB"),
+        (4.86e12, Kind.BYTES, "4.86TB"),
+        (512.0, Kind.BYTES, "512 bytes"),
+        (2e12, Kind.BANDWIDTH, "2TB/s"),
+        (405e9, Kind.PARAMETERS, "405B"),
+        (16_384, Kind.COUNT, "16384"),
+        (100_000, Kind.COUNT, "100k"),
+        (5400.0, Kind.DURATION, "1h30min"),
+        (0.5, Kind.DURATION, "500ms"),
+        (2.5, Kind.DURATION, "2.5s"),
+        (54 * 86_400.0, Kind.DURATION, "54d"),
+        (0.0, Kind.DURATION, "0s"),
+        (2.5, Kind.PRICE, "2.5/h"),
+        (0.05, Kind.SHARE, "5%"),
+        (2.5e6, Kind.MONEY, "2.5M"),
     ],
-)  # fmt: skip
+)
 def test_an_echo_is_short_and_in_the_usual_unit(value: float, kind: Kind, text: str) -> None:
     assert echo(value, kind) == text
 

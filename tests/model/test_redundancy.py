@@ -239,7 +239,7 @@ def test_where_racks_and_feeds_fail_placement_by_domain_is_what_saves_the_state(
 def test_a_placement_puts_every_node_in_one_group_and_members_apart(
     placement: Placement, site: Site
 ) -> None:
-    """Six members: in one rack; in six racks of one feed; in six racks, two on each of three feeds."""
+    """Six members in one rack; in six racks of one feed; in six racks of three feeds."""
     groups = place(Code(4, 2), site, placement)
     assert sorted(node for group in groups for node in group) == list(range(72))
     racks = [{node // 6 for node in group} for group in groups]

@@ -30,7 +30,7 @@ from outlast.planner.scenario import (
     Tier,
     Unit,
     Wave,
-)  # fmt: skip
+)
 from outlast.planner.spread import Shape, Spread, constant, exponential, lognormal, measured
 
 PRESETS = sorted(

@@ -128,17 +128,17 @@ def test_a_failure_during_recovery_starts_it_anew_with_the_larger_extent() -> No
     tiers = (tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125, PROCESS), (131, NODE), (135, PROCESS)))
     assert [(one.tier, one.extent, one.lost_s) for one in course.interruptions] == [
-        ("memory", Extent.PROCESS, 5), ("disk", Extent.NODE, 20), ("disk", Extent.NODE, 0),
-    ]  # fmt: skip
+        ("memory", Extent.PROCESS, 5),
+        ("disk", Extent.NODE, 20),
+        ("disk", Extent.NODE, 0),
+    ]
     assert [one.resumed_s for one in course.interruptions] == [None, None, 150]
     assert course.seconds[Cause.DETECTION] == 5 + 4 + 5
     assert course.seconds[Cause.REGROUP] == 1 + 0 + 7
     assert course.position_s == 250
 
 
-def test_a_lost_node_is_replaced_by_a_spare_and_without_one_the_run_waits_for_the_first_repair() -> (
-    None
-):
+def test_without_a_spare_a_lost_node_makes_the_run_wait_for_a_repair() -> None:
     """One spare, 100 s of repair.
 
     The second loss, at 130 s, waits until the first node is back at 150 s.

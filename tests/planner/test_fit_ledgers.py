@@ -345,8 +345,13 @@ def test_how_a_spread_is_made_depends_on_how_many_samples_there_are() -> None:
     samples_s = list(np.exp(luck.random(400)))
     shapes = [fit_spread(samples_s[:count]) for count in (0, 2, 3, ENOUGH - 1, ENOUGH, 400)]
     assert [None if spread is None else spread.shape for spread, _ in shapes] == [
-        None, Shape.CONSTANT, Shape.LOGNORMAL, Shape.LOGNORMAL, Shape.MEASURED, Shape.MEASURED,
-    ]  # fmt: skip
+        None,
+        Shape.CONSTANT,
+        Shape.LOGNORMAL,
+        Shape.LOGNORMAL,
+        Shape.MEASURED,
+        Shape.MEASURED,
+    ]
     widest = shapes[-1][0]
     assert widest is not None
     assert float(widest.quantile(0.9)) == pytest.approx(

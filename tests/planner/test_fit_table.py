@@ -96,9 +96,8 @@ def test_units_that_replace_others_enter_at_their_age() -> None:
         life = 1000.0 * ((-born / 1000.0) ** 2 - np.log1p(-luck.random())) ** 0.5
         fails_at = born + life
         failed = fails_at < 700.0
-        lines.append(
-            f"u{unit},{f'{fails_at:.3f},gpu' if failed else ','},0,{f'{fails_at:.3f}' if failed else 700},{born:.3f}"
-        )
+        failure, end = (f"{fails_at:.3f},gpu", f"{fails_at:.3f}") if failed else (",", "700")
+        lines.append(f"u{unit},{failure},0,{end},{born:.3f}")
     fit = fit_weibull(read(*lines).lives[FailureClass.GPU])
     assert fit.shape_low <= 2.0 <= fit.shape_high
     assert abs(fit.shape - 2.0) < 0.4

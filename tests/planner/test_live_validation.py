@@ -420,10 +420,14 @@ def test_all_that_is_wanted_is_reached_by_predictions_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("bad", "which"),
     [
-        (a_row(predicted=0.88), 1), (a_row(predicted=0.915), 1), (a_row(predicted=0.96), 2), (a_row(mttr_s=1.16), 3), (a_row(mttr_s=0.84), 3),
+        (a_row(predicted=0.88), 1),
+        (a_row(predicted=0.915), 1),
+        (a_row(predicted=0.96), 2),
+        (a_row(mttr_s=1.16), 3),
+        (a_row(mttr_s=0.84), 3),
         (a_row(wrong="it stopped"), 0),
     ],
-)  # fmt: skip
+)
 def test_each_miss_shows_in_its_line(bad: Row, which: int) -> None:
     """Two of three bad ones: less than 80 %."""
     rows = [a_row(predicted=0.7, measured=0.7), bad, bad]

@@ -65,7 +65,7 @@ def test_messages_and_decisions_agree_on_a_thousand_ranks(
 
 @pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
 def test_both_end_a_run_for_the_same_reason_at_the_same_step(way: str) -> None:
-    """A process is killed every second and a half, in steps of 8 s: nothing is committed any more."""
+    """A process is killed every second and a half, in steps of 8 s: no step is committed."""
     options = replace(SMALL, way=way, step_s=8.0)
     faults = tuple(
         PlannedFault(str(number), "kill", number % 16, at_s=100.0 + 1.5 * number)

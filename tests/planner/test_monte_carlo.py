@@ -288,9 +288,7 @@ def test_an_estimate_does_not_depend_on_how_replicas_are_batched(
     )
 
 
-def test_what_the_counts_leave_open_widens_the_interval_of_one_run_but_not_the_error_of_the_mean_of_known_rates() -> (
-    None
-):
+def test_unknown_rates_widen_the_interval_of_a_run() -> None:
     rate = FailureRate(FailureClass.GPU, Unit.RUN, Extent.PROCESS, 500.0, count=8)
     guessed = world(
         duration_s=50_000.0, failures=(rate,), tiers=(tier("disk", 300.0, stall_s=10.0),)

@@ -391,7 +391,7 @@ def test_the_search_finds_the_interval_that_is_exact_for_dalys_cost() -> None:
 
 
 def test_spares_are_weighed_against_the_gpus_that_they_are() -> None:
-    """Too few make the run wait, too many stand idle; a budget keeps below its share, to the node."""
+    """Too few make the run wait, too many stand idle; a budget is kept to the node."""
     cluster = with_nodes(repair__time="1d", job__duration="10d")
     found = optimise(cluster, [Parameter.SPARES], seed=13, replicas=256)
     tight = optimise(cluster, [Parameter.SPARES], seed=13, replicas=256, budget=Budget(share=0.04))

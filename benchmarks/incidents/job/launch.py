@@ -7,14 +7,8 @@ Orders come on standard input, answers go to standard output, a JSON object a li
                                                 arguments    -> {"began": pid}
     {"end": true}                               kills every process of the job and waits for them
                                                 -> {"gone": count}
-                                                the launcher's end, told when it comes                      ->
-                                                                                                            {"ended":
-                                                                                                            exit
-                                                                                                            code,
-                                                                                                            negative
-                                                                                                            for
-                                                                                                            a
-                                                                                                            signal}
+    (no order)                                  the launcher has ended
+                                                -> {"ended": exit code, negative for a signal}
 
 One job at a time. The end of standard input ends everything. torchrun starts its workers through
 `subprocess.Popen`; here they are forked by a process that stands ready beside the launcher, so that
@@ -222,7 +216,7 @@ class Forked:
 
 
 def run_torchrun(argv: list[str], line: socket.socket) -> None:
-    """Does not return. As the `torchrun` script does it: a failure is a traceback and exit code 1."""
+    """Run torchrun's main and end the process, with a traceback and exit code 1 for a failure."""
     Forked.line = line
     subprocess_handler.Popen = Forked
     sys.argv = ["torchrun", *argv]

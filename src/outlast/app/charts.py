@@ -83,10 +83,8 @@ def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
     for row, x, y in zip(rows, first.x, first.y, strict=True):
         share = (y - bottom) / (top - bottom) if top > bottom else 1.0
         words = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        yield (
-            f"{words} "
-            f" {bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ''}{'  ' + named[x] if x in named else ''}"
-        )
+        drawn = bar(share, BAR_COLUMNS, blocks=blocks) if share > 0 else ""
+        yield f"{words}  {drawn}{'  ' + named[x] if x in named else ''}"
     if bottom:
         yield f"bars begin at {chart.say_y(bottom)}"
 

@@ -57,7 +57,7 @@ def graph(
 
 
 def _grow(forest: Sequence[_Node], waiting: dict[int, dict[str, set[int]]]) -> set[int]:
-    """Breadth first, so that nobody stands farther down than need be; all ranks that have a place."""
+    """Walk breadth first, so that no rank is placed lower than it must be."""
     placed = {rank for node in forest for rank in node.ranks}
     queue = deque(forest)
     while queue:

@@ -14,15 +14,21 @@ from outlast.app.json_text import json_text
 from outlast.diagnose.self_output import GENERATOR
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
+  margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
 h1 { font-size: 1.3rem; margin: 0 0 .3rem } h2 { font-size: 1rem; margin: 1.6rem 0 .4rem }
-.class { display: inline-block; padding: .05rem .5rem; border-radius: .3rem; background: #e8edf3; font-family: ui-monospace, monospace }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0 }
+.class { display: inline-block; padding: .05rem .5rem; border-radius: .3rem;
+  background: #e8edf3; font-family: ui-monospace, monospace }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0 }
 th { font-weight: 600; white-space: nowrap; width: 1% }
-code, pre, .text { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap }
-.root { color: #b3261e; font-weight: 600 } .messenger { color: #8a6100 } .effect, .advice, footer { color: #5f6b7a }
+code, pre, .text { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere;
+  white-space: pre-wrap }
+.root { color: #b3261e; font-weight: 600 } .messenger { color: #8a6100 }
+.effect, .advice, footer { color: #5f6b7a }
 @media (prefers-color-scheme: dark) {
-  body { background: #14171a; color: #e3e7eb } .class { background: #2a3138 } .root { color: #ff8a80 } .messenger { color: #e0b050 }
+  body { background: #14171a; color: #e3e7eb } .class { background: #2a3138 }
+  .root { color: #ff8a80 } .messenger { color: #e0b050 }
 }
 """
 

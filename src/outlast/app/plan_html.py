@@ -17,12 +17,20 @@ from outlast.app.plan_charts import charts
 from outlast.diagnose.self_output import PLAN_GENERATOR
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem;
+  margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
 h1 { font-size: 1.3rem; margin: 0 0 .3rem } h2 { font-size: 1rem; margin: 1.6rem 0 .4rem }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; overflow-wrap: anywhere }
-thead th { font-weight: 600; border-bottom: 1px solid #c8d0d8 } .default, .preset { color: #8a6100 } .plan { color: #1f5fa8 }
-code, pre { font: 13px/1.45 ui-monospace, monospace } pre { overflow-x: auto } svg { max-width: 100%; height: auto; background: #fff } footer { color: #5f6b7a }
-@media (prefers-color-scheme: dark) { body { background: #14171a; color: #e3e7eb } .default, .preset { color: #e0b050 } .plan { color: #8ab8f0 } }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0;
+  overflow-wrap: anywhere }
+thead th { font-weight: 600; border-bottom: 1px solid #c8d0d8 }
+.default, .preset { color: #8a6100 } .plan { color: #1f5fa8 }
+code, pre { font: 13px/1.45 ui-monospace, monospace } pre { overflow-x: auto }
+svg { max-width: 100%; height: auto; background: #fff } footer { color: #5f6b7a }
+@media (prefers-color-scheme: dark) {
+  body { background: #14171a; color: #e3e7eb }
+  .default, .preset { color: #e0b050 } .plan { color: #8ab8f0 }
+}
 """
 
 

@@ -37,7 +37,11 @@ SHORT: Mapping[str, str] = {
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
-    """Raises UsageError: several bases, an input that does not exist, a value that cannot be read."""
+    """Return the cluster that the flags describe.
+
+    Raises UsageError for several bases, an input that does not exist, or a value that cannot be
+    read.
+    """
     given = [name for name in ("preset", "cluster", "ledger") if getattr(args, name) is not None]
     if len(given) > 1:
         raise UsageError(
@@ -69,7 +73,10 @@ def _base(args: argparse.Namespace) -> Cluster:
 
 
 def _of_ledger(run: str) -> Cluster:
-    """As `outlast calibrate RUN --out` would write it. UsageError where no step was ever committed."""
+    """Return the cluster that `outlast calibrate RUN --out` would write.
+
+    Raises UsageError where no step was ever committed.
+    """
     from outlast.planner.fit.calibration import calibrate
     from outlast.planner.fit.cluster import cluster_of
     from outlast.planner.fit.ledgers import booked, observe

@@ -101,7 +101,10 @@ class RunOptions:
 
 
 def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str:
-    """The options, or the text of --help. Raises UsageError. Blocks while the zygote imports torch."""
+    """Return the options, or the text of --help. Blocks while the zygote imports torch.
+
+    Raises UsageError.
+    """
     return understand(
         zygote.parse(argv), prefix=os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
     )

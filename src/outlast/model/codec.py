@@ -142,7 +142,8 @@ class Codec:
         inner = tuple(
             (place, read[place][1]) for place, value in enumerate(values) if value is list
         )
-        text = f'["{kind.__name__}",{",".join("%r" if hint is int else "%s" for hint in hints.values())}]'
+        places = ",".join("%r" if hint is int else "%s" for hint in hints.values())
+        text = f'["{kind.__name__}",{places}]'
         write = tuple(
             (place, self._writer(hint))
             for place, hint in enumerate(hints.values())

@@ -202,10 +202,11 @@ class PlannedFault:
             else {}
         )
         out: dict[str, Any] = {
-            "id": self.id, "kind": self.kind,
+            "id": self.id,
+            "kind": self.kind,
             "target": self.target,
             "when": when or {"on_mark": self.mark, "nth": self.nth},
-        }  # fmt: skip
+        }
         if self.after_s:
             out["after_s"] = self.after_s
         if self.kind in PASSING:

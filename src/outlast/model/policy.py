@@ -124,7 +124,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Opens with the `actions`-th disruptive action within `within_s`, and stays open for `open_s`."""
+    """While the breaker is open, no disruptive action is taken.
+
+    It opens with the `actions`-th disruptive action within `within_s`, and closes after `open_s`.
+    """
 
     actions: int = 3
     within_s: float = 3_600.0

@@ -36,7 +36,10 @@ class Recorded:
 
 
 def read_recorded(text: str, *, source: str) -> list[Recorded]:
-    """One JSON object, or one on each line. Raises UsageError, which names `source` and the line."""
+    """Read one JSON object, or one on each line.
+
+    Raises UsageError, which names `source` and the line.
+    """
     try:
         return [recorded(json.loads(text), source=source)]
     except (ValueError, RecursionError):

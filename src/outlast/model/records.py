@@ -59,7 +59,7 @@ class Session:
 
     @property
     def over_s(self) -> float:
-        """Its end as near as known: a launcher that was killed ended after its last sign of life."""
+        """When it ended, as near as known: a killed launcher ended after its last sign of life."""
         return max(self.started_s, self.seen_s if self.ended_s is None else self.ended_s)
 
 
@@ -202,7 +202,10 @@ class StepsBucket:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Anything else worth keeping. `kind` "warning" with data {"text": ...} is shown in the report."""
+    """Anything else worth keeping.
+
+    The report shows events of `kind` "warning", whose data is {"text": ...}.
+    """
 
     at_s: float
     wall_s: float

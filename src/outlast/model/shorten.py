@@ -54,7 +54,7 @@ def _fitted(part: Any, most_bytes: int) -> Any:
 
 
 def _cap(sizes: list[int], room: int) -> int:
-    """Return the largest number to which all `sizes` may be cut so that they fill `room` at most."""
+    """Return the largest length to which all `sizes` may be cut so that they fit into `room`."""
     longest_last, cap = sorted(sizes), 0
     for number, size in enumerate(longest_last):
         share = room // (len(sizes) - number)

@@ -126,7 +126,7 @@ class Histories:
             yield _columns(generators, ROWS, self.first, self.replicas)
 
     def pieces(self, replicas: int) -> Iterator[Histories]:
-        """So many at a time, in their order; a multiple of BLOCK, so that nothing is drawn twice."""
+        """Yield so many at a time, in their order; a multiple of BLOCK, so none is drawn twice."""
         for begin in range(0, self.replicas, replicas):
             here = slice(begin, begin + replicas)
             yield replace(

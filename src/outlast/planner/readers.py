@@ -198,7 +198,11 @@ def _say_waves(waves: tuple[Wave, ...]) -> str:
     def said(seconds: float) -> str:
         return json.dumps(quantities.echo(seconds, Kind.DURATION))
 
-    return f"[{', '.join(f'{{ begins = {said(one.begins_s)}, ends = {said(one.ends_s)}, factor = {one.factor!r} }}' for one in waves)}]"
+    tables = (
+        f"{{ begins = {said(one.begins_s)}, ends = {said(one.ends_s)}, factor = {one.factor!r} }}"
+        for one in waves
+    )
+    return f"[{', '.join(tables)}]"
 
 
 WAVES = Reader("waves", _read_waves, _say_waves)

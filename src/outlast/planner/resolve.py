@@ -36,7 +36,7 @@ from outlast.planner.scenario import (
     Stragglers,
     Tier,
     Unit,
-)  # fmt: skip
+)
 from outlast.planner.spread import Spread, constant
 
 SPARE_CONFIDENCE = 0.999

@@ -68,7 +68,10 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """ETTR where the input is at its low end and at its high end. `why`: where the ends come from."""
+    """The ETTR where one input is at its low end, and where it is at its high end.
+
+    why  where the ends come from
+    """
 
     path: str
     value: str

@@ -24,7 +24,7 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The agent sends SIGKILL to the worker's whole session. It reports the death like any other."""
+    """The agent sends SIGKILL to the worker's session. It reports the death like any other."""
 
     worker: int
     reason: Text

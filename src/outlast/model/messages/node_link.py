@@ -1,8 +1,8 @@
-"""What an agent and the coordinator exchange on the link between them, where there are several nodes.
+"""What an agent and the coordinator send over the link between them, where there are several nodes.
 
-The coordinator opens with a Challenge where the run has a token, and the agent answers with a Proof.
-Then the agent enrols and is welcomed or turned away. From then on its beats renew its lease, and all
-other messages travel numbered, in a FromNode or a ToNode, so that lost ones are sent again.
+The coordinator opens with a Challenge where the run has a token, and the agent answers with a
+Proof. Then the agent enrols and is welcomed or turned away. From then on its beats renew its lease,
+and all other messages travel numbered, in a FromNode or a ToNode, so that lost ones are sent again.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class FromNode:
 
 @dataclass(frozen=True, slots=True)
 class ToNode:
-    """Message `number` of the coordinator on its link to an agent. The fields are as in FromNode."""
+    """Message `number` of the coordinator to an agent. The fields are as in FromNode."""
 
     number: int
     heard: int

@@ -1,8 +1,11 @@
 """One run in decision mode, from event to event: see `decisions.py`.
 
-    training ──failure──> standing: detection, regroup, until there are nodes ──rung──> take, restore ──> training
-                             └──another failure begins it anew: one decision for both, unless the rung was chosen
-    training ──a drain, between two steps──> standing, as if the node were lost ──rung, free──> training
+    training ──failure──> standing ──rung──> take, restore ──> training
+    training ──drain────> standing ──rung, free──────────────> training
+
+Standing takes detection, the regroup, and the wait until there are nodes. Another failure begins it
+anew, with one decision for both, unless the rung was chosen already. A drain comes between two
+steps; the run then stands as if the node were lost.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -74,9 +74,12 @@ def log_probability(y: int, mean: float, size: float) -> float:
     if math.isinf(size):
         return y * math.log(mean) - mean - math.lgamma(y + 1)
     return (
-        math.lgamma(y + size) - math.lgamma(size) - math.lgamma(y + 1)
-        - size * math.log1p(mean / size) + y * (math.log(mean) - math.log(mean + size))
-    )  # fmt: skip
+        math.lgamma(y + size)
+        - math.lgamma(size)
+        - math.lgamma(y + 1)
+        - size * math.log1p(mean / size)
+        + y * (math.log(mean) - math.log(mean + size))
+    )
 
 
 @dataclass(frozen=True, slots=True)
