@@ -145,7 +145,8 @@ class Agent:
         frames, now_s = [], time.monotonic()
         for message in messages:
             self.number += 1
-            frames.append(encode(FromNode(self.number, self.heard, now_s, message)))  # type: ignore[arg-type]
+            frame = FromNode(self.number, self.heard, now_s, message)  # type: ignore[arg-type]
+            frames.append(encode(frame))
         self.send(b"".join(frames))
 
     def beat(self) -> None:

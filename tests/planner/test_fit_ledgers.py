@@ -101,7 +101,8 @@ def session(
         "interruptions": interruptions,
         "steps": steps,
     }
-    return SessionRecords(dataclasses.replace(one, **more), began_s, **given)  # type: ignore[arg-type]
+    session = dataclasses.replace(one, **more)
+    return SessionRecords(session, began_s, **given)  # type: ignore[arg-type]
 
 
 def ledger(*sessions: SessionRecords, ranks: int = 4) -> Records:

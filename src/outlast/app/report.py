@@ -77,7 +77,7 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
         "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
         "interruptions": records.interruptions(),
         "verdicts": [
-            dict(event.data["verdict"], interruption=event.data["interruption"])  # type: ignore[call-overload]
+            _verdict(event.data)
             for part in records.sessions
             for event in part.events
             if event.kind == "verdict"
@@ -334,6 +334,11 @@ def _why(one: Facts) -> str:
         )
         or "unknown"
     )
+
+
+def _verdict(data: typing.Any) -> dict[str, typing.Any]:
+    """Return what an event of kind "verdict" says, and which interruption it is about."""
+    return {**data["verdict"], "interruption": data["interruption"]}
 
 
 def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:

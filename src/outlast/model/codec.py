@@ -112,7 +112,8 @@ class Codec:
 
     def _fields(self, value: object) -> tuple[_Form, list[object]]:
         try:
-            form: _Form = self._forms[value[0]]  # type: ignore[index]  # whatever has no such thing is no message
+            # a value that cannot be indexed is no message either
+            form: _Form = self._forms[value[0]]  # type: ignore[index]
         except (TypeError, LookupError):
             raise CorruptError(f"not a message: {cut_at_word(str(value), 80)}") from None
         assert isinstance(value, list)  # nothing else in JSON begins with a name

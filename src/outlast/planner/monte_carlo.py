@@ -138,13 +138,20 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
     interruptions_low, interruptions_high = (
         np.quantile(all_of(lambda part: part.interruptions), INTERVAL) * longer
     ).tolist()
-    seconds = {cause: mean(lambda part, cause=cause: part.seconds[cause]) for cause in Cause}  # type: ignore[misc]
+
+    def seconds_of(cause: Cause) -> float:
+        return mean(lambda part: part.seconds[cause])
+
+    def lost_to(index: int) -> float:
+        return mean(lambda part: part.lost_s[:, index])
+
+    seconds = {cause: seconds_of(cause) for cause in Cause}
     productive_s = float(ettr.mean()) * job.duration_s
     seconds[Cause.REPEATED] += max(0.0, seconds[Cause.PRODUCTIVE] - productive_s)
     seconds[Cause.PRODUCTIVE] = productive_s
     lost_s = dict.fromkeys((rate.failure_class for rate in scenario.failures), 0.0)
     for index, rate in enumerate(scenario.failures):
-        lost_s[rate.failure_class] += mean(lambda part, index=index: part.lost_s[:, index])  # type: ignore[misc]
+        lost_s[rate.failure_class] += lost_to(index)
     interruptions = mean(lambda part: part.interruptions)
     throughput = float(ettr.mean()) * _speed(scenario)
     gpu_hours = (

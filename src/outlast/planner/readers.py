@@ -191,7 +191,8 @@ def _wave(given: Mapping[str, object], name: str) -> Wave:
     ends_s = quantities.parse(given["ends"], Kind.DURATION, name=f"{name}: ends", endless=True)
     if ends_s <= begins_s:
         raise UsageError(f"{name} ends before it begins")
-    return Wave(begins_s, ends_s, float(number(least=0.0).read(given["factor"], f"{name}: factor")))  # type: ignore[arg-type]
+    factor = number(least=0.0).read(given["factor"], f"{name}: factor")
+    return Wave(begins_s, ends_s, float(factor))  # type: ignore[arg-type]
 
 
 def _say_waves(waves: tuple[Wave, ...]) -> str:
