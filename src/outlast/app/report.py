@@ -77,7 +77,7 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
         "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
         "interruptions": records.interruptions(),
         "verdicts": [
-            _verdict(event.data)
+            _recorded_verdict(event.data)
             for part in records.sessions
             for event in part.events
             if event.kind == "verdict"
@@ -336,7 +336,7 @@ def _why(one: Facts) -> str:
     )
 
 
-def _verdict(data: typing.Any) -> dict[str, typing.Any]:
+def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
     """Return what an event of kind "verdict" says, and which interruption it is about."""
     return {**data["verdict"], "interruption": data["interruption"]}
 
