@@ -82,14 +82,12 @@ def test_what_all_workers_of_a_node_say_is_one_message() -> None:
 
 def test_nobody_waits_for_a_silent_worker_longer_than_a_moment() -> None:
     outpost = an_outpost()
-    assert SetTimer("chorus", 5.0 + limits.CHORUS_WAIT_S) in outpost.on_worker(
-        underway(7), now_s=5.0
-    )
+    assert SetTimer("batch", 5.0 + limits.BATCH_WAIT_S) in outpost.on_worker(underway(7), now_s=5.0)
     assert not [
         one for one in outpost.on_worker(underway(8), now_s=5.001) if isinstance(one, SetTimer)
     ], "the first to speak has set the timer"
-    assert lines(outpost.on_timer(now_s=5.002, name="chorus")) == [FromWorkers((7, 8), underway(0))]
-    assert lines(outpost.on_timer(now_s=5.003, name="chorus")) == []
+    assert lines(outpost.on_timer(now_s=5.002, name="batch")) == [FromWorkers((7, 8), underway(0))]
+    assert lines(outpost.on_timer(now_s=5.003, name="batch")) == []
 
 
 def test_nobody_waits_for_the_dead() -> None:
@@ -184,7 +182,7 @@ def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connect
 
     for act in [*course, "back", "time"]:
         if act == "time":
-            take(outpost.on_timer(now_s=1.0, name="chorus"))
+            take(outpost.on_timer(now_s=1.0, name="batch"))
         elif act == "lost":
             outpost.on_disconnected()
         elif act == "back":
@@ -213,7 +211,7 @@ def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_
     assert [house.said for house in line.message.housed if house.worker == 7] == [(underway(7),)]  # type: ignore[union-attr]
     later = underway(7, place=2)
     outpost.on_worker(later, now_s=1.0)
-    outpost.on_timer(now_s=1.002, name="chorus")
+    outpost.on_timer(now_s=1.002, name="batch")
     welcomed = outpost.on_line(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
     assert [
         one.message
@@ -237,8 +235,8 @@ def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_sai
     assert said == [
         line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))
     ]
-    assert lines(together.on_timer(now_s=1.002, name="chorus")) == lines(
-        apart.on_timer(now_s=1.002, name="chorus")
+    assert lines(together.on_timer(now_s=1.002, name="batch")) == lines(
+        apart.on_timer(now_s=1.002, name="batch")
     )
 
 

@@ -180,7 +180,7 @@ def test_once_the_culprit_is_known_only_its_companions_are_waited_for() -> None:
     run = Run()
     first, second = run.workers
     assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [
-        SetTimer("gather", run.now_s + limits.VICTIM_WAIT_S)
+        SetTimer("gather", run.now_s + limits.COLLATERAL_WAIT_S)
     ]
     killed = WorkerExited(
         second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""

@@ -39,6 +39,7 @@ SESSION, SESSIONS, LEASE, LINK = (
     f"engine/cluster/{name}.py"
     for name in ("agent_session", "coordinator_sessions", "lease", "reliable_link")
 )
+HOUSED = "engine/cluster/housed_workers.py"
 AGENT, WORKER = "engine/agent/agent.py", "engine/protocol/worker.py"
 HANG_WATCH, WORKER_WATCH = "engine/agent/hang_watch.py", "engine/agent/worker_watch.py"
 RESTORE, HANG, RECOVERY, BUDGET, DURABLE = (
@@ -76,6 +77,7 @@ FLIPPED = (
     EXITS,
     REPORTS,
     SESSION,
+    HOUSED,
     SESSIONS,
     LEASE,
     LINK,

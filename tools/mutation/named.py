@@ -454,7 +454,7 @@ NAMED = (
         "if False]",
     ),
     Mutant(
-        "what_is_said_before_the_welcome_is_lost", SESSION, "for said in since:", "for said in []:"
+        "what_is_said_before_the_welcome_is_lost", LINK, "for said in since:", "for said in []:"
     ),
     Mutant(
         "answers_are_taken_to_be_of_one_moment",
@@ -543,7 +543,7 @@ NAMED = (
     Mutant(
         "a_lease_is_lent_for_ever",
         SESSION,
-        "return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s",
+        "return -math.inf if self.fenced or until_s is None else until_s",
         "return math.inf",
     ),
 )

@@ -87,7 +87,7 @@ class Budgets:
         return self.at_step
 
     def take_repeat(self) -> bool:
-        """One more repeat of the same step in place; False when that has been tried often enough."""
+        """Take one more repeat in place. Return False if that has been tried often enough."""
         if self.repeats >= limits.REPEATS_PER_STEP_COUNT:
             return False
         self.repeats += 1

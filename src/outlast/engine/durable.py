@@ -1,11 +1,11 @@
-"""Checkpoints: when all of one lies there, which is offered for restore, which are removed.
+"""Checkpoints: when one is complete, which is offered for restore, and which are removed.
 
     shard ─┐
-    shard ─┼─all ranks, of one past──> manifest ──written──> a checkpoint ──every byte as written──> a good one
+    shard ─┼─all ranks, of one past──> manifest ──written──> a checkpoint ──all bytes read──> good
     shard ─┘      └─ one fails: this save is over, and nothing else
 
-A checkpoint exists once its manifest does. Nobody is told to restore from one before somebody has
-read all of it. This module is pure: what lies on a disk is handed in, and so is the reading of it.
+A checkpoint exists once its manifest does. No rank restores from a checkpoint before all of its
+bytes were read and found to be as written. This module is pure: what lies on the disk is handed in.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Saves:
     _backs: list[tuple[int, int]] = field(default_factory=list)
 
     def went_back(self, *, generation: int, step: int) -> None:
-        """`generation` goes on from `step`: what was saved of later ones is of a past that is over."""
+        """`generation` goes on from `step`: saves of later steps are of a past that is over."""
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
         for later in [later for later in self._shards if later > step]:
             # A save is of a past that was rolled back.

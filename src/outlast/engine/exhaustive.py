@@ -1,4 +1,4 @@
-"""A dispatch that has to know every case: what the type checker proves, and a bug if it was wrong."""
+"""A dispatch that has to know every case. The type checker proves that it does."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 # --- regroup --------------------------------------------------------------------------------------
 COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
 # a collective failed, nobody is known dead: wait this long for the culprit's notice
-VICTIM_WAIT_S = 0.05
+COLLATERAL_WAIT_S = 0.05
 # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
 LEAVE_DEADLINE_S = 0.5
 # longer by so much for each rank: the coordinator tells all and hears all, one after the other
@@ -53,7 +53,7 @@ PING_DEADLINE_S = 0.2
 # of the time that a rank stands still, so much may be excused because its threads were ready and
 # had no processor
 STARVED_MAX_S = 60.0
-HEARING_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
+INQUIRY_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
 SNAPSHOT_FLOOR_S = 5.0
 # while all others wait for a rank that may still stand where it stands, they are asked again this
 # often
@@ -66,7 +66,7 @@ LEASE_BEATS = 6  # ... and has it for so many of these times
 CLOCK_DRIFT_MAX = 0.01
 LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by then
 # words that the other workers of a node are about to say too wait this long for them
-CHORUS_WAIT_S = 0.002
+BATCH_WAIT_S = 0.002
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
@@ -240,11 +240,11 @@ assert (
     TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 )
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
-assert PING_DEADLINE_S < HEARING_DEADLINE_S
+assert PING_DEADLINE_S < INQUIRY_DEADLINE_S
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
-assert CHORUS_WAIT_S < COMPANION_WAIT_S, (
-    "a regroup waits for its companions longer than for a chorus"
+assert BATCH_WAIT_S < COMPANION_WAIT_S, (
+    "a regroup waits for its companions longer than a message waits for its batch"
 )
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT

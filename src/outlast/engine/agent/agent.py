@@ -1,9 +1,9 @@
 """The agent: it carries messages between coordinator and workers, and watches the workers.
 
-The kernel says when a worker has died, and that word passes straight through. The agent itself finds
-hangs: a member past its deadline raises the question, all members are pinged, and the answers name
-the culprit (hang_watch.py). If a tick comes late, the agent had no processor. It leaves that time
-out for every worker, so an agent that was starved sees no hangs.
+The kernel says when a worker has died, and that word passes straight through. Hangs are found by
+the agent itself: a member past its deadline raises the question, all members are pinged, and the
+answers name the culprit (hang_watch.py). If a tick comes late, the agent had no processor. It
+leaves that time out for every worker, so an agent that was starved sees no hangs.
 
 Sans-IO: `on_tick` gets what was read from the beacons, and the driver carries out the outputs.
 """
@@ -93,7 +93,7 @@ class Agent:
         self._ticked_s = now_s
         self._store_number = 0  # of the newest order for a store
 
-    # --- messages ----------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def on_command(self, message: ForAgent, *, now_s: float) -> list[Output]:
         """Carry out an order of the coordinator."""
@@ -145,7 +145,7 @@ class Agent:
                 pass  # nothing that the agent has to remember
         return [ToCoordinator(message)]
 
-    # --- ticks -------------------------------------------------------------------------------------
+    # --- ticks ------------------------------------------------------------------------------------
 
     def on_tick(
         self,
@@ -183,7 +183,7 @@ class Agent:
         """The driver has left out the ticks up to `until_s`: they were not late."""
         self._ticked_s = until_s
 
-    # --- what drivers look at ----------------------------------------------------------------------
+    # --- what drivers look at ---------------------------------------------------------------------
 
     @property
     def deadlines(self) -> Deadlines:

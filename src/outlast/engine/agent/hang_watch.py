@@ -63,7 +63,7 @@ class HangWatch:
         self._question: Question | None = None
         self._nonce = 0
 
-    # --- what drivers look at ----------------------------------------------------------------------
+    # --- what drivers look at ---------------------------------------------------------------------
 
     @property
     def asks(self) -> bool:
@@ -102,7 +102,7 @@ class HangWatch:
                 due_s.append(max(max(heard_s) + self._silence_s, self.patient_until_s))
         return min(due_s, default=math.inf)
 
-    # --- at each tick ------------------------------------------------------------------------------
+    # --- at each tick -----------------------------------------------------------------------------
 
     def look(self, *, now_s: float) -> list[Output]:
         """Ask, if some member is late; judge, if there is an answer."""
@@ -151,7 +151,7 @@ class HangWatch:
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
         return self.watch.standing(watched, pong, now_s=now_s)
 
-    # --- asking ------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def _ask(self, members: list[Standing], now_s: float) -> list[Output]:
         overdue = self.watch.overdue(members) if now_s >= self.patient_until_s else {}
@@ -181,7 +181,7 @@ class HangWatch:
             self._question.answers[pong.worker] = pong
 
     def drop_question(self) -> None:
-        """Forget the question: a member has ended or got a new plan, so its answers mean nothing."""
+        """Forget the question: a member has ended or has a new plan, so no answer counts."""
         self._question = None
 
     def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
@@ -199,7 +199,7 @@ class HangWatch:
             return []
         if not self._alone:  # the coordinator judges over all nodes
             self._question = None
-            self.patient_until_s = now_s + 2 * limits.HEARING_DEADLINE_S
+            self.patient_until_s = now_s + 2 * limits.INQUIRY_DEADLINE_S
             return [self._report_standings(members, asked_by, now_s)]
         verdict = find_culprits(members=members, overdue=still_overdue)
         if verdict.behind and not self._question.again:  # it may move at this very moment
@@ -237,10 +237,10 @@ class HangWatch:
                 due_s.append(watched.still.since_s + deadline)
         return min(due_s)
 
-    # --- where there are several nodes -------------------------------------------------------------
+    # --- where there are several nodes ------------------------------------------------------------
 
     def on_inquiry(self, nonce: int, *, now_s: float) -> list[Output]:
-        """The coordinator asks how the members stand: another node's ranks may wait for one here."""
+        """The coordinator asks how the members stand: ranks elsewhere may wait for one here."""
         if self._question is not None:  # its answers serve both
             self._question.asked_by = nonce
             return []
@@ -290,7 +290,7 @@ class HangWatch:
             return None
         return now_s - max(heard_s)
 
-    # --- reporting ---------------------------------------------------------------------------------
+    # --- reporting --------------------------------------------------------------------------------
 
     def _report(self, verdict: HangVerdict, now_s: float) -> list[Output]:
         """Tell the coordinator of each culprit, once."""

@@ -1,7 +1,7 @@
 """What an agent remembers of its workers: where they stand, since when, and for how long they may.
 
-The driver reads each worker's beacon at each tick. A beacon counts its moves in `beats`, so a worker
-stands still while that number stays the same.
+The driver reads each worker's beacon at each tick. A beacon counts its moves in `beats`, so a
+worker stands still while that number stays the same.
 
 Units: seconds, on the agent's monotonic clock. This module is pure.
 """
@@ -146,7 +146,7 @@ class WorkerWatch:
         for one in self.workers.values():
             one.reported = False
 
-    # --- a tick ------------------------------------------------------------------------------------
+    # --- a tick -----------------------------------------------------------------------------------
 
     def was_late(self, late_s: float, readings: Mapping[int, Reading]) -> None:
         """The tick came late: the agent had no processor, so no worker is blamed for that time."""
@@ -214,7 +214,7 @@ class WorkerWatch:
         step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in STEP_PHASES)
         return Progress(newest, oldest, step_s, now_s)
 
-    # --- deadlines ---------------------------------------------------------------------------------
+    # --- deadlines --------------------------------------------------------------------------------
 
     def due_s(self, watched: Watched) -> float:
         """Return when the deadline of a worker is over; infinity: it has none."""

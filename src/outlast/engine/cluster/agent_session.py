@@ -1,26 +1,31 @@
-"""An agent's end of its line: it enrols, asks for its lease, and kills what it houses when the
-lease is out.
+"""An agent's end of its connection to the coordinator.
 
-    OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──all it housed is dead──> OUT
-     └─────TurnedAway──────┘└──────connection lost: the lease goes on──────┘
+The agent enrols, asks for its lease again and again, and kills its workers when the lease is out.
 
-A lost connection is a delay: what was not acknowledged is said again. A coordinator of a higher
-epoch is told what the agent houses (`Housed`), and obeyed from then on; one of a lower epoch is
-hung up on. Times are of the agent's own clock, seconds.
+    OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──┐
+     ^                     │                                                                 │
+     ├─────TurnedAway──────┘                             all workers of the node are dead    │
+     └───────────────────────────────────────────────────────────────────────────────────────┘
 
-Sans-IO, as the `Agent` within it, which knows nothing of lines and leases.
+A lost connection is only a delay: the lease goes on, and what was not acknowledged is said again. A
+coordinator of a higher epoch is told what the node houses (`Housed`), and is obeyed from then on.
+The agent hangs up on one of a lower epoch. Times are of the agent's own clock, in seconds.
+
+Sans-IO, like the `Agent` within it, which knows nothing of connections and leases.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from enum import Enum
 
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.batching import MessageBatch
-from outlast.engine.cluster.lease import Alarm, Lease
-from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
-from outlast.engine.coordinator.member import said_before
+from outlast.engine.cluster.housed_workers import HousedWorkers
+from outlast.engine.cluster.lease import HeldLease
+from outlast.engine.cluster.reliable_link import AgentLink, rebased
+from outlast.engine.exhaustive import assert_never
 from outlast.engine.protocol.outputs import (
     HangUp,
     Kill,
@@ -33,147 +38,86 @@ from outlast.engine.protocol.outputs import (
 )
 from outlast.model import limits
 from outlast.model.messages import (
-    Beat,
-    Broke,
-    Committed,
-    Donated,
     Enrol,
-    Finished,
     ForAgent,
     FromAgent,
-    FromNode,
     FromWorker,
     FromWorkers,
     Grant,
-    Hello,
-    Housed,
     Images,
-    Inventory,
-    Joined,
-    KillWorker,
     OnLine,
-    Parked,
-    Progress,
-    Registered,
-    Regroup,
-    StartWorker,
-    StoreLost,
-    StoreUp,
     ToNode,
-    ToWorkers,
     TurnedAway,
-    Underway,
     Welcome,
-    WorkerExited,
-    WorkerFailedToStart,
-    WorkerStarted,
 )
 
-_KEPT = (
-    Hello,
-    Parked,
-    Registered,
-    Broke,
-    Inventory,
-    Donated,
-    Underway,
-    Joined,
-    Committed,
-    Finished,
-)
-_OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
+
+class SessionTimer(Enum):
+    """A deadline of an agent's session. The value is the name that drivers know it by."""
+
+    BEAT = "beat"  # the next heartbeat is due
+    LEASE = "lease"  # the lease is out, unless it was granted for longer since
+    BATCH = "batch"  # messages that waited for others like them are sent
 
 
-@dataclass(slots=True)
-class _House:
-    """What is remembered of one process, for a coordinator that has to build its picture anew."""
+class Names:
+    """By what a session is known to coordinators.
 
-    worker: int
-    rank: int
-    kind: str
-    pid: int = 0
-    plan: Regroup | None = None
-    # the newest of each kind, oldest first
-    said: dict[type, FromWorker] = field(default_factory=dict)
-    killed: bool = False
-    exited: WorkerExited | None = None
+    session       a random number; 0: it has not begun yet
+    ended         the session before, all of whose workers are dead
+    epoch         of the newest coordinator that the agent has obeyed
+    turned_away   why it was turned away last, as far as people know; "": it was let in since
+    """
 
-    @property
-    def generation(self) -> int:
-        """Of its newest plan; 0: none was delivered."""
-        return 0 if self.plan is None else self.plan.generation
+    def __init__(self) -> None:
+        self.session = 0
+        self.ended = 0
+        self.epoch = 0
+        self.turned_away = ""
 
-    def hear(self, message: FromWorker) -> None:
-        if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
-            return  # What is said of an older plan is not kept.
-        if (
-            isinstance(message, Registered)
-            and isinstance(known := self.said.get(Registered), Registered)
-            and said_before(message, known)
-        ):
-            return  # How it can be healed comes again, and is not kept.
-        if isinstance(message, _KEPT):
-            self.said.pop(type(message), None)
-            self.said[type(message)] = message
+    def begin(self, session: int) -> None:
+        """Begin a new session."""
+        self.ended, self.session = self.session, session
 
-    def told(self, plan: Regroup, rank: int) -> None:
-        self.plan, self.rank = plan, rank
-        self.said = {
-            kind: one
-            for kind, one in self.said.items()
-            if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation
-        }
-
-    def standing(self) -> Housed:
-        plan = None if self.plan is None else self.plan.held_by(self.rank)
-        # what several say at once is kept as it was said
-        said = tuple(replace(one, worker=self.worker) for one in self.said.values())
-        return Housed(
-            self.worker,
-            self.rank,
-            self.kind,
-            self.pid,
-            plan,
-            said,  # type: ignore[arg-type]  # only those of _KEPT
-            self.killed,
-            self.exited,
-        )
+    def let_in(self, epoch: int) -> None:
+        """The coordinator of `epoch` has welcomed the agent."""
+        self.epoch, self.turned_away = epoch, ""
 
 
 class AgentSession:
-    """One for each of several nodes.
+    """Stand between the driver and the agent of a node, where there are several nodes.
 
-    `agent` is driven through this. Timers: "beat", "lease", "chorus".
+    The driver calls it with whatever happens on the connection and on the node, and carries out the
+    outputs in their order:
+
+        session = AgentSession(agent, node="b", capacity=8, beat_s=0.5)
+        carry_out(session.on_connected(images=(), transfer=(), session=random, now_s=...))
+        carry_out(session.on_line(Welcome(...), now_s=...))       # from the coordinator
+        carry_out(session.on_worker(Hello(...), now_s=...))       # from a worker's socket
+        carry_out(session.on_event(WorkerStarted(...), now_s=...))
+        carry_out(session.pass_on(agent.on_tick(...), now_s=...))
+        carry_out(session.on_timer(now_s=..., name="beat"))       # of a SetTimer, when due
+
+    Its life is the picture above. Its parts: `housed` remembers the workers, `lease` asks for the
+    lease and watches its end, `_link` numbers what is said and says it again, `_batch` lets workers
+    that say the same share a message.
+
+    What it does not promise. It cannot make a lease last: an agent that hears no grant in time
+    kills its workers, though they may train well. It trusts the driver to connect again.
     """
 
     def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
         self.agent = agent
         self.node = node
-        self.lease = Lease()
-        self.epoch = 0
-        self._capacity = capacity
-        self._beat_s = beat_s
-        self._session = 0  # it has not begun yet
-        self._ended = 0  # the session before
-        self._turned_away = ""  # why, as far as people know
-        self._connected = False
-        self._in = False  # welcomed over this connection
+        self.housed = HousedWorkers()
+        self.lease = HeldLease(beat_s=beat_s)
         self.fenced = False
-        self._enrolled_s = 0.0
-        self._enrolled_with = 0  # the newest number that was said when it did
-        self._alarm = Alarm("lease")
-        self._beats = 0
-        self._step = 0
-        self._script = ""
-        self._store: StoreUp | None = None
-        self._committed: dict[int, int] = {}  # rank -> by holders that have ended here
-        self._houses: dict[int, _House] = {}
-        self._chorus = MessageBatch()
-        self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
-        self._inbox = Inbox()
-        self._offset = Offset()
+        self._capacity = capacity
+        self._names = Names()
+        self._link = AgentLink()
+        self._batch = MessageBatch()
 
-    # --- the line ---------------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     def on_connected(
         self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
@@ -183,129 +127,127 @@ class AgentSession:
         `images` and `transfer` say what lies sealed in the vault. `session` is a random number that
         was never given before: the agent is known by it if it begins with this connection.
         """
-        self._connected, self._in = True, False
+        self._link.opens()
         return [*self._look_at_lease(now_s), *self._enrol(images, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
-        self._connected = self._in = False
+        """The connection is lost. The lease goes on."""
+        self._link.closes()
         return []
 
     def _enrol(
         self, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
     ) -> list[Output]:
-        if not self._connected or self._in or (self.fenced and self._living()):
+        names, housed = self._names, self.housed
+        # After a fence, the agent enrols as a new one, and only once all its workers are dead.
+        if not self._link.may_enrol or (self.fenced and housed.living()):
             return []
-        if self.fenced or not self._session:
+        if self.fenced or not names.session:
             self._begin(session)
-        out = self._sing(now_s)
-        self._enrolled_s, self._enrolled_with = now_s, self._outbox.number
-        housed = tuple(house.standing() for house in self._houses.values())
-        heard = self._inbox.heard
-        sealed = {one.rank: one.steps for one in images}
-        told = tuple(
-            Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0))
-            for rank in sorted({*sealed, *self._committed})
-        )
+        out = self._send_batch(now_s)
+        self.lease.enrols(now_s=now_s)
+        heard = self._link.enrols()
         enrol = Enrol(
-            self.node, self._session, self._capacity, self.epoch, heard, self._step, self._store,
-            housed, told, transfer, self._script, now_s, self._ended,
+            self.node, names.session, self._capacity, names.epoch, heard, housed.step, housed.store,
+            housed.report(), housed.report_images(images), transfer, housed.script, now_s,
+            names.ended,
         )  # fmt: skip
         return [*out, Line(enrol)]
 
+    def _begin(self, session: int) -> None:
+        """Begin a session: all workers of the one before are dead, if there were any."""
+        self.fenced = False
+        self._names.begin(session)
+        self.housed.begin_again()
+        self._batch = MessageBatch()
+        self._link.begin_again()
+
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
+        """Take in what the coordinator says, unless the lease is out."""
         return self._look_at_lease(now_s) or self._take(message, now_s)
 
     def _take(self, message: OnLine, now_s: float) -> list[Output]:
-        if isinstance(message, Welcome):
-            return self._on_welcome(message, now_s)
-        if isinstance(message, TurnedAway):
-            return self._on_turned_away(message)
-        if not self._in or not isinstance(message, (Grant, ToNode)):
-            # An order before the agent is let in.
-            return []
-        by_s = self._offset.hear(sent_s=message.sent_s, now_s=now_s)
-        self._outbox.acknowledged(message.heard)
-        if isinstance(message, Grant):
-            self.lease.granted(message.number)
-            return self._alarm.at(self.lease.until_s)
-        if not self._inbox.takes(message):
-            # An order that the agent has followed already.
-            return []
-        return self._obey(rebased(message.message, by_s), now_s)
+        match message:
+            case Welcome():
+                return self._on_welcome(message, now_s)
+            case TurnedAway():
+                return self._on_turned_away(message)
+            case Grant() if self._link.is_in:
+                self._link.hear(message, now_s=now_s)
+                return self.lease.granted(message.number)
+            case ToNode() if self._link.is_in:
+                by_s = self._link.hear(message, now_s=now_s)
+                # What comes twice was obeyed the first time.
+                is_new = self._link.inbox.takes(message)
+                return self._obey(rebased(message.message, by_s), now_s) if is_new else []
+            case _:
+                return []  # an order before the agent is let in
 
     @property
     def is_in(self) -> bool:
-        """It was welcomed over the connection that it has."""
-        return self._in
+        """Return True if the agent was welcomed over the connection that it has."""
+        return self._link.is_in
 
     def leave_out_beats(self, *, asked_s: float) -> None:
-        """The driver leaves out heartbeats, all of which were granted: the last was asked for then."""
-        self.lease.begins(asked_s=asked_s, lease_s=self.lease.lease_s)
+        """The driver leaves out heartbeats that were all granted; the last was asked for then."""
+        self.lease.leave_out_beats(asked_s=asked_s)
 
     def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:
         """The driver has left out what was granted before this."""
-        self._offset.hear_many(sent_s=last.sent_s, now_s=now_s)
+        self._link.offset.hear_many(sent_s=last.sent_s, now_s=now_s)
         return self.on_line(last, now_s=now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
-        if message.epoch < self.epoch:
-            # A coordinator that another one has taken the place of.
+        names, link = self._names, self._link
+        if message.epoch < names.epoch:  # another coordinator has taken the place of this one
             return [HangUp()]
         if message.afresh:
-            # Counted out while the agent was away.
             return self._fence("this node was counted out: its ranks are given away")
-        if self.fenced:
-            # Welcomed when the lease has run out since.
+        if self.fenced:  # the lease has run out since the agent enrolled
             return self._check_empty()
-        if now_s >= self._enrolled_s + message.lease_s:
-            # Welcomed when the lease is over.
+        if self.lease.is_over_before_it_begins(message.lease_s, now_s=now_s):
             return self._fence("the lease of this node was over when it came")
-        if message.epoch > self.epoch:
-            # what was said before, the enrolment told
-            since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
-            self._outbox, self._inbox, self._offset = Outbox(), Inbox(), Offset()
-            for said in since:
-                # Something was said between enrolling and the welcome.
-                self._outbox.put(said)
+        if message.epoch > names.epoch:
+            link.follow_another()
             self.agent.reports_again()
-        self.epoch, self._in, self._turned_away = message.epoch, True, ""
-        self._outbox.acknowledged(message.heard)
-        self.lease.begins(asked_s=self._enrolled_s, lease_s=message.lease_s)
-        again: list[Output] = [
-            Line(FromNode(number, self._inbox.heard, now_s, said))
-            for number, said in self._outbox.kept()
-        ]
-        if message.keep is not None:
-            again = [Wipe(message.keep), *again]
-        return [
-            *again,
-            *self._alarm.at(self.lease.until_s),
-            *self.on_timer(now_s=now_s, name="beat"),
-        ]
+        names.let_in(message.epoch)
+        again = link.let_in(message.heard, now_s=now_s)
+        self.lease.begins(message.lease_s)
+        wipe = [] if message.keep is None else [Wipe(message.keep)]
+        return [*wipe, *again, *self.lease.watch(), *self._beat(now_s)]
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
         """The driver connects again after a while. People are told once, not at each try."""
-        told, self._turned_away = self._turned_away, message.reason
+        told, self._names.turned_away = self._names.turned_away, message.reason
         return [*([] if told == message.reason else [Tell(message.reason)]), HangUp()]
 
+    # --- timers -----------------------------------------------------------------------------------
+
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
-        if name == "lease":
-            self._alarm.rang(now_s=now_s)
-            return self._look_at_lease(now_s) or self._alarm.at(self.lease.until_s)
+        """The timer `name` that was set is due."""
+        timer = SessionTimer(name)
+        match timer:
+            case SessionTimer.LEASE:
+                self.lease.rang(now_s=now_s)
+                return self._look_at_lease(now_s) or self.lease.watch()
+            case SessionTimer.BATCH:
+                return self._look_at_lease(now_s) or self._send_batch(now_s)
+            case SessionTimer.BEAT:
+                return self._beat(now_s)
+            case _:
+                return assert_never(timer)
+
+    def _beat(self, now_s: float) -> list[Output]:
+        """Ask for the lease to be prolonged."""
         out = self._look_at_lease(now_s)
-        if name == "chorus":
-            return out or self._sing(now_s)
-        assert name == "beat", name
-        if not self._in:
+        if not self._link.is_in:
             return out
-        self._beats += 1
-        self.lease.asked(self._beats, now_s=now_s)
         return [
-            Line(Beat(self._beats, self._inbox.heard, now_s)),
-            SetTimer("beat", now_s + self._beat_s),
+            Line(self.lease.ask(self._link.inbox.heard, now_s=now_s)),
+            self.lease.next_beat(now_s),
         ]
 
-    # --- the lease --------------------------------------------------------------------------------
+    # --- the lease and the fence ------------------------------------------------------------------
 
     @property
     def lent_until_s(self) -> float:
@@ -313,74 +255,56 @@ class AgentSession:
 
         The driver keeps it where they read it: they go on if the agent stands still.
         """
-        return -math.inf if self.fenced or self.lease.until_s is None else self.lease.until_s
+        until_s = self.lease.until_s
+        return -math.inf if self.fenced or until_s is None else until_s
 
     def _look_at_lease(self, now_s: float) -> list[Output]:
-        """Before anything else is handled: an agent that has stood still finds orders and news that
+        """Fence the node if its lease is out.
+
+        This comes before anything else: an agent that has stood still finds orders and news that
         are as old as its lease.
         """
         if not self.lease.is_out(now_s=now_s):
             return []
-        # A lease runs out.
         return self._fence("the lease of this node has run out")
 
-    # --- the fence --------------------------------------------------------------------------------
-
     def _fence(self, why: str) -> list[Output]:
-        """Nothing that is here may go on. Who is to come next enrols once all of it is dead."""
-        self.fenced, self._in = True, False
-        self.lease.ends()
-        return [
-            *self._alarm.at(self.lease.until_s),
-            SetTimer("beat", None),
-            *(Kill(house.worker, why) for house in self._living()),
-            *self._check_empty(),
-        ]
+        """Kill all workers, because their ranks may be given away.
 
-    def _living(self) -> list[_House]:
-        return [house for house in self._houses.values() if house.exited is None]
+        Once all are dead, the agent enrols as a new one.
+        """
+        self.fenced = True
+        self._link.is_in = False
+        killed = [Kill(one.worker, why) for one in self.housed.living()]
+        return [*self.lease.ends(), *killed, *self._check_empty()]
 
     def _check_empty(self) -> list[Output]:
-        # the driver connects again, and the agent enrols as new
-        return [HangUp()] if self.fenced and not self._living() else []
-
-    def _begin(self, session: int) -> None:
-        """All that it housed before is dead, if it ever housed anything."""
-        self.fenced = False
-        self._ended, self._session = self._session, session
-        self._step, self._store = 0, None
-        self._houses.clear()
-        self._chorus = MessageBatch()
-        self._outbox, self._inbox = Outbox(), Inbox()
+        """Hang up once a fenced node is empty: the driver connects again, and the agent enrols."""
+        return [HangUp()] if self.fenced and not self.housed.living() else []
 
     # --- what passes through ----------------------------------------------------------------------
 
     def _obey(self, order: ForAgent, now_s: float) -> list[Output]:
-        if isinstance(order, StartWorker):
-            self._houses[order.worker] = _House(order.worker, order.rank, order.kind)
-        elif isinstance(order, KillWorker) and order.worker in self._houses:
-            self._houses[order.worker].killed = True
-        elif isinstance(order, ToWorkers) and isinstance(order.message, Regroup):
-            for worker, rank in zip(order.workers, order.ranks, strict=True):
-                if worker in self._houses:
-                    self._houses[worker].told(order.message, rank)
+        self.housed.note_order(order)
         return self.pass_on(self.agent.on_command(order, now_s=now_s), now_s=now_s)
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
+        """Take in what a worker says."""
         late = self._look_at_lease(now_s)
-        self._hear(message.worker, message)
+        self.housed.hear(message.worker, message)
         return [*late, *self.pass_on(self.agent.on_worker(message, now_s=now_s), now_s=now_s)]
 
     def on_workers(
         self, workers: tuple[int, ...], message: FromWorker, *, now_s: float
     ) -> list[Output]:
-        """All of them say this at the same moment, the first of them as it stands: what comes of it
-        is what comes of each by itself, in this order.
+        """Take in what several workers say at the same moment. `message` is as the first says it.
+
+        The outcome is the same as if each of them said it by itself, in this order.
         """
         together = (
             not self.fenced
-            and self._chorus.takes_all(workers, message)
-            and not any(house.killed for house in self._living())
+            and self._batch.takes_all(workers, message)
+            and not self.housed.any_killed()
         )
         if not together or self.lease.is_out(now_s=now_s):
             return [
@@ -389,56 +313,22 @@ class AgentSession:
                 for output in self.on_worker(replace(message, worker=worker), now_s=now_s)
             ]
         for worker in workers:
-            self._hear(worker, message)
-        waiting = bool(self._chorus)
-        self._chorus.add_all(workers, message)
-        if self._chorus.is_full(self._voices()):
-            return self._sing(now_s)
-        return [] if waiting else [SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
-
-    def _hear(self, worker: int, message: FromWorker) -> None:
-        house = self._houses.get(worker)
-        if house is None:
-            return
-        house.hear(message)
-        if isinstance(message, Registered):
-            self._script = (
-                "sharded" if message.sharded or self._script == "sharded" else "replicated"
-            )
-        if isinstance(message, (Joined, Committed)):
-            self._step = max(self._step, message.step)
-            if house.exited is None:
-                self._forget_predecessors(house)
-
-    def _forget_predecessors(self, house: _House) -> None:
-        """It lives, and is in the generation: whoever has ended in its rank did so before."""
-        gone = [
-            one.worker
-            for one in self._houses.values()
-            if one.exited is not None and one.rank == house.rank
-        ]
-        for worker in gone:
-            del self._houses[worker]
+            self.housed.hear(worker, message)
+        waiting = bool(self._batch)
+        self._batch.add_all(workers, message)
+        return self._batch_grew(now_s, waiting=waiting)
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
+        """Take in what the process host says."""
         late = self._look_at_lease(now_s)
-        if isinstance(message, WorkerStarted) and message.worker in self._houses:
-            self._houses[message.worker].pid = message.pid
-        if isinstance(message, WorkerExited) and message.worker in self._houses:
-            house = self._houses[message.worker]
-            house.exited = message
-            self._committed[house.rank] = max(self._committed.get(house.rank, 0), message.committed)
-            if house.rank < 0:
-                del self._houses[message.worker]
-        if isinstance(message, WorkerFailedToStart):
-            self._houses.pop(message.worker, None)
+        self.housed.on_event(message)
         out = self.pass_on(self.agent.on_event(message, now_s=now_s), now_s=now_s)
         return [*late, *out, *self._check_empty()]
 
     def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
-        """What the agent asks for: its news go on the line.
+        """Return the agent's outputs, with its messages to the coordinator put on the connection.
 
-        Called from outside for what it asks for at a tick.
+        The driver calls this with the outputs of the agent's ticks.
         """
         out = self._look_at_lease(now_s)
         for output in outputs:
@@ -449,36 +339,28 @@ class AgentSession:
         return out
 
     def _say(self, message: FromWorker | FromAgent, now_s: float) -> list[Output]:
-        if isinstance(message, StoreUp):
-            self._store = message
-        elif isinstance(message, StoreLost):
-            self._store = None
-        elif isinstance(message, Progress):
-            self._step = max(self._step, message.newest)
+        self.housed.note_said(message)
         if self.fenced:
             return []
-        out = [] if self._chorus.takes(message) else self._sing(now_s)
-        if not self._chorus.takes(message):
-            return [*out, *self._put(message, now_s)]
-        waiting = bool(self._chorus)
-        self._chorus.add(message)
-        if self._chorus.is_full(self._voices()):
-            return [*out, *self._sing(now_s)]
-        return out if waiting else [*out, SetTimer("chorus", now_s + limits.CHORUS_WAIT_S)]
+        out = [] if self._batch.takes(message) else self._send_batch(now_s)
+        if not self._batch.takes(message):
+            return [*out, *self._link.put(message, now_s=now_s)]
+        waiting = bool(self._batch)
+        self._batch.add(message)
+        return [*out, *self._batch_grew(now_s, waiting=waiting)]
 
-    def _voices(self) -> list[int]:
-        """Whoever may say the same as others."""
-        return [house.worker for house in self._living() if house.rank >= 0 and not house.killed]
-
-    def _sing(self, now_s: float) -> list[Output]:
-        """What has waited for its like goes on the line."""
-        if not self._chorus:
+    def _batch_grew(self, now_s: float, *, waiting: bool) -> list[Output]:
+        """Send the batch once there is nobody to wait for. `waiting`: its timer is set already."""
+        if self._batch.is_full(self.housed.may_speak()):
+            return self._send_batch(now_s)
+        if waiting:
             return []
-        return [
-            SetTimer("chorus", None),
-            *(line for message in self._chorus.said() for line in self._put(message, now_s)),
-        ]
+        return [SetTimer(SessionTimer.BATCH.value, now_s + limits.BATCH_WAIT_S)]
 
-    def _put(self, message: FromWorker | FromWorkers | FromAgent, now_s: float) -> list[Output]:
-        number = self._outbox.put(message)
-        return [Line(FromNode(number, self._inbox.heard, now_s, message))] if self._in else []
+    def _send_batch(self, now_s: float) -> list[Output]:
+        """Send the messages that have waited for others like them."""
+        if not self._batch:
+            return []
+        said: list[FromWorker | FromWorkers] = self._batch.said()
+        lines = [line for message in said for line in self._link.put(message, now_s=now_s)]
+        return [SetTimer(SessionTimer.BATCH.value, None), *lines]

@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 from outlast.engine.protocol.outputs import Output, SetTimer
 from outlast.model import limits
+from outlast.model.messages import Beat
 
 
 class Lease:
@@ -46,6 +47,74 @@ class Lease:
 
     def is_out(self, *, now_s: float) -> bool:
         return self.until_s is not None and now_s >= self.until_s
+
+
+class HeldLease:
+    """The lease of one agent, with the heartbeats that ask for it and the timer that ends it.
+
+    It begins with the welcome to an enrolment, and runs from when the agent enrolled. Each
+    heartbeat asks for more, and runs from when it was asked for, once it is granted.
+    """
+
+    def __init__(self, *, beat_s: float) -> None:
+        self._lease = Lease()
+        self._alarm = Alarm("lease")
+        self._beat_s = beat_s
+        self._beats = 0
+        self._enrolled_s = 0.0
+
+    @property
+    def until_s(self) -> float | None:
+        """Return when the lease is out; None: there is no lease."""
+        return self._lease.until_s
+
+    def is_out(self, *, now_s: float) -> bool:
+        """Return True if there was a lease, and it is out."""
+        return self._lease.is_out(now_s=now_s)
+
+    def enrols(self, *, now_s: float) -> None:
+        """The agent enrols: a lease that it is welcomed with runs from now."""
+        self._enrolled_s = now_s
+
+    def is_over_before_it_begins(self, lease_s: float, *, now_s: float) -> bool:
+        """Return True if the welcome took longer than the lease that it brings."""
+        return now_s >= self._enrolled_s + lease_s
+
+    def begins(self, lease_s: float) -> None:
+        """The agent was welcomed."""
+        self._lease.begins(asked_s=self._enrolled_s, lease_s=lease_s)
+
+    def ask(self, heard: int, *, now_s: float) -> Beat:
+        """Return the next heartbeat. `heard`: the newest message that the agent has heard."""
+        self._beats += 1
+        self._lease.asked(self._beats, now_s=now_s)
+        return Beat(self._beats, heard, now_s)
+
+    def next_beat(self, now_s: float) -> SetTimer:
+        """Set the timer of the next heartbeat."""
+        return SetTimer("beat", now_s + self._beat_s)
+
+    def leave_out_beats(self, *, asked_s: float) -> None:
+        """The driver leaves out heartbeats that were all granted; the last was asked for then."""
+        self._lease.begins(asked_s=asked_s, lease_s=self._lease.lease_s)
+
+    def granted(self, number: int) -> list[Output]:
+        """The heartbeat `number` was granted."""
+        self._lease.granted(number)
+        return self.watch()
+
+    def watch(self) -> list[Output]:
+        """Set the timer for the end of the lease, if it is not set."""
+        return self._alarm.at(self._lease.until_s)
+
+    def rang(self, *, now_s: float) -> None:
+        """The timer for the end of the lease has come."""
+        self._alarm.rang(now_s=now_s)
+
+    def ends(self) -> list[Output]:
+        """End the lease: no timer of it is needed any more."""
+        self._lease.ends()
+        return [*self.watch(), SetTimer("beat", None)]
 
 
 def void_after_s(lease_s: float) -> float:

@@ -14,6 +14,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+from outlast.engine.protocol.outputs import Line, Output
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -23,6 +24,7 @@ from outlast.model.messages import (
     FromNode,
     FromWorker,
     FromWorkers,
+    Grant,
     Progress,
     Regroup,
     ToNode,
@@ -119,6 +121,72 @@ class Offset:
     def hear_many(self, *, sent_s: float, now_s: float) -> None:
         """The driver has left out messages that took as long as this one."""
         self._newest.extend([now_s - sent_s] * limits.OFFSET_SAMPLES_COUNT)
+
+
+class AgentLink:
+    """An agent's end of its link: what it says is numbered, and said again until it is heard.
+
+    connected       there is a connection
+    is_in           the agent was welcomed over that connection; before that, what it says is kept
+    enrolled_with   the newest number that was said when the agent enrolled
+    """
+
+    def __init__(self) -> None:
+        self.connected = False
+        self.is_in = False
+        self.inbox = Inbox()
+        self.offset = Offset()
+        self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
+        self._enrolled_with = 0
+
+    @property
+    def may_enrol(self) -> bool:
+        """Return True while there is a connection over which the agent is not welcome yet."""
+        return self.connected and not self.is_in
+
+    def opens(self) -> None:
+        """There is a new connection."""
+        self.connected, self.is_in = True, False
+
+    def closes(self) -> None:
+        """The connection is lost."""
+        self.connected = self.is_in = False
+
+    def enrols(self) -> int:
+        """The agent enrols now. Return the newest number that it has heard."""
+        self._enrolled_with = self._outbox.number
+        return self.inbox.heard
+
+    def begin_again(self) -> None:
+        """Begin a new session: nothing that was said before is said again."""
+        self._outbox, self.inbox = Outbox(), Inbox()
+
+    def follow_another(self) -> None:
+        """Another coordinator leads now. The enrolment has told it all that was said before."""
+        since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
+        self._outbox, self.inbox, self.offset = Outbox(), Inbox(), Offset()
+        # Between the enrolment and the welcome, more may have been said.
+        for said in since:
+            self._outbox.put(said)
+
+    def let_in(self, heard: int, *, now_s: float) -> list[Output]:
+        """The coordinator has welcomed the agent, and has heard all up to `heard`: say the rest."""
+        self.is_in = True
+        self._outbox.acknowledged(heard)
+        return [
+            Line(FromNode(number, self.inbox.heard, now_s, said))
+            for number, said in self._outbox.kept()
+        ]
+
+    def hear(self, message: Grant | ToNode, *, now_s: float) -> float:
+        """Take in the head of a message. Return what is to be added to the times in it, seconds."""
+        self._outbox.acknowledged(message.heard)
+        return self.offset.hear(sent_s=message.sent_s, now_s=now_s)
+
+    def put(self, message: FromWorker | FromWorkers | FromAgent, *, now_s: float) -> list[Output]:
+        """Say `message`, now or as soon as the agent is welcome."""
+        number = self._outbox.put(message)
+        return [Line(FromNode(number, self.inbox.heard, now_s, message))] if self.is_in else []
 
 
 def tells_time(message: Any) -> bool:

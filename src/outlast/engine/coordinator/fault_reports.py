@@ -94,7 +94,7 @@ class FaultReports:
         if run.links and run.interruptions.open:
             # A generation fails for a link that is known to be cut.
             # It is the same interruption that goes on.
-            return [*run.records(), *self.regroup.gather(now_s, limits.VICTIM_WAIT_S)]
+            return [*run.records(), *self.regroup.gather(now_s, limits.COLLATERAL_WAIT_S)]
         # A victim speaks before the culprit is known.
         kind, why = Mechanism.LOST_CONTACT, f"rank {member.rank}'s collective failed"
         out = self.regroup.fault(now_s, member, kind, None, error, "", why)
@@ -115,7 +115,7 @@ class FaultReports:
             run.interruptions.excuse(reason=run.links.reason)
 
     def _home_of(self, unreached: int) -> str:
-        """Return the node of what could not be reached: the store, the transfer image, or a rank."""
+        """Return the node of what was not reached: the store, the transfer image, or a rank."""
         run = self.run
         if unreached == STORE:
             return run.store.home

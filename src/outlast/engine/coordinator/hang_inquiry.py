@@ -72,13 +72,13 @@ class HangInquiry:
         order = AskStandings(self._asked)
         asked = [ToAgent(order, home) for home in sorted(awaited - {has_spoken})]
         heard_s = limits.RANK_HEARD_S * self.run.options.world_size
-        return [*asked, set_timer(Timer.HEARING, now_s + limits.HEARING_DEADLINE_S + heard_s)]
+        return [*asked, set_timer(Timer.INQUIRY, now_s + limits.INQUIRY_DEADLINE_S + heard_s)]
 
     def judge(self, now_s: float) -> list[Output]:
         """All have answered, or time is up: say who hangs, and give them up."""
         run = self.run
         inquiry, self._open = self._open, None
-        out: list[Output] = [cancel(Timer.HEARING)]
+        out: list[Output] = [cancel(Timer.INQUIRY)]
         if inquiry is None or not run.course.is_in(*IN_A_GENERATION):
             return out
         stood = [

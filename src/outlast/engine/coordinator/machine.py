@@ -222,7 +222,7 @@ class Coordinator:
                 return self.regroup.stop.on_unkillable(now_s)
             case Timer.STOP:
                 return self.regroup.stop.when_due(now_s)
-            case Timer.HEARING:
+            case Timer.INQUIRY:
                 return self._inquiry.judge(now_s)
             case Timer.NODES:
                 return self._changes.on_timer(now_s)

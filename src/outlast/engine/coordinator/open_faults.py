@@ -57,7 +57,10 @@ class OpenFaults:
         self.user_error = error
 
     def begin_generation(self) -> None:
-        """Forget who raised, for a rank that raises again says so, and how long members restored."""
+        """Forget who raised, and how long members took to restore.
+
+        A rank that raises again says so.
+        """
         self.raised.clear()
         self.restore_s = 0.0
 
@@ -78,11 +81,11 @@ class OpenFaults:
         self.losing_node = False
 
     def count_node_loss(self) -> bool:
-        """Count one more fault; return whether it is not the first of the node that is being lost."""
+        """Count one more fault. Return whether the node that is being lost had one before."""
         again = self._node_losses > 0
         self._node_losses += self.losing_node
         return again
 
     def steps_repeated_before(self, interruptions: InterruptionLog) -> int:
-        """Return the repeated steps that the interruptions before the newest one are booked with."""
+        """Return the repeated steps booked with the interruptions before the newest one."""
         return sum(max(0, one.steps_repeated) for one in interruptions.open[:-1])

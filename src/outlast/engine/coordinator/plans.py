@@ -131,7 +131,10 @@ class Plans:
     def restart_all(
         self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
     ) -> list[Output]:
-        """Let all ranks come anew from `start`; None: a survivor has to hand over its state first."""
+        """Restart all ranks from `start`.
+
+        If it is None, a survivor has to hand over its state first.
+        """
         if start is None:
             return self._hand_over(now_s, restore)
         self.run.sources.choose(start)
@@ -375,7 +378,7 @@ class Plans:
         return plan
 
     def on_store_up(self, message: StoreUp) -> list[Output]:
-        """The store listens: plans that were made without it, or with another one, are completed."""
+        """The store listens: complete the plans that were made without it, and send them."""
         run = self.run
         run.store.is_up(message)
         members = [member for member in run.roster.members() if member.path.plan is not None]

@@ -350,7 +350,10 @@ class PolicyActions:
     # --- after another coordinator -------------------------------------------------------------
 
     def recover(self, acted: Acted) -> None:
-        """Take in what the ledger says, before `rebuild`. What waited for a step waits for another."""
+        """Take in what the ledger says, before `rebuild`.
+
+        A departure that waited for a step waits for another one.
+        """
         self.acted = replace(acted)
         for node in acted.barred:
             self.run.nodes.bar(node)

@@ -99,7 +99,7 @@ class ProcessExits:
         return [*run.records(), *self.stop.finish(now_s, end)]
 
     def _fault_of(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
-        """Book the fault that ended `member`, unless it was booked when the member was condemned."""
+        """Book the fault that ended `member`. That of a condemned member is booked already."""
         run, rank = self.run, member.rank
         if member.life.condemned:
             if member.life.node_lost:

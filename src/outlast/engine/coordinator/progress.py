@@ -1,4 +1,7 @@
-"""How far a run has come, by all that workers, agents and the dead have said. This module is pure."""
+"""How far a run has come, by what workers, agents and the dead have said.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ class Progress:
         self.planned, self.since_plan, self.generation_live = step, Reached(step, step), False
 
     def goes_on_from(self, step: int) -> None:
-        """Note that the newest plan, made by the coordinator before this one, goes on from `step`."""
+        """Note that the newest plan of the coordinator before this one goes on from `step`."""
         self.planned = step
 
     def begin_again(self, step: int) -> None:

@@ -81,7 +81,7 @@ class Regroup:
         if run.course.is_in(*IN_A_GENERATION):
             collateral = mechanism is Mechanism.LOST_CONTACT
             out += self.gather(
-                now_s, limits.VICTIM_WAIT_S if collateral else limits.COMPANION_WAIT_S
+                now_s, limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
             )
         elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
             out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))

@@ -74,7 +74,10 @@ class RestoreSources:
     # --- what all begin from -----------------------------------------------------------------
 
     def choose(self, start: Restart) -> int:
-        """All ranks begin from `start`. Return by how many steps that is further back than before."""
+        """All ranks begin from `start`.
+
+        Return by how many steps that is further back than what was chosen before.
+        """
         further, self.begin_from = self.begin_from.step - start.step, start
         return further
 

@@ -94,7 +94,10 @@ class Run:
     # --- orders --------------------------------------------------------------------------------
 
     def tell(self, told: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
-        """Tell each worker its message; workers of one node that are told the same share an order."""
+        """Tell each worker its message.
+
+        Workers of one node that are told the same share an order.
+        """
         return tell_orders(told, local=self.nodes.local)
 
     def kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:

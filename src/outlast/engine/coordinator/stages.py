@@ -37,7 +37,7 @@ class Timer(Enum):
     MOVE = "move"  # every member must have joined the generation by now
     HANDOVER = "handover"  # the donor must have written the transfer image by now
     KILL = "kill"  # a killed process must have ended by now
-    HEARING = "hearing"  # every node must have answered the hang inquiry by now
+    INQUIRY = "inquiry"  # every node must have answered the hang inquiry by now
     LINKS = "links"  # the next generation may be tried although a link was cut
     NODES = "nodes"  # a node with room must have come by now
     SPARES = "spares"  # missing spares may be started now

@@ -1,9 +1,12 @@
-"""A coordinator after another one that died: its picture is built from what the agents house;
-training does not stop meanwhile.
+"""A coordinator that comes after another one that died.
 
-    REBUILDING ──all nodes have enrolled, or their leases are void──> TRAINING       all ranks are in one generation
-                                                                 ├──> STARTING       all processes of a script without outlast calls run
-                                                                 └──> GATHERING      anything else: the next generation
+It builds its picture from what the agents house. Training does not stop meanwhile.
+
+    REBUILDING ──all nodes have enrolled, or their leases are void──┐
+        ┌───────────────────────────────────────────────────────────┘
+        ├──> TRAINING    all ranks are in one generation
+        ├──> STARTING    all processes of a script without outlast calls run
+        └──> GATHERING   anything else: the next generation is made
 
 What was interrupted, and went on meanwhile, is over since then. What the last coordinator had
 decided and nobody has carried out is lost, and decided again. This module is pure.
@@ -54,7 +57,11 @@ from outlast.model.terms import Mechanism
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """What the run is to end with: at once, or after the step in flight, as SIGTERM asked or not."""
+    """What the run is to end with; None: it goes on.
+
+    at_once     it ends before the step in flight is committed
+    by_signal   its workers were sent SIGTERM
+    """
 
     end: End | None = None
     at_once: bool = False
@@ -325,7 +332,10 @@ class Takeover:
         return [*out, *run.records()]
 
     def _seat(self, now_s: float) -> list[Output]:
-        """The newest in each rank holds it. Whoever else is found in it was to be killed, and is."""
+        """Give each rank to the newest process that was found in it.
+
+        An older one was to be killed by the last coordinator, and is killed now.
+        """
         run, roster = self.run, self.run.roster
         out: list[Output] = []
         gone = self._found.ended()

@@ -33,7 +33,7 @@ BACK_S = 0.6  # likewise, until a step is committed again, where first steps are
 CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}
 HUNG = ("hang", "deaf")
 # once its deadline is over, all are asked how they stand
-ASKED_S = limits.HEARING_DEADLINE_S + limits.PING_DEADLINE_S
+ASKED_S = limits.INQUIRY_DEADLINE_S + limits.PING_DEADLINE_S
 FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from outlast.sim.world.world import World
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
-BEAT, CHORUS = "beat", "chorus"  # the outpost's timers
+BEAT, BATCH = "beat", "batch"  # timers of the agent's session
 ROUNDING_S = 1e-9
 LOOKED_S, PINGS_KEPT = 2.0, 4
 SESSIONS = 1 << 53  # so many differ
@@ -287,7 +287,7 @@ class Node:
             )
             if order.name == BEAT:
                 self._beat_due_s = due_s
-            elif order.name == CHORUS:
+            elif order.name == BATCH:
                 self._words.waits()
 
     def _rings(self, name: str, number: int) -> None:
@@ -335,7 +335,7 @@ class Node:
             return  # the agent stood still, and it was set anew since
         del self._timers[name]
         if self.outpost is not None and self._world.end is None:
-            if name == CHORUS:
+            if name == BATCH:
                 self._words.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 

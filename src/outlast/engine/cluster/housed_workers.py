@@ -1,0 +1,236 @@
+"""What an agent remembers of the workers on its node, for a coordinator that comes after another.
+
+The next coordinator builds its picture from what the agents house, so each agent keeps the newest
+word of every kind that each of its workers has said. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from outlast.engine.coordinator.member import said_before
+from outlast.model.messages import (
+    Broke,
+    Committed,
+    Donated,
+    Finished,
+    ForAgent,
+    FromAgent,
+    FromWorker,
+    Hello,
+    Housed,
+    Images,
+    Inventory,
+    Joined,
+    KillWorker,
+    Parked,
+    Progress,
+    Registered,
+    Regroup,
+    StartWorker,
+    StoreLost,
+    StoreUp,
+    ToWorkers,
+    Underway,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+)
+
+_KEPT = (
+    Hello,
+    Parked,
+    Registered,
+    Broke,
+    Inventory,
+    Donated,
+    Underway,
+    Joined,
+    Committed,
+    Finished,
+)
+_OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
+
+
+@dataclass(slots=True)
+class HousedWorker:
+    """What is remembered of one worker.
+
+    plan     its newest plan, as it was delivered
+    said     its newest word of each kind, the oldest first
+    killed   its death was ordered
+    exited   how it ended; None: it lives
+    """
+
+    worker: int
+    rank: int
+    kind: str
+    pid: int = 0
+    plan: Regroup | None = None
+    said: dict[type, FromWorker] = field(default_factory=dict)
+    killed: bool = False
+    exited: WorkerExited | None = None
+
+    @property
+    def generation(self) -> int:
+        """Return the generation of its newest plan; 0: none was delivered."""
+        return 0 if self.plan is None else self.plan.generation
+
+    def hear(self, message: FromWorker) -> None:
+        """Keep `message`, if it is one that the next coordinator has to know."""
+        if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
+            return  # it is of an older plan, and says nothing of the newest
+        if isinstance(message, Registered):
+            known = self.said.get(Registered)
+            if isinstance(known, Registered) and said_before(message, known):
+                return  # it comes a second time, after a newer word
+        if isinstance(message, _KEPT):
+            self.said.pop(type(message), None)
+            self.said[type(message)] = message
+
+    def follow(self, plan: Regroup, rank: int) -> None:
+        """The worker was sent `plan`: words of older generations are not kept any more."""
+        self.plan, self.rank = plan, rank
+        self.said = {
+            kind: one
+            for kind, one in self.said.items()
+            if not isinstance(one, _OF_A_GENERATION) or one.generation >= plan.generation
+        }
+
+    def report(self) -> Housed:
+        """Return what the next coordinator is told of this worker."""
+        plan = None if self.plan is None else self.plan.held_by(self.rank)
+        # A word that several workers said at once is kept as the first of them said it.
+        said = tuple(replace(one, worker=self.worker) for one in self.said.values())
+        return Housed(
+            self.worker,
+            self.rank,
+            self.kind,
+            self.pid,
+            plan,
+            said,  # type: ignore[arg-type]  # only those of _KEPT
+            self.killed,
+            self.exited,
+        )
+
+
+class HousedWorkers:
+    """The workers on one node, and what they and the agent have said of the run.
+
+    step     the newest step that is known here
+    script   "sharded" or "replicated", once a script has said so; "" before that
+    store    the store that this node hosts; None: it hosts none
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.script = ""
+        self.store: StoreUp | None = None
+        self._workers: dict[int, HousedWorker] = {}
+        # By rank: the newest step that a holder who has ended here had committed.
+        self._committed: dict[int, int] = {}
+
+    # --- who is here ------------------------------------------------------------------------------
+
+    def living(self) -> list[HousedWorker]:
+        """Return the workers that have not ended."""
+        return [one for one in self._workers.values() if one.exited is None]
+
+    def any_killed(self) -> bool:
+        """Return True if the death of some living worker was ordered."""
+        return any(one.killed for one in self.living())
+
+    def may_speak(self) -> list[int]:
+        """Return the workers that may still say what others say: those whose rank is theirs."""
+        return [one.worker for one in self.living() if one.rank >= 0 and not one.killed]
+
+    def begin_again(self) -> None:
+        """Forget the workers: all are dead, and the agent is about to enrol as a new one."""
+        self.step, self.store = 0, None
+        self._workers.clear()
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def note_order(self, order: ForAgent) -> None:
+        """Remember an order that the agent carries out."""
+        match order:
+            case StartWorker():
+                self._workers[order.worker] = HousedWorker(order.worker, order.rank, order.kind)
+            case KillWorker() if order.worker in self._workers:
+                self._workers[order.worker].killed = True
+            case ToWorkers(message=Regroup() as plan):
+                for worker, rank in zip(order.workers, order.ranks, strict=True):
+                    if worker in self._workers:
+                        self._workers[worker].follow(plan, rank)
+            case _:
+                pass  # says nothing of a worker that lasts
+
+    def hear(self, worker: int, message: FromWorker) -> None:
+        """Remember what a worker says."""
+        housed = self._workers.get(worker)
+        if housed is None:
+            return  # it was forgotten: another process holds its rank
+        housed.hear(message)
+        if isinstance(message, Registered):
+            sharded = message.sharded or self.script == "sharded"
+            self.script = "sharded" if sharded else "replicated"
+        if isinstance(message, Joined | Committed):
+            self.step = max(self.step, message.step)
+            if housed.exited is None:
+                self._forget_predecessors(housed)
+
+    def _forget_predecessors(self, housed: HousedWorker) -> None:
+        """Forget earlier holders of the rank: they ended before this worker joined."""
+        gone = [
+            one.worker
+            for one in self._workers.values()
+            if one.exited is not None and one.rank == housed.rank
+        ]
+        for worker in gone:
+            del self._workers[worker]
+
+    def on_event(self, message: FromAgent) -> None:
+        """Remember what the process host says of a worker."""
+        match message:
+            case WorkerStarted() if message.worker in self._workers:
+                self._workers[message.worker].pid = message.pid
+            case WorkerExited() if message.worker in self._workers:
+                self._on_exit(self._workers[message.worker], message)
+            case WorkerFailedToStart():
+                self._workers.pop(message.worker, None)
+            case _:
+                pass  # says nothing of a worker that lasts
+
+    def _on_exit(self, housed: HousedWorker, message: WorkerExited) -> None:
+        housed.exited = message
+        before = self._committed.get(housed.rank, 0)
+        self._committed[housed.rank] = max(before, message.committed)
+        if housed.rank < 0:  # a spare leaves nothing behind
+            del self._workers[housed.worker]
+
+    def note_said(self, message: FromWorker | FromAgent) -> None:
+        """Remember what the agent says itself: of its store, and of progress."""
+        match message:
+            case StoreUp():
+                self.store = message
+            case StoreLost():
+                self.store = None
+            case Progress():
+                self.step = max(self.step, message.newest)
+            case _:
+                pass  # says nothing of the node that lasts
+
+    # --- what a coordinator is told ---------------------------------------------------------------
+
+    def report(self) -> tuple[Housed, ...]:
+        """Return what a coordinator is told of the workers."""
+        return tuple(one.report() for one in self._workers.values())
+
+    def report_images(self, found: Iterable[Images]) -> tuple[Images, ...]:
+        """Return the sealed images of each rank, with the step that its last holder committed."""
+        sealed = {one.rank: one.steps for one in found}
+        return tuple(
+            Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0))
+            for rank in sorted({*sealed, *self._committed})
+        )
