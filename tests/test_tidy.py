@@ -709,6 +709,7 @@ TO_WRAP: tuple[str, ...] = (
     "tests/sim/",
     "tests/tiers/",
     "tests/worker/",
+    "tools/",
 )
 
 

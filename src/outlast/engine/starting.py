@@ -59,6 +59,6 @@ def decide_start(failed: FailedStart, *, now_s: float) -> StartVerdict:
 
 
 def retry_wait_s(failures: int) -> float:
-    """Return how long to wait before a process is started again that has failed `failures` times."""
+    """Return how long to wait before starting a process that has failed `failures` times."""
     wait_s = limits.START_RETRY_S * 2.0 ** min(max(0, failures - 1), 30)
     return min(wait_s, limits.START_RETRY_MAX_S)

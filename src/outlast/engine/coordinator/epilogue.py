@@ -1,10 +1,11 @@
 """Behind the last step: the script's own last code, and the end of each process.
 
-    the script fails (it raises, or leaves with an exit code)   the run fails; the others come to
-                                                                their end, nothing is run again
-    a process fails after its script has ended well             a warning
-    a process is killed from outside before that                as in any step: all ranks begin anew,
-                                                                and run that code again
+    the script raises, or leaves with      the run fails; the other ranks come to their end, and
+    an exit code                           nothing is run again
+    a process fails after its script       a warning
+    has ended well
+    a process is killed from outside       as in any step: all ranks restart, and run that code
+    before that                            again
 
 So that code runs once unless a process is killed in it. This module is pure.
 """
@@ -88,8 +89,8 @@ class Epilogue:
             else f"exit code {message.exit_code}"
         )  # fmt: skip
         text = (
-            f"rank {member.rank} (pid {member.process.pid}) ended with {how} after its script had ended"
-            " well, in the interpreter's own clean-up; training is whole, and nothing is run again"
+            f"rank {member.rank} (pid {member.process.pid}) ended with {how} after its script had"
+            " ended well, in the interpreter's own clean-up; training is whole, and nothing is run again"
         )
         return [event(now_s, "warning", {"text": text}), Tell(f"warning: {text}")]
 

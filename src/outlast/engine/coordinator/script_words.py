@@ -34,8 +34,10 @@ class ScriptWords:
         return [*self.plans.send(holders), *self._on_running(now_s, holders)]
 
     def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Scripts are at work. One whose steps nobody sees goes on when all its processes run again;
-        where steps were seen, the next one is waited for.
+        """Scripts are at work.
+
+        If nobody sees its steps, a script goes on once all its processes run again. If steps were
+        seen, the next one is waited for.
         """
         run = self.run
         for member in members:
