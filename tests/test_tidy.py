@@ -625,6 +625,7 @@ TWICE = {
     "devices",
     "explain",
     "groups",
+    "helpers",
     "host",
     "lines",
     "membership",

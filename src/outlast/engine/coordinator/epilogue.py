@@ -90,7 +90,8 @@ class Epilogue:
         )  # fmt: skip
         text = (
             f"rank {member.rank} (pid {member.process.pid}) ended with {how} after its script had"
-            " ended well, in the interpreter's own clean-up; training is whole, and nothing is run again"
+            " ended well, in the interpreter's own clean-up; training is whole, and nothing is run"
+            " again"
         )
         return [event(now_s, "warning", {"text": text}), Tell(f"warning: {text}")]
 
