@@ -106,10 +106,7 @@ def test_a_snapshot_with_the_bare_contract_is_enough(plain: tuple[LiveView, io.S
             "spares": [],
         }
     )
-    assert (
-        out.getvalue()
-        == "outlast r  starting  step 0   ETTR 0.0 %   0 ms   generation 0   workers: none\n"
-    )
+    assert out.getvalue() == "outlast r  starting  step 0   0 ms   generation 0   workers: none\n"
 
 
 def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(
@@ -181,3 +178,37 @@ def test_only_all_is_100_percent(share: float, said: str) -> None:
 def test_no_color_makes_a_terminal_plain() -> None:
     assert words.console_for(environment={"NO_COLOR": "1"}).color_system is None
     assert words.console_for(environment={"NO_COLOR": "1", "COLUMNS": "90"}).width == 90
+
+
+def test_a_script_whose_steps_are_not_seen_gets_no_figures(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
+    view, out = plain
+    seen = interruption(resumed=True) | {
+        "steps_seen": False, "mttr_s": None, "steps_lost": None, "steps_repeated": None,
+    }  # fmt: skip
+    view.update(snapshot(12.0, seen, ettr=None, steps_seen=False))
+    began, ended, status = out.getvalue().splitlines()
+    assert began.startswith("outlast interruption 1: rank 1, signal"), began
+    assert ended == "outlast interruption 1: all processes run again by spare; steps not seen"
+    assert "steps not seen" in status, status
+    assert "ETTR" not in status, status
+
+
+def test_quiet_leaves_warnings_and_nothing_else() -> None:
+    out = io.StringIO()
+    view = LiveView(Console(file=out, width=120, highlight=False), quiet=True)
+    view.update(snapshot(12.0, interruption(resumed=True)))
+    view.print_line("interruption 1: Rank 1 was killed")
+    view.print_line("warning: the disk is full")
+    view.close()
+    assert out.getvalue() == "outlast warning: the disk is full\n"
+
+
+@pytest.mark.parametrize(("every_s", "said"), [(0.0, 0), (2.0, 3), (60.0, 1)])
+def test_the_status_line_comes_as_often_as_was_asked_for(every_s: float, said: int) -> None:
+    out = io.StringIO()
+    view = LiveView(Console(file=out, width=120, highlight=False), status_every_s=every_s)
+    for second in range(6):
+        view.update(snapshot(float(second)))
+    assert out.getvalue().count("training") == said * 2  # the state, and that of the workers

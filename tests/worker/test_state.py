@@ -636,3 +636,47 @@ def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(
     state.undo()
     assert torch.equal(net.weight, before)
     assert {"device": "cpu"} in asked
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As accelerate wraps an optimizer: groups and state are shown, and kept inside."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.state = state
+
+
+def test_a_wrapped_optimizer_is_kept_and_its_groups_are_left_alone() -> None:
+    """The size of its state is found on a clone, and hooks sit on the optimizer inside."""
+    net = nn.Linear(4, 4)
+    inner = optim.AdamW(net.parameters(), lr=1e-3)
+    state = State(net=net, optimizer=Wrapper(inner))
+    assert state.bytes_needed()[1] > 3 * 20 * 4  # parameters and two moments
+    assert len(inner.param_groups) == 1
+    assert state.optimizers["optimizer"] is inner
+
+
+def test_a_scaler_that_is_disabled_is_kept_like_any_other() -> None:
+    """It has no scale, and nothing to put back."""
+    net = nn.Linear(4, 4)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    state = State(net=net, optimizer=optim.SGD(net.parameters()), scaler=scaler)
+    state.begin()
+    state.roll_back()
+    text, tensors = state.shared_tensors()
+    state.load_shared(text, tensors)

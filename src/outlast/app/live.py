@@ -19,18 +19,29 @@ from rich.text import Text
 from outlast.app import words
 from outlast.app.status import headline, last_interruptions
 from outlast.app.words import Facts
+from outlast.model import limits
 
-PLAIN_EVERY_S = 10.0
+_LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
 
 
 class LiveView:
     """Use as a context manager, or call `close`.
 
-    `console` is one for stderr (see words.console_for).
+    console         one for stderr (see words.console_for)
+    status_every_s  off a terminal, a status line so often; 0: never
+    quiet           only warnings and errors are printed
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        status_every_s: float = limits.STATUS_EVERY_S,
+        quiet: bool = False,
+    ) -> None:
         self._console = console
+        self._status_every_s = status_every_s
+        self._quiet = quiet
         self._live: Live | None = None
         self._facts: Facts | None = None
         self._said_s: float | None = None
@@ -46,9 +57,11 @@ class LiveView:
     def update(self, snapshot: Facts) -> None:
         """Show this from now on.
 
-        Off a terminal: a line at the start, at each interruption and its end, and every 10 s.
+        Off a terminal: a line at the start, at each interruption and its end, and now and then.
         """
         self._facts = snapshot
+        if self._quiet:
+            return
         if self._console.is_terminal:
             self._start()
             if self._live is not None:
@@ -59,7 +72,8 @@ class LiveView:
 
     def print_line(self, text: str) -> None:
         """A line for people, above the view."""
-        self._write(Text(text))
+        if not self._quiet or text.startswith(_LOUD):
+            self._write(Text(text))
 
     def pass_through(self, write: Callable[[], object]) -> None:
         """Call `write`, which writes to the same terminal by other ways (a worker's output), with
@@ -106,7 +120,8 @@ class LiveView:
                 self._ended.add(one["id"])
                 lines.append(Text(words.ended(one)))
         at_s = snapshot.get("wall_s") or 0.0
-        if self._said_s is None or at_s >= self._said_s + PLAIN_EVERY_S:
+        every_s = self._status_every_s
+        if every_s and (self._said_s is None or at_s >= self._said_s + every_s):
             self._said_s = at_s
             lines.append(Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}"))
         return lines

@@ -9,7 +9,8 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from outlast.diagnose.redact import redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
+from outlast.model.own_bugs import REPORT, is_own_bug
 from outlast.model.records import Meta
 from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
@@ -158,7 +160,11 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
-                    view = LiveView(console_for(stderr=True, environment=os.environ))
+                    view = LiveView(
+                        console_for(stderr=True, environment=os.environ),
+                        status_every_s=options.telling.status_every_s,
+                        quiet=options.telling.quiet,
+                    )
                     books, launcher = _prepare(
                         options,
                         folder,
@@ -166,7 +172,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         zygote,
                         opened_vault=opened_vault,
                         loop=loop,
-                        view=view,
+                        sink=(sink := WorkerOutput(view)),
                     )
                 launcher.listen()
             except BaseException as error:
@@ -180,7 +186,9 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         finally:
             view.close()
             vault.remove()
-    return end
+    if is_own_bug(end.traceback):
+        end = replace(end, reason=f"{end.reason}\n\nhint: {REPORT}")
+    return replace(end, traceback="") if sink.has_shown(end.traceback) else end
 
 
 def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
@@ -201,10 +209,10 @@ def _prepare(
     *,
     opened_vault: OpenVault,
     loop: Loop,
-    view: LiveView,
+    sink: WorkerOutput,
 ) -> tuple[Bookkeeping, Launcher]:
     """Decide where the run begins, say so, and make its launcher."""
-    vault = opened_vault.vault
+    vault, view = opened_vault.vault, sink.view
     root = _checkpoint_root(options, folder)
     records = ledger.read()
     beginning = Beginning()
@@ -221,7 +229,7 @@ def _prepare(
     log_folder = make_log_folder(
         Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none"
     )
-    logs = WorkerLogs(loop, log_folder, options.console, _sink(view))
+    logs = WorkerLogs(loop, log_folder, options.console, sink)
     books = Bookkeeping(
         ledger=ledger,
         vault=vault,
@@ -347,22 +355,41 @@ def _stops(how: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _sink(view: LiveView) -> Callable[[str, str], None]:
-    """Workers' lines go where the launcher's own would."""
+_LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for
 
-    def write(stream: str, line: str) -> None:
+
+class WorkerOutput:
+    """Workers' lines go where the launcher's own would.
+
+    What they wrote to stderr last is remembered, so that no traceback is shown twice.
+    """
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = view
+        self._last: deque[str] = deque(maxlen=_LINES_COUNT)
+
+    def __call__(self, stream: str, line: str) -> None:
         out = sys.stdout if stream == "stdout" else sys.stderr
-        view.pass_through(lambda: (out.write(line), out.flush()))
+        if stream != "stdout":
+            self._last.append(line.rstrip())
+        self.view.pass_through(lambda: (out.write(line), out.flush()))
 
-    return write
+    def has_shown(self, traceback: str) -> bool:
+        """Whether a worker's stderr ended in this traceback, on the console."""
+        error = traceback.rstrip().rpartition("\n")[2]
+        begun = any("Traceback (most recent call last)" in line for line in self._last)
+        return begun and any(line.endswith(error) for line in self._last)
 
 
 def _say_end(end: End, folder: RunFolder) -> None:
+    """Say how the run ended, if not well."""
     if end.traceback:
         print(end.traceback, file=sys.stderr, end="")
     if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
-        print(
-            f"error: {end.reason}\n\nhint: `outlast report {folder.path}` shows what happened; logs"
-            f" lie in {folder.logs}",
-            file=sys.stderr,
-        )
+        print(f"error: {end.reason}", file=sys.stderr)
+        if "\nhint: " not in end.reason:  # one thing to do is enough
+            print(
+                f"\nhint: `outlast report {folder.path}` shows what happened; logs lie in"
+                f" {folder.logs}",
+                file=sys.stderr,
+            )

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
-from outlast.model.limits import TERM_GRACE_S, WORKERS_MAX_COUNT
+from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
 from outlast.model.policy import Policy, parse
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -61,6 +61,17 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class Telling:
+    """What outlast itself says on stderr.
+
+    status_every_s: off a terminal, of its status line; 0: never.
+    """
+
+    quiet: bool = False
+    status_every_s: float = STATUS_EVERY_S
+
+
+@dataclass(frozen=True)
 class Meeting:
     """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name.
     run_id "": one is made up.
@@ -90,6 +101,7 @@ class RunOptions:
     checkpoints: Checkpoints
     snapshot_every: int
     console: ConsolePolicy
+    telling: Telling
     preload: tuple[str, ...]
     run_dir: str
     log_dir: str
@@ -133,6 +145,10 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),
+        telling=Telling(
+            asked["quiet"],
+            STATUS_EVERY_S if asked["status_every"] is None else asked["status_every"],
+        ),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",
         log_dir=asked["log_dir"] or "",

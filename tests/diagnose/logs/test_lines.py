@@ -444,3 +444,36 @@ def test_headers_and_bodies_in_any_order_do_not_raise(lines: list[str]) -> None:
 @given(st.text(max_size=400))
 def test_a_prefix_of_any_text_is_read_or_left(text: str) -> None:
     read_prefix(text)
+
+
+BUG = """Traceback (most recent call last):
+  File "/work/train.py", line 12, in <module>
+    with step:
+  File "/usr/lib/python3.11/site-packages/outlast/runtime/worker/state.py", line 90, in keep
+    scaler._scale
+{error}
+"""
+
+
+def test_an_exception_whose_innermost_frame_is_ours_is_our_bug() -> None:
+    """An error that outlast raises on purpose is none, nor one that the script raised below it."""
+    error = "AttributeError: 'GradScaler' object has no attribute '_scale'"
+    (bug,) = read(BUG.format(error=error))
+    assert (bug.rule, bug.failure_class) == ("outlast.bug", FailureClass.SOFTWARE_BUG)
+    on_purpose = read(BUG.format(error="outlast.errors.StateError: run.state(x=...) is a dict"))
+    below = read(BUG.format(error='  File "/work/net.py", line 3, in forward\n    x\n' + error))
+    assert "outlast.bug" not in {one.rule for one in (*on_purpose, *below)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]:[W1124 22:00:00.123456789 reducer.cpp:1500] Warning: find_unused_parameters=True"
+        " was specified in DDP constructor, but did not find any unused parameters in the forward"
+        " pass. (function operator())",
+        "/x/site-packages/torch/nn/modules/loss.py:610: UserWarning: Using a target size"
+        " (torch.Size([8])) that is different to the input size; shape mismatch may follow",
+    ],
+)
+def test_a_warning_of_a_healthy_run_is_no_cause(line: str) -> None:
+    assert not [one for one in read(line) if one.evidence.role is Role.ROOT]

@@ -14,7 +14,15 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
-from outlast.diagnose.fuse.words import NEXT_TEST, REFUTED, WORDS, healed_action, words_for
+from outlast.diagnose.fuse.words import (
+    NEXT_TEST,
+    OWN_BUG,
+    REFUTED,
+    WORDS,
+    Words,
+    healed_action,
+    words_for,
+)
 from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
@@ -93,7 +101,7 @@ def _why(conclusion: Conclusion, *, repeated: bool) -> str:
     the same.
     """
     first = conclusion.behind[0].finding
-    means = words_for(conclusion.named, conclusion.mechanism).means
+    means = _words(conclusion).means
     means = f"{means[0].upper()}{means[1:]}"
     if repeated and (first.rule.startswith("graph.") or isinstance(first, Interrupted)):
         return f"{means}."
@@ -242,9 +250,18 @@ def _named(ranks: Sequence[int]) -> str:
     return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"
 
 
+def _is_own_bug(conclusion: Conclusion) -> bool:
+    named = conclusion.named is FailureClass.SOFTWARE_BUG
+    return named and any(vote.finding.rule == "outlast.bug" for vote in conclusion.behind)
+
+
+def _words(conclusion: Conclusion) -> Words:
+    return OWN_BUG if _is_own_bug(conclusion) else words_for(conclusion.named, conclusion.mechanism)
+
+
 def refuted_by_of(conclusion: Conclusion) -> str:
     if conclusion.named is not _UNKNOWN:
-        return words_for(conclusion.named, conclusion.mechanism).refuted_by
+        return _words(conclusion).refuted_by
     return (
         REFUTED.get(conclusion.culprits.how, "")
         if conclusion.culprits.ranks or conclusion.culprits.suspects
@@ -255,15 +272,17 @@ def refuted_by_of(conclusion: Conclusion) -> str:
 def action_of(conclusion: Conclusion) -> str:
     """What to do now. A run that went on by itself needs no restart."""
     seen = newest_seen(conclusion)
+    if _is_own_bug(conclusion):
+        return OWN_BUG.action
     if seen is not None and seen.healed:
         return healed_action(conclusion.named, conclusion.mechanism)
-    return words_for(conclusion.named, conclusion.mechanism).action
+    return _words(conclusion).action
 
 
 def next_test_of(conclusion: Conclusion) -> str:
     """The cheapest that tells more than what was given."""
     if conclusion.named is not _UNKNOWN:
-        return words_for(conclusion.named, conclusion.mechanism).next_test
+        return _words(conclusion).next_test
     seen = newest_seen(conclusion)
     if seen is not None and "neither" in seen.sender:
         return NEXT_TEST["signal_sent"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outlast.model.own_bugs import REPORT
 from outlast.model.terms import FailureClass, Mechanism
 
 C = FailureClass
@@ -186,6 +187,13 @@ HUNG: dict[FailureClass, Words] = {  # where nothing was raised
     ),
 }
 
+
+OWN_BUG = Words(
+    "outlast itself failed",
+    REPORT,
+    "the same exception without outlast",
+    "run the script alone (`python train.py`): does it raise there too?",
+)
 
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
 HEALED: dict[FailureClass, str] = {

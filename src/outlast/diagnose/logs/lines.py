@@ -75,6 +75,7 @@ GENERIC = frozenset(
     }
 )
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
+_WARNING = re.compile(r"(?:user|future|deprecation|resource)warning: |\[w\d{3,6} [^\]]{1,80}\] ")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
@@ -273,7 +274,11 @@ class LineReader:
         if rule is not None and metrics.says_nothing(low):
             return None
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
-        if (
+        if raised is None and rule is not None and _is_no_exception(rule, low):
+            return None
+        if raised is not None and raised.by_outlast:
+            rule, match = RULES["outlast.bug"], None
+        elif (
             raised is not None
             and raised.by_launcher
             and (rule is None or rule.name.startswith(BY_TYPE))
@@ -425,6 +430,14 @@ class LineReader:
         )
         awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
         return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
+
+
+def _is_no_exception(rule: Rule, low: str) -> bool:
+    """A line that Python or torch prints as a warning is no exception, whatever its words: it
+    stands in the logs of healthy runs, too.
+    """
+    raises = rule.mechanism is Mechanism.EXCEPTION and rule.role is Role.ROOT
+    return raises and _WARNING.search(low) is not None
 
 
 def _text(line: bytes) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from outlast.model.own_bugs import raised_here
+
 HEADER = "Traceback (most recent call last)"
 NEEDLE = b"traceback (most recent call last)"
 OPEN_MAX = 64  # tracebacks that may be open at once, one for each label
@@ -39,13 +41,14 @@ _STANDARD = re.compile(
 class Raised:
     """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below
     torchrun's own. in_collectives: torch.distributed raised it; in_pipe: multiprocessing did, and
-    speaks of a child or parent process, not of another rank.
+    speaks of a child or parent process, not of another rank. by_outlast: a bug of ours.
     """
 
     path: str
     by_launcher: bool = False
     in_collectives: bool = False
     in_pipe: bool = False
+    by_outlast: bool = False
 
 
 @dataclass(slots=True)
@@ -96,7 +99,8 @@ class Tracebacks:
         by_launcher, in_collectives = (
             pattern.search(one.owner) is not None for pattern in (_LAUNCHER, _COLLECTIVES)
         )
-        return Raised(one.path, by_launcher, in_collectives, _PIPE.search(one.path) is not None)
+        in_pipe = _PIPE.search(one.path) is not None
+        return Raised(one.path, by_launcher, in_collectives, in_pipe, raised_here(one.path, body))
 
     def quotes(self, text: str) -> bool:
         """Whether the line is a frame, or the source quoted below one: words in it are the

@@ -46,6 +46,16 @@ DEDUCED: tuple[Rule, ...] = (
         (C.SOFTWARE_BUG, C.DEPENDENCY),
         M.EXCEPTION,
     ),
+    Rule(
+        "outlast.bug",
+        "",
+        R.ROOT,
+        "python tracebacks: raised inside outlast, and not on purpose",
+        C.SOFTWARE_BUG,
+        G.NAMED,
+        (),
+        M.EXCEPTION,
+    ),
     # a log as a whole
     Rule(
         "log.last",

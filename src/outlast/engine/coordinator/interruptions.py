@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from outlast.model.own_bugs import is_own_bug
 from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
 
@@ -74,7 +75,7 @@ class InterruptionLog:
             Interruption(
                 id=self._next,
                 parent=self.open[0].id if self.open else None,
-                failure_class=_class_of(mechanism),
+                failure_class=_class_of(mechanism, traceback),
                 mechanism=mechanism,
                 ranks=(rank,),
                 pids=_known(pid),
@@ -118,7 +119,7 @@ class InterruptionLog:
                     ranks=(rank,),
                     pids=_known(pid),
                     mechanism=mechanism,
-                    failure_class=_class_of(mechanism),
+                    failure_class=_class_of(mechanism, traceback),
                     fault_s=fault_s,
                     error=error,
                     traceback=traceback,
@@ -143,7 +144,7 @@ class InterruptionLog:
                 ranks=ranks,
                 pids=pids,
                 mechanism=kind,
-                failure_class=_class_of(kind),
+                failure_class=_class_of(kind, last.traceback or traceback),
                 fault_s=min(*known, last.detected_s) if known else None,
                 error=last.error or error,
                 traceback=last.traceback or traceback,
@@ -319,5 +320,7 @@ def _known(pid: int) -> tuple[int, ...]:
     return (pid,) if pid else ()
 
 
-def _class_of(mechanism: Mechanism) -> FailureClass:
-    return FailureClass.USER_CODE if mechanism is Mechanism.EXCEPTION else FailureClass.UNKNOWN
+def _class_of(mechanism: Mechanism, traceback: str = "") -> FailureClass:
+    if mechanism is not Mechanism.EXCEPTION:
+        return FailureClass.UNKNOWN
+    return FailureClass.SOFTWARE_BUG if is_own_bug(traceback) else FailureClass.USER_CODE

@@ -59,7 +59,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_processes(group)
     _add_state(group)
     _add_failures(group)
+    _add_console(group)
     return parser
+
+
+def _add_console(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--quiet",
+        action="store_true",
+        help="Print no status and no interruptions: only warnings, errors and the script's output.",
+    )
+    group.add_argument(
+        "--status-every",
+        type=_seconds_or_never,
+        metavar="SECONDS",
+        help="Where stderr is no terminal, print a status line this often (default: 10; 0: never).",
+    )
 
 
 def _add_processes(group: argparse._ArgumentGroup) -> None:
@@ -244,6 +259,10 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
     return value
+
+
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0.0") else _seconds(text)
 
 
 def parse_in_fork(argv: list[str]) -> dict[str, Any]:

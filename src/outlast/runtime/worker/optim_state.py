@@ -37,6 +37,19 @@ class Estimate:
     how: str
 
 
+def unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer inside wrappers that show its groups and state as their own.
+
+    accelerate's is one: a hook, or a group that is added, belongs to the real optimizer.
+    """
+    while "param_groups" not in vars(optimizer):
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, torch.optim.Optimizer):
+            break
+        optimizer = inner
+    return optimizer
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
     """All parameters as (`<group>.<index>`, parameter)."""
     for number, group in enumerate(optimizer.param_groups):
@@ -182,7 +195,7 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
     failed = False
     try:
         with torch.no_grad():
-            inspect.unwrap(type(optimizer).step)(clone)
+            inspect.unwrap(type(clone).step)(clone)
     except Exception:  # boundary: the user's optimizer may refuse meta tensors in any way; then its state may still have been laid out
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):

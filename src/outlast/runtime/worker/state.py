@@ -311,7 +311,8 @@ class State:
         if isinstance(value, nn.Module):
             nets[name] = value
         elif isinstance(value, torch.optim.Optimizer):
-            self.optimizers[name] = value
+            # hooks, groups and state are those of the optimizer inside a wrapper
+            self.optimizers[name] = optim_state.unwrapped(value)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
             self._schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):

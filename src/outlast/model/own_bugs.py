@@ -1,0 +1,36 @@
+"""Whether an exception is a bug of outlast: its innermost frame lies in this package, and it is no
+error that outlast raises on purpose.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OURS = re.compile(r"(?:^|[/\\])outlast[/\\](?:app|diagnose|engine|model|planner|runtime|sim)[/\\]")
+_FRAME = re.compile(r'^\s+File "([^"]+)", line \d+', re.MULTILINE)
+_ON_PURPOSE = "outlast.errors."
+REPORT = (
+    "this is a bug in outlast, not in the script: report it with this traceback and the run's"
+    " folder"
+)
+
+
+def raised_here(path: str, error: str) -> bool:
+    """Return whether the error that `error` names was raised by mistake in a file of outlast.
+
+    path   of the innermost frame
+    error  the line of the traceback that names the exception
+    """
+    return bool(_OURS.search(path)) and not error.strip().startswith(_ON_PURPOSE)
+
+
+def is_own_bug(traceback: str) -> bool:
+    """Return whether a whole traceback ends in a bug of outlast."""
+    frames = list(_FRAME.finditer(traceback))
+    if not frames:
+        return False
+    after = traceback[frames[-1].end() :].splitlines()
+    error = next((line for line in after if line and not line[0].isspace()), "")
+    return raised_here(frames[-1][1], error)
