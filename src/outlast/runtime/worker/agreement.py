@@ -38,14 +38,14 @@ class Agreement:
         """
         together = plan.replicated not in ("donor", "transfer") and self._member.world_size > 1
         if together and not self._state.sharded:
-            self._undo.unproven = True
+            self._undo.late.unproven = True
             self._find_own(plan.step)
 
     def after_first(self, step: int) -> bool:
         """The first step is applied and not committed: what has become different by it is each
         rank's own. Returns whether anything has.
         """
-        if not self._undo.unproven or self._state.sharded:
+        if not self._undo.late.unproven or self._state.sharded:
             return False
         self._find_own(step)
         return self._state.own
@@ -102,7 +102,7 @@ class Agreement:
         if self._state.sharded:
             return 0.0, 0.0
         watched = self._watch.key(step)
-        return self._state.private.movers_key(), -watched if self._undo.on else watched
+        return self._state.private.movers_key(), -watched if self._undo.late.on else watched
 
     def voted(self, *, same_movers: bool) -> None:
         """A vote has passed: the movers are the same on all ranks, or from the next step on all

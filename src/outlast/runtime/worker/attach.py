@@ -218,7 +218,7 @@ class Attachment:
         if plan.replicated in ("donor", "transfer"):
             generation = plan.generation if plan.replicated == "donor" else None
             image = session.vault.read_transfer(generation, plan.step)
-            self.undo.take_over(image.metadata)
+            self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
             load_edited(self.state, image)
             if _is_a_leg_ahead(image, plan.step):
@@ -335,20 +335,10 @@ class Attachment:
 
     # --- regrouping in place ----------------------------------------------------------------------
 
-    def follow(self, plan: Regroup) -> None:
-        """A survivor, its step settled, into the next generation.
-
-        Raises Reenter where its function is to begin anew.
-        """
+    def join(self, plan: Regroup) -> None:
+        """Enter the group of `plan`, and say so: a survivor whose step is settled."""
         session = self.member.session
         assert session is not None
-        if plan.donate:
-            session.enter(Phase.REGROUP, cause=Cause.RESTORE)
-            self.donate(plan)
-        if plan.then == "exit":
-            self.member.wait_to_be_killed()
-        if plan.then == "reenter":
-            raise Reenter
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         group_s = self._build(plan)
         self.mark("grouped")
@@ -371,7 +361,7 @@ class Attachment:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
-        metadata = {**self.undo.metadata(), "leg_from": str(self._leg_from)}
+        metadata = {**self.undo.late.metadata(), "leg_from": str(self._leg_from)}
         self.images.write_transfer(
             generation, step, agreed=self.agreement.movers, metadata=metadata
         )
@@ -380,8 +370,8 @@ class Attachment:
 
     def begin_edits(self) -> None:
         """A step begins: copy what a repeat has to take back."""
-        self.state.edits.begin(bytewise=self.undo.unproven)
-        if self.undo.on:
+        self.state.edits.begin(bytewise=self.undo.late.unproven)
+        if self.undo.late.on:
             self.undo.keep()
 
     def watch_edits(self) -> None:

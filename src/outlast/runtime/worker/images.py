@@ -77,7 +77,6 @@ class Images:
             if place.kind != PREPARED:
                 self._state.private.moved()
             self._seal_private(step, place)
-        self._session.do(lambda machine: machine.now_prepared(step=step))
 
     def note_private(self) -> None:
         """Note what is private now, without sealing it, to see what moves from here on."""

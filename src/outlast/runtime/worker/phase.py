@@ -18,7 +18,7 @@ from typing import Protocol
 class Owner(Protocol):
     """What stands behind an attempt (`Transaction`)."""
 
-    def skips_phases(self) -> bool: ...
+    def wants_phase(self) -> bool: ...
     def enter_phase(self, attempt: Attempt) -> None: ...
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool: ...
 
@@ -52,7 +52,7 @@ def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
     """One attempt after the other, until one is done; none after a step that was interrupted: it
     comes again, and the phase after it.
     """
-    while not transaction.skips_phases():
+    while transaction.wants_phase():
         attempt = Attempt(transaction, name)
         yield attempt
         if attempt.done:

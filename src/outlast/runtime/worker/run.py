@@ -136,7 +136,7 @@ class Run:
                 self._membership, state, accumulate=accumulate, log_every=log_every
             )
         else:
-            before.leg(accumulate=accumulate, log_every=log_every)
+            before.call_again(accumulate=accumulate, log_every=log_every)
         return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:
@@ -191,7 +191,7 @@ def main(function: Callable[[Run], T]) -> T:
             if plan is None:
                 raise
             if run._transaction is not None:
-                run._transaction.stand_and_donate(plan)
+                run._transaction.hand_over_and_leave(plan)
             _let_go(error)
         run._forget()
         gc.collect()

@@ -1,73 +1,36 @@
-"""Late votes: a step that votes after its optimizer keeps a copy of what the optimizer changes, so
-that it can be taken back.
+"""The copy that a late vote keeps, so that its step can be taken back.
 
-An early vote, in front of the optimizer, needs no copy, and is the rule. A step votes late, once
-the next step or a phase is asked for, when one of these holds:
-
-    unproven   it is the first step of a run: nobody knows yet whether all ranks hold the same
-               parameters (sameness.py)
-    goes on    a backward runs after the optimizer (GANs): a repeat needs the parameters of before
-    movers     private state that differs by rank moves behind the optimizer (private.py): a rank
-               that is lost there would take with it what nobody else knows, unless the step is not
-               over yet and can be done again as a whole
-
-The last two are seen in the first step in which they happen, announced with their cost, and kept up
-from the next step on.
+Which steps vote late, and why, is decided by `engine/commit/late_votes.py`. This file makes the
+copy, gives it back, and tells the user once what it costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from outlast.engine.commit.late_votes import LateVotes
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 
 
 class Undo:
-    """Whether the step in hand votes late, and the copy that it keeps.
+    """The shared state as it was before the optimizers of the step in hand.
 
-    What is decided here travels with the transfer image.
+    late   decides whether the step in hand votes late, and so keeps a copy
     """
 
     def __init__(self, session: Session | None, state: State) -> None:
-        self.unproven = False
-        self.goes_on = False  # collectives may follow the optimizer, too
-        self._lasting = False
-        self._wanted = False
+        self.late = LateVotes()
         self._kept = False
         self._session = session
         self._state = state
 
-    @property
-    def on(self) -> bool:
-        """The step in hand keeps a copy, and votes late.
-
-        It does not change between a step's beginning and its commit.
-        """
-        return self.unproven or self._lasting
-
-    def metadata(self) -> dict[str, str]:
-        """Return what a successor has to know."""
-        return {
-            "unproven": str(int(self.unproven)),
-            "goes_on": str(int(self.goes_on)),
-            "undo": str(int(self._lasting or self._wanted)),
-        }
-
-    def take_over(self, metadata: Mapping[str, str]) -> None:
-        """Vote as the rank does that wrote `metadata`."""
-        self.unproven = metadata.get("unproven") == "1"
-        self.goes_on = metadata.get("goes_on") == "1"
-        self._lasting = metadata.get("undo") == "1"
-
     def want_for_backward(self, line: str) -> None:
-        """A backward ran after the optimizer that was called at `line`."""
-        if not self.goes_on:
-            self.goes_on = True
+        """Vote late from the next step on: a backward ran after the optimizer called at `line`."""
+        if not self.late.goes_on:
+            self.late.goes_on = True
             self._want(f"a backward runs after the optimizer at {line}")
 
     def want_for_movers(self) -> None:
-        """Private parts that are not the same on all ranks moved behind the vote."""
+        """Vote late from the next step on: private parts that differ moved behind the vote."""
         what = (
             "state that differs between ranks changes after the optimizer"
             f" ({self._state.private.described_movers()})"
@@ -77,10 +40,7 @@ class Undo:
         )
 
     def _want(self, why: str, advice: str = "") -> None:
-        if self._lasting or self._wanted:
-            return
-        self._wanted = True
-        if self._session is not None:
+        if self.late.want() and self._session is not None:
             mib = self._state.undo_bytes / 2**20
             self._session.warn(
                 f"{why}: each step keeps an undo copy of {mib:.0f} MiB, and votes at its"
@@ -88,22 +48,18 @@ class Undo:
             )
 
     def keep(self) -> None:
-        """Copy the shared state; called when a step that votes late begins."""
+        """Copy the shared state, when a step that votes late begins."""
         self._state.keep_undo()
         self._kept = True
 
     def committed(self) -> None:
-        """The step counts: its copy is not needed any more."""
-        self._kept = self.unproven = False
-        self._lasting = self._lasting or self._wanted
-        if not self._lasting:
+        """Forget the copy: the step counts. Give its memory back unless the next step votes late."""
+        self._kept = False
+        if not self.late.on:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """The step is rolled back: undo what its optimizers did, if a copy was kept.
-
-        Returns whether one was.
-        """
+        """Undo what the optimizers of the step did. Return False if no copy was kept."""
         kept, self._kept = self._kept, False
         if kept:
             self._state.undo()

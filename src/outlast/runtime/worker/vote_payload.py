@@ -1,5 +1,7 @@
-"""What rides on a vote: values that were logged, whether anybody is asked to stop, whether the
-newest image is sealed everywhere.
+"""What is sent with a vote besides the vote itself.
+
+That is: values that were logged, whether a rank was asked to stop, and whether the newest image is
+sealed everywhere.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
 class VotePayload:
-    """`cast` and `count` for each vote; between the two the caller notes that it passed.
+    """Sends with each vote what the ranks have to know of each other, and acts on what came back.
 
-    `stopping`: a rank was asked to stop, and all know.
+    `cast` makes the vote, and `count` acts on its outcome. Between the two the commit machine notes
+    that the vote has passed. Logged values are delivered, and on-commit work that waits for all
+    seals is run, once a vote says so.
     """
 
     def __init__(self, attachment: Attachment, *, log_every: int) -> None:
-        self.stopping = False
         self._member = attachment.member
         self._attachment = attachment
         self._logbook = Logbook(log_every)
@@ -48,8 +51,6 @@ class VotePayload:
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
         """Act on what the vote said besides passing. Runs on-commit work."""
-        if outcome.stop:
-            self.stopping = True
         if step is not None:
             self._attachment.agreement.voted(same_movers=outcome.same_movers)
         self._deliver(outcome, step)
@@ -93,12 +94,7 @@ class VotePayload:
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
-        """A regroup: the plan's step tells what the next vote would have told.
-
-        That some came through a vote with a stop and some did not is forgotten: all go on together,
-        and who was asked says so again in the next vote.
-        """
-        self.stopping = False
+        """Follow a plan: its step tells what the next vote would have told."""
         # all owners have sealed it: that is how the plan's step was chosen
         self._commit_upto(plan.step)
         self._unsealed.clear()

@@ -1,0 +1,270 @@
+"""The commands of the commit machine, carried out with torch.
+
+The order of things and every decision are in `engine/commit/commit_machine.py`. Here is what each
+command means on a real rank: images are sealed in the vault, votes are cast, process groups are
+left and entered, and the beacon says where the rank is.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from outlast.engine.commit.commands import (
+    AfterFault,
+    Break,
+    CallBack,
+    Command,
+    Count,
+    Deliver,
+    Donate,
+    Flow,
+    ForgetPhase,
+    HandOver,
+    Join,
+    Keep,
+    Prepare,
+    PreparePhase,
+    ProveEqual,
+    Record,
+    Refuse,
+    RollBack,
+    RollBackPhase,
+    Save,
+    SealMoved,
+    StandStill,
+    TakeBackTail,
+    Vote,
+    WaitToBeKilled,
+    drive,
+)
+from outlast.engine.exhaustive import assert_never
+from outlast.model.messages import Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.model.texts import some
+from outlast.runtime import clock
+from outlast.runtime.worker import ddp
+from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.batches import Batches
+from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.vote import Outcome
+from outlast.runtime.worker.vote_payload import VotePayload
+
+T = TypeVar("T")
+
+
+class CommitDriver:
+    """Runs the flows of a CommitMachine, one at a time, on the main thread of a worker.
+
+    A command that raises does so inside its flow. What the flow does not catch comes out of `run`.
+    """
+
+    def __init__(self, attachment: Attachment, payload: VotePayload, batches: Batches) -> None:
+        self._attachment = attachment
+        self._payload = payload
+        self._batches = batches
+        self._applied: Step | None = None  # the newest step that this rank has applied
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run `flow` to its end and return its result."""
+        return drive(flow, self._carry_out)
+
+    @property
+    def _session(self) -> Session:
+        session = self._attachment.member.session
+        assert session is not None, "without a launcher nothing is committed by a vote"
+        return session
+
+    def _carry_out(self, command: Command) -> object:
+        """Carry out a command and return its answer. The commands of every step come first."""
+        match command:
+            case Record():
+                self._session.do(command.act)
+            case Prepare():
+                self._attachment.images.prepare(command.step, command.place)
+            case Vote():
+                return self._vote(command.step) if command.step else self._vote_between()
+            case Deliver():
+                self._deliver(command)
+            case Keep():
+                return self._keep(command.step)
+            case Count():
+                self._count(command.step)
+            case CallBack():
+                self._call_back(now=command.now)
+            case SealMoved():
+                self._attachment.images.settle(command.step, command.place, last=command.last)
+            case Save():
+                self._save(command.step, stopping=command.stopping)
+            case ProveEqual():
+                self._prove_equal(command.step)
+            case PreparePhase():
+                self._attachment.images.prepare_phase(command.step, command.phases)
+            case RollBackPhase():
+                self._attachment.state.roll_back()
+            case ForgetPhase():
+                self._attachment.images.forget_phase()
+            case HandOver():
+                return self._hand_over(command.step)
+            case _:
+                return self._carry_out_after_fault(command)
+        return None
+
+    def _carry_out_after_fault(self, command: AfterFault) -> object:
+        attachment = self._attachment
+        match command:
+            case TakeBackTail():
+                self._take_back_tail()
+            case Refuse():
+                attachment.member.refuse(command.error)
+            case Break():
+                self._break(command)
+            case StandStill():
+                return attachment.member.stand_still(in_hook=command.in_hook)
+            case RollBack():
+                self._roll_back(command.plan, in_flight=command.in_flight)
+            case Donate():
+                self._donate(command.plan)
+            case WaitToBeKilled():
+                attachment.member.wait_to_be_killed()
+            case Join():
+                attachment.join(command.plan)
+            case _:
+                assert_never(command)
+        return None
+
+    # --- the two phases of a commit ---------------------------------------------------------------
+
+    def _vote(self, number: int) -> Outcome:
+        session, step = self._session, self._batches.held
+        session.mark("prepared", number)
+        # A late vote comes from the script's own code between two steps: its length is no body's.
+        session.enter(Phase.VOTE, learn=session.beacon.phase is Phase.BODY)
+        session.mark("voting", number)
+        outcome = self._payload.cast(step)
+        if not outcome.same_watched:
+            self._attachment.agreement.find_divergence(number)
+        return outcome
+
+    def _vote_between(self) -> Outcome:
+        self._session.enter(Phase.VOTE)
+        return self._payload.cast(None)
+
+    def _deliver(self, command: Deliver) -> None:
+        assert isinstance(command.result, Outcome)
+        if not command.step:
+            self._payload.count(command.result, None)
+            return
+        self._session.enter(Phase.VOTE, learn=True)
+        self._payload.count(command.result, self._batches.held)
+        self._session.mark("passed", command.step)
+
+    def _prove_equal(self, step: int) -> None:
+        if self._attachment.agreement.after_first(step):
+            self._attachment.register()
+
+    def _keep(self, number: int) -> bool:
+        attachment = self._attachment
+        self._session.mark("applied", number)
+        attachment.undo.committed()
+        self._applied = self._batches.held
+        self.step_is_over()
+        return attachment.state.sharded
+
+    def step_is_over(self) -> None:
+        """Let go of the batches of the step in turn, and look at what its first run has shown."""
+        self._batches.let_go()
+        if self._attachment.first_step:
+            self._attachment.after_first_step()
+        with self._attachment.member.refusing():
+            self._attachment.state.check_signature()
+
+    def _count(self, number: int) -> None:
+        session, now_s = self._session, clock.now_s()
+        session.book.commit_step(
+            now_s=now_s, first=number > self._attachment.high_water, then=Cause.OTHER
+        )
+        session.do(lambda machine: machine.now_committed(step=number, now_s=now_s))
+        session.enter(Phase.BETWEEN)
+        session.mark("committed", number)
+
+    def _call_back(self, *, now: bool) -> None:
+        assert self._applied is not None
+        if now:
+            self._applied.committed()
+        else:
+            self._payload.await_seals(self._applied)
+
+    def _save(self, step: int, *, stopping: bool) -> None:
+        session, checkpoints = self._session, self._attachment.checkpoints
+        if checkpoints.due(step) or (stopping and checkpoints.on_stop):
+            session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
+            session.mark("saving", step)
+            checkpoints.save(step, sharded=self._attachment.state.sharded)
+            session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def _hand_over(self, step: int) -> bool:
+        """Compare the replicated state of all ranks once more, before it is said to be the result.
+
+        Nobody leaves run.steps before the final state lies in the vault.
+        """
+        attachment = self._attachment
+        if attachment.state.sharded:
+            return False
+        self._session.enter(Phase.CHECKPOINT)
+        if attachment.member.world_size > 1:
+            with attachment.member.refusing():
+                attachment.agreement.find_divergence(step)
+        attachment.hand_over_at_end(step)
+        return True
+
+    # --- after a fault ----------------------------------------------------------------------------
+
+    def _break(self, command: Break) -> None:
+        member = self._attachment.member
+        if command.peers_only and not member.is_victim(command.error):
+            raise command.error
+        member.broke(command.error)
+
+    def _donate(self, plan: Regroup) -> None:
+        self._session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        self._attachment.donate(plan)
+
+    def _roll_back(self, plan: Regroup, *, in_flight: bool) -> None:
+        self._payload.settle(plan)
+        now_s, book = clock.now_s(), self._session.book
+        if in_flight:
+            if (step := self._batches.held or self._applied) is not None:
+                self._payload.forget(step)
+            for wrapped in self._attachment.replicas:
+                ddp.leave_buckets(wrapped)
+            self._take_back_edits()
+            self._attachment.state.roll_back()
+            book.roll_back(
+                now_s=now_s, fault_s=plan.fault_s, detected_s=plan.detected_s, then=Cause.REGROUP
+            )
+        else:
+            book.roll_back(now_s=now_s, fault_s=None, detected_s=None, then=Cause.REGROUP)
+        self._attachment.mark("settled")
+
+    def _take_back_edits(self) -> None:
+        """Undo what the optimizers did, and look for what the script did before."""
+        self._attachment.look_for_edits("in front of the optimizer")
+        if not self._attachment.undo.take_back():
+            self._tell_what_was_not_copied()
+
+    def _take_back_tail(self) -> None:
+        """Undo what the loop's code behind an interrupted block did, before it is given away."""
+        self._tell_what_was_not_copied()
+        self._attachment.state.roll_back()
+
+    def _tell_what_was_not_copied(self) -> None:
+        """Warn if the script has edited a parameter for the first time in the step that is repeated.
+
+        No copy was kept of such a parameter, because nobody knew that it would be edited.
+        """
+        if uncopied := self._attachment.state.edits.uncopied:
+            self._session.warn(
+                f"{some(uncopied)} had been changed in the step that is repeated, and no copy was"
+                " kept: not bit-exact from here on"
+            )
