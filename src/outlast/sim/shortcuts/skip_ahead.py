@@ -319,6 +319,7 @@ class SkipAhead:
         machine.now_passed(step=last)
         said = machine.now_committed(step=last, now_s=process.node.now_s)
         assert not said, "the first step of a generation is in no stretch"
+        machine.now_begun(over=False)
         process.holds(last)
         process.collectives += 2 * count
         publish(process, Phase.BETWEEN, now_s=now_s)

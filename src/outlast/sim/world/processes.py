@@ -64,12 +64,8 @@ class UserError(Exception):
     """The script's own."""
 
 
-class Reenter(Exception):
-    """Main's function is to be entered again."""
-
-
-class Died(Exception):
-    """The process ended where its main thread stood."""
+class Died(BaseException):
+    """The process ended where its main thread stood: nothing in it may catch that."""
 
 
 def pid_of(worker: int) -> int:
@@ -143,6 +139,8 @@ class Process:
     content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
     ran: int = 1  # pieces of the script's own code behind that step that its state has seen
+    began_ran: int = 1  # `ran` when the step in hand was given out
+    warm: bool = False  # it has done a step: compiled, allocated
     high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
     in_body: bool = False
     in_hook: bool = False  # when it stood still last, it could apply the prepared step

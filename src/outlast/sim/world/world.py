@@ -148,7 +148,7 @@ class World:
         self.untold: frozenset[str] = frozenset()  # nodes of which the trace says nothing
         self._make_nodes(script, kernel, lines, standstills, clocks, rests=rests)
         # generation and step of the transfer image, where it lies, `Process.ran` of who wrote it
-        self.transfer: tuple[int, int, Node, int] | None = None
+        self.transfer: tuple[int, int, Node, int, dict[str, str]] | None = None
         self.transfer_died = False  # with its node
         self._by_rank: dict[int, dict[int, Process]] = {}
         # nodes on which the event at hand changed anything that their agents look at
@@ -718,7 +718,7 @@ class World:
     def has_committed(self, process: Process, step: int) -> None:
         generation, self.last_step = process.machine.generation, step
         late = process.node.still.outlives_lease
-        odd = process.ran - self.options.pieces(step - 1) if step > 1 else 0
+        odd = process.began_ran - self.options.pieces(step - 1) if step > 1 else 0
         for one in process.each():
             holders = self._by_rank[one.rank]
             alone = len(holders) == 1 and one.worker in holders and not late and not one.dying
@@ -809,7 +809,7 @@ class World:
         self.committed, self.last_step, self.newest_begun = (
             max(self.committed, last),
             last,
-            max(self.newest_begun, last),
+            max(self.newest_begun, last + 1),
         )
         self.worked.all_did(count, last, step_s)
         self.strikes.leapt(count)

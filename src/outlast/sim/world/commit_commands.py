@@ -1,0 +1,282 @@
+"""The commands of the commit machine, carried out in simulated time.
+
+The machine is the one that runs on a real rank (engine/commit/commit_machine.py). This file says
+how long each command takes, where a fault may strike, and what it does to the few numbers that
+stand for a rank's state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.engine.commit.commands import (
+    AfterFault,
+    Break,
+    CallBack,
+    Command,
+    Count,
+    Deliver,
+    Donate,
+    Flow,
+    ForgetPhase,
+    HandOver,
+    Join,
+    Keep,
+    Prepare,
+    PreparePhase,
+    ProveEqual,
+    Record,
+    Refuse,
+    RollBack,
+    RollBackPhase,
+    Save,
+    SealMoved,
+    StandStill,
+    TakeBackTail,
+    Vote,
+    WaitToBeKilled,
+)
+from outlast.engine.commit.image_place import BEGUN
+from outlast.engine.commit.late_votes import LateVotes
+from outlast.engine.exhaustive import assert_never
+from outlast.model.messages import Checkpointed, Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.sim.world.main_thread import MainThread
+from outlast.sim.world.processes import Thread
+
+LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """A vote has passed. `stop`: a rank was asked to stop."""
+
+    stop: bool
+
+
+class CommitCommands:
+    """Runs the flows of a CommitMachine on a simulated main thread, one at a time.
+
+    A rank's state is two numbers: the step that it is of, and how many pieces of the script's own
+    code behind that step have run on it. `begin` keeps both, so that a roll-back can be checked.
+    """
+
+    def __init__(self, thread: MainThread, late: LateVotes) -> None:
+        self._thread = thread
+        self._late = late
+        self._copy: int | None = None  # of the shared state: the step that it is of
+        self._phase_ran = 0  # pieces of the script's code that had run before the phase in hand
+
+    def run(self, flow: Flow[Any]) -> Thread:
+        """Run `flow` to its end and return its result."""
+        try:
+            command = next(flow)
+            while True:
+                try:
+                    answer = yield from self._carry_out(command)
+                except Exception as error:  # boundary: the flow decides about it
+                    command = flow.throw(error)
+                else:
+                    command = flow.send(answer)
+        except StopIteration as over:
+            return over.value
+
+    # --- what the script does ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A step is given out: keep what a repeat has to take back."""
+        process = self._thread.p
+        process.began_ran = process.ran
+        if self._late.on:
+            self._copy = process.content
+
+    def begin_phase(self) -> None:
+        """A phase begins: keep what a repeat has to take back."""
+        self._phase_ran = self._thread.p.ran
+
+    # --- the commands -----------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command) -> Thread:
+        thread = self._thread
+        match command:
+            case Record():
+                thread.do(command.act(thread.machine))
+                if thread.machine.begun and not thread.machine.over:
+                    thread.world.asks_for_step(thread.machine.committed + 1)
+            case Prepare():
+                if not thread.sharded:
+                    yield from thread.seal(command.step)
+            case Vote():
+                return (yield from self._vote(command.step))
+            case Deliver():
+                if command.step:
+                    yield from thread.mark("passed")
+            case Keep():
+                self._copy = None
+                return thread.sharded
+            case Count():
+                yield from self._count(command.step)
+            case CallBack():
+                pass  # the simulated script has no on-commit work
+            case SealMoved():
+                if thread.sharded and command.place.kind == BEGUN:
+                    yield from self._seal_whole(command.step)
+            case Save():
+                yield from self._save_if_due(command.step, stopping=command.stopping)
+            case ProveEqual():
+                if self._late.unproven:
+                    yield "collective", None
+            case PreparePhase():
+                if not thread.sharded:
+                    yield from thread.seal(command.step)
+            case RollBackPhase():
+                thread.p.ran = self._phase_ran
+            case ForgetPhase():
+                pass  # an image of the step before the phase lies beside it
+            case HandOver():
+                return (yield from self._hand_over(command.step))
+            case _:
+                return (yield from self._carry_out_after_fault(command))
+        return None
+
+    def _carry_out_after_fault(self, command: AfterFault) -> Thread:
+        thread = self._thread
+        match command:
+            case TakeBackTail():
+                thread.p.ran = thread.p.began_ran
+            case Refuse():
+                raise command.error
+            case Break():
+                if command.peers_only and not thread.is_victim(command.error):
+                    raise command.error
+                thread.broke(command.error)
+            case StandStill():
+                return (yield from thread.stand_still(in_hook=command.in_hook))
+            case RollBack():
+                yield from self._roll_back(command.plan, in_flight=command.in_flight)
+            case Donate():
+                yield from self._donate(command.plan)
+            case WaitToBeKilled():
+                while True:
+                    yield "sleep", 3600.0
+            case Join():
+                yield from thread.mark("grouping")
+                yield from thread.build(command.plan)
+                thread.joined(command.plan)
+            case _:
+                assert_never(command)
+        return None
+
+    # --- voting and committing --------------------------------------------------------------------
+
+    def _vote(self, step: int) -> Thread:
+        """Vote with all ranks. Whoever comes through knows whether anybody was asked to stop."""
+        thread = self._thread
+        if step:
+            yield from thread.mark("prepared")
+        thread.enter(Phase.VOTE)
+        yield from thread.mark("voting" if step else "closing")
+        if step:
+            thread.look_at_lease()
+        group, number = thread.p.group, thread.p.collectives
+        if group is not None and thread.machine.stop is not None:
+            group.stops.add(number)
+        yield "collective", None
+        return Voted(group is not None and number in group.stops)
+
+    def _count(self, step: int) -> Thread:
+        thread = self._thread
+        thread.look_at_lease()
+        thread.world.has_committed(thread.p, step)
+        thread.do(thread.machine.now_committed(step=step, now_s=thread.node.now_s))
+        thread.p.book.commit_step(
+            now_s=thread.world.now_s, first=step > thread.p.high_water, then=Cause.OTHER
+        )
+        thread.enter(Phase.BETWEEN)
+        yield from thread.mark("committed")
+
+    def _seal_whole(self, step: int) -> Thread:
+        thread = self._thread
+        if step in thread.sealed() or thread.machine.broken:
+            return
+        thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+        yield from thread.seal(step)
+        thread.machine.now_sealed(steps=thread.sealed())
+
+    # --- saving and handing over ------------------------------------------------------------------
+
+    def _save_if_due(self, step: int, *, stopping: bool) -> Thread:
+        """Copy the shard now, and let a thread write it.
+
+        A save that is still being written is waited for first, unless there is a regroup.
+        """
+        thread, every = self._thread, self._thread.world.options.checkpoint_every
+        if not every or (step % every and not stopping):
+            return
+        thread.enter(Phase.CHECKPOINT, cause=Cause.STALL)
+        yield from thread.mark("saving")
+        while thread.world.now_s < thread.p.saves_until_s and not thread.machine.broken:
+            yield "sleep", min(LOOK_S, thread.p.saves_until_s - thread.world.now_s)
+        if thread.machine.broken:
+            self._tell_save_failed(step)
+        else:
+            yield "sleep", thread.world.disks.copy_s()
+            thread.world.disks.write_shard(thread.p, step)
+            yield from thread.mark("saved")
+        thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def _tell_save_failed(self, step: int) -> None:
+        process, error = self._thread.p, "given up for a regroup"
+        generation = self._thread.machine.generation
+        said = Checkpointed(process.worker, generation, process.rank, step, "", 0, "", error)
+        self._thread.node.tell(process, said)
+
+    def _hand_over(self, step: int) -> Thread:
+        thread = self._thread
+        if thread.sharded:
+            return False
+        if thread.p.rank == 0:
+            thread.enter(Phase.CHECKPOINT)
+            thread.begins_image(step)
+            yield from self._write_image()
+            self._image_is_there(thread.machine.generation, step)
+        return True
+
+    def _donate(self, plan: Regroup) -> Thread:
+        thread = self._thread
+        thread.look_at_lease()
+        thread.begins_image(plan.step)
+        yield from thread.mark("donating")
+        yield from self._write_image()
+        thread.look_at_lease()
+        thread.arrives(plan)
+        self._image_is_there(plan.generation, plan.step)
+
+    def _write_image(self) -> Thread:
+        yield "sleep", self._thread.world.lasting(self._thread.p, 0.001, 0.01)
+
+    def _image_is_there(self, generation: int, step: int) -> None:
+        """The replicated state lies where a successor finds it."""
+        thread, late = self._thread, self._late.metadata()
+        thread.world.transfer = (generation, step, thread.node, thread.p.ran, late)
+        thread.do(thread.machine.donated(step=step))
+
+    # --- after a fault ----------------------------------------------------------------------------
+
+    def _roll_back(self, plan: Regroup, *, in_flight: bool) -> Thread:
+        thread, world = self._thread, self._thread.world
+        yield "sleep", world.lasting(thread.p, 0.0005, 0.002)
+        if in_flight:
+            thread.p.ran = thread.p.began_ran
+            if self._copy is not None:
+                thread.p.holds(self._copy)
+        self._copy = None
+        fault_s, detected_s = (
+            None if at_s is None or not in_flight else thread.node.world_s(at_s)
+            for at_s in (plan.fault_s, plan.detected_s)
+        )
+        thread.p.book.roll_back(
+            now_s=world.now_s, fault_s=fault_s, detected_s=detected_s, then=Cause.REGROUP
+        )
+        yield from thread.mark("settled")

@@ -1,0 +1,161 @@
+"""The main thread of a simulated process: what its script and its commit machine's driver share.
+
+A main thread is a generator that yields where it waits:
+
+    ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
+    ("collective", None)  in a collective  ("build", p)   building the group of plan p
+    ("barrier", None)     with all others, between two steps: see shortcuts/skip_ahead.py
+
+Tensors are one number here: the step that the state in memory is of (`Process.content`).
+"""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.outputs import Output
+from outlast.errors import StepInterrupted
+from outlast.model import limits
+from outlast.model.messages import Refused, Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.sim.durations import SEAL_MOST_S, SEAL_S
+from outlast.sim.rules.observations import Arrived
+from outlast.sim.world.processes import Died, PeerFailure, Process, Thread, UserError
+from outlast.sim.world.world import World
+
+USER_PLACES = ("setup", "body", "reduced", "applied")  # the script's own code runs there
+
+
+class MainThread:
+    """One process, and what its main thread does outside of the script's own code.
+
+    It stands in for the membership, the session and the images of a worker's runtime.
+    """
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.p = process
+        self.node = process.node
+        self.machine = process.machine
+        self.sharded = world.options.way == "sharded"
+
+    # --- places, the lease, and the protocol ------------------------------------------------------
+
+    def mark(self, name: str, *, user: bool = False) -> Thread:
+        """Come to a place where a fault may strike. Raises Died, and UserError in the script."""
+        self.world.passes(self.p, name)
+        if not self.p.alive:
+            raise Died
+        if self.p.stopped or self.p.hung:
+            yield "sleep", 0.0
+        if user or name in USER_PLACES:
+            self._user_code()
+
+    def _user_code(self) -> None:
+        error, self.p.error = self.p.error, ""
+        if error == "refused":
+            self.node.tell(self.p, Refused(self.p.worker, error, 1))
+        if error:
+            raise UserError(error)
+
+    def look_at_lease(self) -> None:
+        """End the process if its node's lease is over: before a vote, a seal, a restore, a commit."""
+        if not self.node.lends(self.p):
+            for one in self.p.each():
+                self.world.strikes.fenced(one)
+            self.node.end(self.p, limits.ORPHAN_EXIT_CODE, None)
+            raise Died
+
+    def do(self, outputs: list[Output] | None) -> None:
+        """Carry out what the protocol machine puts out."""
+        for output in outputs or ():
+            self.node.carry_out_in(self.p, output)
+
+    def enter(self, phase: Phase, *, cause: Cause | None = None) -> None:
+        """The main thread is in `phase` from now on."""
+        self.world.enter(self.p, phase, cause=cause)
+
+    # --- being cut short --------------------------------------------------------------------------
+
+    def is_victim(self, error: BaseException) -> bool:
+        """Return True if `error` is what a lost peer looks like from here."""
+        return self.machine.broken or isinstance(error, (PeerFailure, StepInterrupted))
+
+    def broke(self, error: BaseException) -> None:
+        """Say that this rank cannot go on in this generation."""
+        mechanism = "collective" if self.is_victim(error) else "exception"
+        self.do(
+            self.machine.broke(
+                mechanism=mechanism,
+                error=str(error),
+                traceback="traceback",
+                now_s=self.node.now_s,
+                unreached=getattr(error, "unreached", ()),
+            )
+        )
+
+    def stand_still(self, *, in_hook: bool) -> Thread:
+        """Say what this rank holds, and wait for the next generation's plan."""
+        seen = self.machine.generation
+        yield from self.mark("still")
+        self.enter(Phase.WAIT)
+        self.p.in_hook = in_hook
+        self.do(self.machine.stand_still(in_hook=in_hook))
+        plan = yield "plan", seen
+        self.enter(Phase.REGROUP)
+        return plan
+
+    def cut_short(self, error: BaseException) -> Thread:
+        """Say that this rank cannot go on, and stand still for the plan of the next generation."""
+        self.broke(error)
+        return (yield from self.stand_still(in_hook=False))
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def build(self, plan: Regroup) -> Thread:
+        """Leave the old group, and enter that of `plan`."""
+        self.do(self.machine.underway(place=2))
+        self.world.collectives.leave(self.p)
+        try:
+            yield "build", plan
+        except PeerFailure:
+            self.world.collectives.leave(self.p)  # there is no group that was half built
+            raise
+
+    def joined(self, plan: Regroup) -> None:
+        """Say that this rank is in the group of `plan`, with the state of its step."""
+        self.p.high_water = max(self.p.high_water, plan.high_water)
+        self.arrives(plan)
+        self.do(self.machine.joined(plan, group_s=0.0, restore_s=0.0))
+        self.world.passes(self.p, "joined")
+        if not self.p.alive:
+            raise Died
+        self.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def arrives(self, plan: Regroup) -> None:
+        """Let the rules see which state this rank has at the step of `plan`."""
+        for one in self.p.each():
+            self.world.see(
+                Arrived(one.worker, one.rank, plan.generation, plan.step, self.p.content)
+            )
+
+    # --- images -----------------------------------------------------------------------------------
+
+    def sealed(self) -> tuple[int, ...]:
+        """Return the steps that lie sealed in this rank's slots, the newest first."""
+        return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
+
+    def seal(self, step: int) -> Thread:
+        """Seal an image of `step`. The slot that it goes to holds none until that is done."""
+        slots = self.node.slots.setdefault(self.p.rank, {})
+        slots.pop(step % 2, None)
+        yield from self.mark("sealing")
+        yield "sleep", self.world.lasting(self.p, SEAL_S, SEAL_MOST_S)
+        self.look_at_lease()
+        slots[step % 2] = step
+
+    def begins_image(self, step: int) -> None:
+        """Begin to write a transfer image: over the one that is there, unless it is of `step`."""
+        there = self.world.transfer
+        self.world.transfer, self.world.transfer_died = (
+            there if there is not None and there[1] == step else None,
+            False,
+        )
