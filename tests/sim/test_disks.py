@@ -90,7 +90,7 @@ def test_bits_that_flipped_in_the_newest_checkpoint_send_the_run_to_the_one_befo
     """
     went_back = [
         a_life(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1]
-        for seed in range(12)
+        for seed in range(1, 13)
     ]
     assert set(went_back) <= {0, 3, 6}
     assert len(set(went_back)) > 1

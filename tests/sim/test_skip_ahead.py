@@ -168,7 +168,7 @@ def test_steps_that_a_fault_waits_for_are_simulated() -> None:
         PlannedFault("step", "kill", 1, at_step=200),
         PlannedFault("mark", "kill", 2, mark="voting", nth=350),
     )
-    world = run(3, options, (at_step, at_mark), every_step=False)
+    world = run(4, options, (at_step, at_mark), every_step=False)
     assert world.checkers.result == "ok"
     assert [
         (one.id, interruption.step)

@@ -38,7 +38,7 @@ from outlast.errors import OutlastError, Reenter, StepInterrupted
 from outlast.model.messages import Regroup
 
 
-class Stage(Enum):
+class StepStage(Enum):
     """How far the step in turn is."""
 
     IDLE = "idle"  # there is no step in turn: the newest one is committed
@@ -51,8 +51,8 @@ class Stage(Enum):
     LEFT = "left"  # main's function is being left, to be entered again
 
 
-_LEFT_BEHIND = (Stage.CUT, Stage.REPEAT)  # the script runs on behind a block that does not count
-_ROLLED_BACK = (Stage.IDLE, Stage.REPEAT)
+_LEFT_BEHIND = (StepStage.CUT, StepStage.REPEAT)  # the script runs on behind a block that does not count
+_ROLLED_BACK = (StepStage.IDLE, StepStage.REPEAT)
 
 
 class CommitMachine:
@@ -103,7 +103,7 @@ class CommitMachine:
         # counts from 0, the state before the first step. It is ahead of the worker's own count
         # while an image of sharded state is still to be sealed
         self.committed = 0
-        self.stage = Stage.IDLE
+        self.stage = StepStage.IDLE
         self.stopping = False  # a rank was asked to stop, and all know
         self.until = 0  # the last step of this leg
         self.leg_began = -1  # the step at which an earlier leg of this process ended
@@ -124,7 +124,17 @@ class CommitMachine:
     @property
     def is_leaving(self) -> bool:
         """Return True if `Reenter` was raised, even if the script has swallowed it."""
-        return self.stage is Stage.LEFT
+        return self.stage is StepStage.LEFT
+
+    @property
+    def has_passed(self) -> bool:
+        """Return True if the vote of the step in hand has passed, so its optimizers may run."""
+        return self.stage is StepStage.PASSED
+
+    @property
+    def waits_for_vote(self) -> bool:
+        """Return True if a block is over whose vote comes later."""
+        return self.stage is StepStage.LATE
 
     # --- events that need no command --------------------------------------------------------------
 
@@ -134,19 +144,19 @@ class CommitMachine:
 
     def give_out(self) -> None:
         """Note that the script has the next step. From here on it is taken back as a whole."""
-        self.stage = Stage.GIVEN
+        self.stage = StepStage.GIVEN
 
     def enter_block(self) -> None:
         """Note that the block of the step begins."""
-        self.stage = Stage.BLOCK
+        self.stage = StepStage.BLOCK
 
     def drop_block(self) -> None:
         """Note that an exception which is not for outlast, such as an exit, leaves the block."""
-        self.stage = Stage.CUT
+        self.stage = StepStage.CUT
 
     def begin_leg(self) -> None:
         """Note that run.steps is called again. A step of the leg before may not be committed."""
-        self.stage = Stage.REPEAT if self.repeats else Stage.IDLE
+        self.stage = StepStage.REPEAT if self.repeats else StepStage.IDLE
 
     @property
     def is_cut(self) -> bool:
@@ -155,13 +165,13 @@ class CommitMachine:
         The script may have swallowed the exception that told it so.
         """
         cut = self.worker.broken or self._plan is not None
-        return cut and self.stage is not Stage.PASSED
+        return cut and self.stage is not StepStage.PASSED
 
     # --- the loop ---------------------------------------------------------------------------------
 
     def next_step(self) -> Flow[bool]:
         """Get to the beginning of the next step. Return False if the leg is over instead."""
-        if self.stage is Stage.LEFT:
+        if self.stage is StepStage.LEFT:
             raise Reenter  # the script has swallowed the first one
         while True:
             yield from self._settle(BEGUN)
@@ -196,9 +206,9 @@ class CommitMachine:
         """
         if objection is None and self.is_cut:
             objection = StepInterrupted()
-        if objection is None and self.stage is not Stage.PASSED:
+        if objection is None and self.stage is not StepStage.PASSED:
             if self.late.on:
-                self.stage = Stage.LATE
+                self.stage = StepStage.LATE
                 return True
             try:  # a block that called no optimizer votes here
                 yield from self._vote(AT_VOTE)
@@ -215,9 +225,9 @@ class CommitMachine:
 
         Return False if that step was interrupted, and so should be repeated but cannot be.
         """
-        was_late = self.stage is Stage.LATE
+        was_late = self.stage is StepStage.LATE
         yield from self._settle(BEGUN)
-        if was_late and self.stage is not Stage.IDLE:
+        if was_late and self.stage is not StepStage.IDLE:
             return False
         if (plan := self._take_plan()) is not None:
             yield from self.follow(plan)
@@ -247,20 +257,20 @@ class CommitMachine:
             yield Break(error, peers_only=False)
             self._plan = yield StandStill(in_hook=True)
             if self._plan.settle != "forward":
-                self.stage = Stage.CUT
+                self.stage = StepStage.CUT
                 raise StepInterrupted from None
         else:
             yield Record(partial(WorkerMachine.now_passed, step=step))
             self.stopping = self.stopping or result.stop
             yield Deliver(result, step)
-        self.stage = Stage.PASSED
+        self.stage = StepStage.PASSED
 
     def _commit(self) -> Flow[None]:
         """The step in hand is applied here, and its vote has passed."""
         step = self.committed + 1
         self.late.committed()
         sharded: bool = yield Keep(step)
-        self.committed, self.stage = step, Stage.IDLE
+        self.committed, self.stage = step, StepStage.IDLE
         if sharded:
             # The others know that it is sealed from the next vote, which comes after the seal.
             self._unsealed = step
@@ -272,7 +282,7 @@ class CommitMachine:
     def _vote_late(self, place: Place) -> Flow[None]:
         """Vote for a step whose block is over. It is committed by that, or repeated."""
         if self.worker.broken:
-            self.stage = Stage.CUT
+            self.stage = StepStage.CUT
             return  # there is nobody to vote with: the caller stands still
         try:
             yield ProveEqual(self.committed + 1)
@@ -291,7 +301,7 @@ class CommitMachine:
         What the script does behind the block of a step belongs to that step. A rank that is lost
         later comes back with what it had here.
         """
-        if self.stage is Stage.LATE:
+        if self.stage is StepStage.LATE:
             yield from self._vote_late(Place(kind, 0))
         if self.repeats:
             return  # the step is not committed, so nothing of it may be sealed
@@ -348,7 +358,7 @@ class CommitMachine:
         if isinstance(error, OutlastError):
             yield Refuse(error)  # it would come again on every attempt
         if self.stage not in _ROLLED_BACK:
-            self.stage = Stage.CUT
+            self.stage = StepStage.CUT
         plan = self._take_plan()
         if plan is None or plan.settle == "forward":
             # A step that failed while it was applied on the word of a plan is torn: that plan
@@ -369,7 +379,7 @@ class CommitMachine:
                 if plan.then == "exit":
                     yield WaitToBeKilled()
                 if plan.then == "reenter":
-                    self.stage = Stage.LEFT
+                    self.stage = StepStage.LEFT
                     raise Reenter
                 yield Join(plan)
                 self.committed = max(self.worker.committed, 0)
@@ -388,8 +398,8 @@ class CommitMachine:
         """Roll back the step in hand, if there is one. A forward step has been applied by now."""
         in_flight = self.stage not in _ROLLED_BACK or self._unsealed > 0
         self.stopping = False  # some may have come through a vote that said so, and some not
-        if in_flight and self.stage is not Stage.IDLE:
-            self.stage = Stage.REPEAT
+        if in_flight and self.stage is not StepStage.IDLE:
+            self.stage = StepStage.REPEAT
         self._unsealed, self._plan = 0, None
         yield RollBack(plan, in_flight)
 

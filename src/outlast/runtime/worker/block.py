@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from outlast.engine.commit.commit_machine import CommitMachine, Stage
+from outlast.engine.commit.commit_machine import CommitMachine
 from outlast.errors import StepInterrupted, TransactionError
 from outlast.model.terms import Phase
 from outlast.runtime.worker.attach import Attachment
@@ -91,7 +91,7 @@ class Block:
         A step that was refused or interrupted is not committed behind that.
         """
         refused = self._hooks.refused or self._member.guards.refused
-        if refused is not None or self._machine.stage is Stage.PASSED:
+        if refused is not None or self._machine.has_passed:
             return refused
         if self._hooks.lost is not None:  # in backward, so the gradients are torn
             return self._hooks.lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from outlast.engine.commit.commit_machine import CommitMachine, Stage
+from outlast.engine.commit.commit_machine import CommitMachine
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import OutlastError, Reenter, TransactionError
 from outlast.model.messages import Regroup
@@ -222,7 +222,7 @@ class Transaction:
             return False
         objection = self._block.objection() if error is None else error
         if self._driver.run(self._machine.end_block(objection)):
-            if self._machine.stage is Stage.LATE:
+            if self._machine.waits_for_vote:
                 self.member.session.enter(Phase.BETWEEN)  # otherwise the commit has said so
             return False
         self.attachment.watch_edits()

@@ -17,7 +17,7 @@ What outlast does in it is decided by the commit machine, as on a real rank.
 
 from __future__ import annotations
 
-from outlast.engine.commit.commit_machine import CommitMachine, Stage
+from outlast.engine.commit.commit_machine import CommitMachine
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.errors import StepInterrupted
 from outlast.model.messages import Regroup
@@ -144,7 +144,7 @@ class StepLoop:
         process.in_body = False
         self._block, self.past = number, 0
         yield from self.commands.run(self.machine.end_block(error))
-        if self.machine.stage is Stage.LATE:
+        if self.machine.waits_for_vote:
             self._thread.enter(Phase.BETWEEN)
 
     def _body(self) -> Thread:
