@@ -51,7 +51,10 @@ class StepStage(Enum):
     LEFT = "left"  # main's function is being left, to be entered again
 
 
-_LEFT_BEHIND = (StepStage.CUT, StepStage.REPEAT)  # the script runs on behind a block that does not count
+_LEFT_BEHIND = (
+    StepStage.CUT,
+    StepStage.REPEAT,
+)  # the script runs on behind a block that does not count
 _ROLLED_BACK = (StepStage.IDLE, StepStage.REPEAT)
 
 
