@@ -81,7 +81,7 @@ class CommitDriver:
             case Record():
                 self._session.do(command.act)
             case Prepare():
-                self._attachment.images.prepare(command.step, command.place)
+                self._prepare(command)
             case Vote():
                 return self._vote(command.step) if command.step else self._vote_between()
             case Deliver():
@@ -135,10 +135,19 @@ class CommitDriver:
 
     # --- the two phases of a commit ---------------------------------------------------------------
 
+    def _prepare(self, command: Prepare) -> None:
+        self._leave_script()
+        self._attachment.images.prepare(command.step, command.place)
+
+    def _leave_script(self) -> None:
+        """A late vote begins: from here on the deadlines of a vote count, not those of a script."""
+        if self._session.beacon.phase is Phase.BETWEEN:
+            self._session.enter(Phase.VOTE)
+
     def _vote(self, number: int) -> Outcome:
         session, step = self._session, self._batches.held
         session.mark("prepared", number)
-        # A late vote comes from the script's own code between two steps: its length is no body's.
+        # Only an early vote ends a body, whose length counts.
         session.enter(Phase.VOTE, learn=session.beacon.phase is Phase.BODY)
         session.mark("voting", number)
         outcome = self._payload.cast(step)
@@ -160,6 +169,7 @@ class CommitDriver:
         self._session.mark("passed", command.step)
 
     def _prove_equal(self, step: int) -> None:
+        self._leave_script()
         if self._attachment.agreement.after_first(step):
             self._attachment.register()
 

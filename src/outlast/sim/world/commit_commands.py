@@ -105,6 +105,7 @@ class CommitCommands:
                 if thread.machine.begun and not thread.machine.over:
                     thread.world.asks_for_step(thread.machine.committed + 1)
             case Prepare():
+                self._leave_script()
                 if not thread.sharded:
                     yield from thread.seal(command.step)
             case Vote():
@@ -125,6 +126,7 @@ class CommitCommands:
             case Save():
                 yield from self._save_if_due(command.step, stopping=command.stopping)
             case ProveEqual():
+                self._leave_script()
                 if self._late.unproven:
                     yield "collective", None
             case PreparePhase():
@@ -169,6 +171,11 @@ class CommitCommands:
         return None
 
     # --- voting and committing --------------------------------------------------------------------
+
+    def _leave_script(self) -> None:
+        """A late vote begins: from here on the deadlines of a vote count, not those of a script."""
+        if self._thread.p.beacon.phase is Phase.BETWEEN:
+            self._thread.enter(Phase.VOTE)
 
     def _vote(self, step: int) -> Thread:
         """Vote with all ranks. Whoever comes through knows whether anybody was asked to stop."""
