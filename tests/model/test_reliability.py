@@ -14,14 +14,12 @@ from outlast.errors import UsageError
 from outlast.model.intervals import efficiency, young_s
 from outlast.model.reliability import (
     Part,
-    binomial_at_most,
     ettr_interval_s,
     expected_ettr,
     mttf_of_parts_s,
     mttf_s,
     rate_interval_per_s,
     rate_quantile_per_s,
-    spares_binomial,
     spares_poisson,
 )
 
@@ -98,12 +96,6 @@ def poisson_at_most(most: int, mean: float) -> float:
     )
 
 
-def binomial_sum(most: int, count: int, chance: float) -> float:
-    return math.fsum(
-        math.comb(count, j) * chance**j * (1 - chance) ** (count - j) for j in range(most + 1)
-    )
-
-
 @given(
     mean=st.floats(0.001, 400), availability=st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999, 0.99999])
 )
@@ -112,29 +104,6 @@ def test_poisson_spares_suffice_and_one_less_does_not(mean: float, availability:
     spares = spares_poisson(down_mean=mean, availability=availability)
     assert poisson_at_most(spares, mean) >= availability - 1e-10
     assert spares == 0 or poisson_at_most(spares - 1, mean) < availability + 1e-10
-
-
-@given(
-    nodes=st.integers(1, 300),
-    down=st.floats(0.001, 0.6),
-    availability=st.sampled_from([0.5, 0.99, 0.999]),
-)
-def test_binomial_spares_suffice_and_one_less_does_not(
-    nodes: int, down: float, availability: float
-) -> None:
-    spares = spares_binomial(
-        nodes=nodes, unit_mttf_s=(1 - down) / down, repair_s=1.0, availability=availability
-    )
-    assert binomial_sum(spares, nodes + spares, down) >= availability - 1e-10
-    assert spares == 0 or binomial_sum(spares - 1, nodes + spares - 1, down) < availability + 1e-10
-
-
-@given(count=st.integers(0, 200), most=st.integers(-2, 210), chance=st.floats(0, 1))
-def test_the_binomial_law_is_its_sum(count: int, most: int, chance: float) -> None:
-    truth = binomial_sum(min(most, count), count, chance) if most >= 0 else 0.0
-    assert binomial_at_most(most, count, chance) == pytest.approx(
-        1.0 if most >= count else truth, abs=1e-11
-    )
 
 
 SPARES = [
@@ -152,27 +121,18 @@ SPARES = [
 def test_spares_for_three_nines_at_one_failure_in_50_000_gpu_hours(
     gpus: int, repair_h: int, spares: int
 ) -> None:
-    """Every failure takes a node out for the repair; spares that fail as well need one more at
-    most.
-    """
+    """Every failure takes a node out for the repair."""
     assert (
         spares_poisson(down_mean=gpus / GPU_MTTF_S * repair_h * HOUR_S, availability=0.999)
         == spares
     )
-    everywhere = spares_binomial(
-        nodes=gpus // 8, unit_mttf_s=GPU_MTTF_S / 8, repair_s=repair_h * HOUR_S, availability=0.999
-    )
-    assert spares <= everywhere <= spares + 1
 
 
 def test_no_failures_need_no_spares_and_certainty_cannot_be_had() -> None:
     assert spares_poisson(down_mean=0.0, availability=0.999) == 0
-    assert spares_binomial(nodes=100, unit_mttf_s=math.inf, repair_s=DAY_S, availability=0.999) == 0
     for availability in (1.0, 1.1, math.nan):
         with pytest.raises(UsageError, match="availability"):
             spares_poisson(down_mean=1.0, availability=availability)
-    with pytest.raises(UsageError, match="practically all"):
-        spares_binomial(nodes=100, unit_mttf_s=1e-9, repair_s=DAY_S, availability=0.9)
 
 
 def test_spares_of_a_very_large_run_are_found_too() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
 from outlast.planner.cluster_file import Cluster, Origin, defaults, parse
-from outlast.planner.cluster_text import of_scenario, render
+from outlast.planner.cluster_text import render
 from outlast.planner.resolve import resolve
 from outlast.planner.scenario import (
     Extent,
@@ -32,6 +32,7 @@ from outlast.planner.scenario import (
     Wave,
 )
 from outlast.planner.spread import Shape, Spread, constant, exponential, lognormal, measured
+from tests.planner.cluster_of_scenario import of_scenario
 
 PRESETS = sorted(
     (Path(__file__).parents[2] / "src" / "outlast" / "planner" / "presets").glob("*.toml")

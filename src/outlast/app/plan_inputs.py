@@ -51,10 +51,6 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
     return _with_flags(_base(args), args)
 
 
-def preset_names() -> tuple[str, ...]:
-    return shipped.names(*PRESETS[:2], PRESETS[2])
-
-
 def preset(name: str) -> Cluster:
     package, folder, suffix = PRESETS
     return parse(

@@ -8,7 +8,7 @@ Symbols    delta  save_s      time the run stands still for one save, 0 or more
                   detection, replacement, restore
            tau    interval_s  productive time between the end of one save and the begin of the next
            x      delta / M
-Model      Daly's, of which `best_s`, `efficiency` and `wall_time_s` are exact: failures are
+Model      Daly's, of which `best_s` and `efficiency` are exact: failures are
            exponential and strike at any time, during saves and restarts too; what was done since
            the last finished save is done again; a restart that is struck begins anew.
 Sources    Young, CACM 17(9), 1974. Daly, FGCS 22(3), 2006. NVIDIA, arXiv 2410.18124. The exact
@@ -60,26 +60,6 @@ def daly_first_s(save_s: float, mttf_s: float) -> float:
     return mttf_s if save_s >= 2 * mttf_s else young_s(save_s, mttf_s) - save_s
 
 
-def daly_first_with_restart_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 delta (M + R)) - delta: Daly's first order with the restart inside.
-
-    M where this is not above 0.
-
-    In Daly's exact cost the best interval does not depend on R, so this is longer than
-    `daly_first_s` by up to R / 2M of Young's interval. Error, for delta <= M / 2 and R <= M: from
-    sqrt(2 delta / M) / 3 shorter to R / M longer than the best interval.
-    """
-    _check(save_s, mttf_s)
-    need(restart_s=restart_s, least=0.0)
-    if math.isinf(mttf_s):
-        return math.inf if save_s else 0.0
-    interval_s = (
-        math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s))
-        - save_s
-    )
-    return interval_s if interval_s > 0 or save_s == 0 else mttf_s
-
-
 def daly_higher_s(save_s: float, mttf_s: float) -> float:
     """tau = sqrt(2 delta M) [1 + (1/3) (delta / 2M)^(1/2) + (1/9) (delta / 2M)] - delta for delta <
     2 M, else M: Daly's higher order.
@@ -104,25 +84,6 @@ def best_s(save_s: float, mttf_s: float) -> float:
     if x < NEGLIGIBLE or math.isinf(mttf_s):
         return young_s(save_s, mttf_s)
     return mttf_s * lambert_gap(x)
-
-
-def availability_best_s(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 (M + R) delta + delta^2): what makes `availability` highest (arXiv 2410.18124:
-    T_c = T_s + sqrt(2 (T_f + T_r) T_s + T_s^2), with the period T_c = tau + delta, the save T_s =
-    delta, T_f = M, T_r = R).
-
-    Exact for that first-order cost, in which a failure costs R and half a period, and no failure
-    strikes twice. Against Daly's cost, for delta <= M / 2 and R <= M: at most sqrt(delta / M) + R /
-    M of the best interval longer than it, and never shorter.
-    """
-    _check(save_s, mttf_s)
-    need(restart_s=restart_s, least=0.0)
-    if math.isinf(mttf_s):
-        return math.inf if save_s else 0.0
-    return math.hypot(
-        math.sqrt(2.0) * math.sqrt(save_s) * math.hypot(math.sqrt(mttf_s), math.sqrt(restart_s)),
-        save_s,
-    )
 
 
 def availability(interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
@@ -154,22 +115,6 @@ def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float
         return _share(interval_s, save_s) * math.exp(-restart_s / mttf_s)
     decay = math.exp(-restart_s / mttf_s - struck)
     return alive * decay / -math.expm1(-struck) if decay > 0 else 0.0
-
-
-def wall_time_s(
-    work_s: float, interval_s: float, save_s: float, mttf_s: float, restart_s: float
-) -> float:
-    """T_w = M e^(R/M) (e^((tau + delta)/M) - 1) work / tau: the expected wall time of so much
-    productive time. inf where the efficiency is 0.
-
-    The last stretch is counted like the others: as if it, too, had its whole length and ended with
-    a save.
-    """
-    need(work_s=work_s, least=0.0)
-    share = efficiency(interval_s, save_s, mttf_s, restart_s)
-    if work_s == 0:
-        return 0.0
-    return work_s / share if share > 0 and work_s / share < math.inf else math.inf
 
 
 def best_efficiency(save_s: float, mttf_s: float, restart_s: float) -> float:

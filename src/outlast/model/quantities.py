@@ -349,10 +349,6 @@ def echo(value: float, kind: Kind) -> str:
     )
 
 
-def echo_range(low: float, high: float, kind: Kind = Kind.COUNT) -> str:
-    return f"{echo(low, kind)}:{echo(high, kind)}"
-
-
 def _plain(number: Decimal) -> str:
     """Without an exponent where that is readable. Exact."""
     short = number.normalize()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from outlast.errors import UsageError
 from outlast.model.quantities import need
-from outlast.model.special import beta_i, gamma_q, gamma_quantile
+from outlast.model.special import gamma_q, gamma_quantile
 
 # the prior Gamma(1/2, 0) of a Poisson rate: an exposure without failures counts as half a failure
 JEFFREYS_COUNT = 0.5
@@ -98,36 +98,6 @@ def spares_poisson(*, down_mean: float, availability: float) -> int:
     if down_mean == 0:
         return 0
     return _fewest(lambda spares: gamma_q(spares + 1.0, down_mean) >= availability)
-
-
-def spares_binomial(*, nodes: int, unit_mttf_s: float, repair_s: float, availability: float) -> int:
-    """The fewest spares s such that of nodes + s, each down for repair / (mttf + repair) of the
-    time, at most s are down with at least this chance.
-
-    Exact where spares that stand by fail like the others, each node on its own (whatever the
-    distributions of both times).
-    """
-    need(nodes=nodes, least=1)
-    need(unit_mttf_s=unit_mttf_s, above=0.0, endless=True)
-    need(repair_s=repair_s, least=0.0)
-    _check_availability(availability)
-    down = repair_s / unit_mttf_s / (1 + repair_s / unit_mttf_s)
-    if down >= 1 - 1e-9:
-        raise UsageError(
-            f"a node is in repair for {repair_s:g} s and works for {unit_mttf_s:g} s: practically"
-            " all of them are down",
-            hint="shorten repair_s, or raise unit_mttf_s",
-        )
-    return _fewest(lambda spares: binomial_at_most(spares, nodes + spares, down) >= availability)
-
-
-def binomial_at_most(most: int, count: int, chance: float) -> float:
-    """P(Binomial(count, chance) <= most)."""
-    if most >= count or chance <= 0:
-        return 1.0
-    if most < 0 or chance >= 1:
-        return 0.0
-    return beta_i(1 - chance, float(count - most), most + 1.0)
 
 
 def _check_availability(availability: float) -> None:

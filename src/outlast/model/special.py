@@ -3,15 +3,11 @@ textbook forms lose their digits.
 
 Symbols    P(a, x)     regularised lower incomplete gamma: the chance that a Gamma(a, 1) variable is
            at most x; Q = 1 - P
-           I_x(a, b)   regularised incomplete beta: the chance that a Beta(a, b) variable is at most
-                       x
            W0          principal branch of Lambert's W
 Sources    Abramowitz and Stegun, Handbook of Mathematical Functions, 1964: 6.5 (series, continued
-           fraction), 26.4.17 (Wilson-Hilferty). DLMF 8.17.22 (continued fraction of the incomplete
-           beta), 5.11.3 (Stirling); Lentz's method: Thompson and Barnett, J. Comput. Phys. 64,
-           1986.
+           fraction), 26.4.17 (Wilson-Hilferty). DLMF 5.11.3 (Stirling); Lentz's method: Thompson
+           and Barnett, J. Comput. Phys. 64, 1986.
 Limits     gamma: relative error below 1e-11 up to a = 1e6; time grows with the square root of a.
-           beta: relative error about 1e-15 (a + b).
 
 This module is pure: numbers in, numbers out.
 """
@@ -154,28 +150,3 @@ def _gamma_guess(chance: float, shape: float) -> float:
     cube = 1 - ninth + z * math.sqrt(ninth)
     series = math.exp((math.log(chance) + math.lgamma(shape + 1)) / shape)
     return shape * cube**3 if cube > 0.2 else max(series, 5e-324)
-
-
-# --- beta -----------------------------------------------------------------------------------------
-
-
-def beta_i(x: float, a: float, b: float) -> float:
-    """I_x(a, b), for a, b > 0 and x in [0, 1]."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - beta_i(1 - x, b, a)
-    weight = math.exp(a * math.log(x) + b * math.log1p(-x) - _log_beta(a, b)) / a
-    return weight * _fraction(_beta_terms(x, a, b), 1.0)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _beta_terms(x: float, a: float, b: float) -> Iterator[tuple[float, float]]:
-    m = 0
-    while True:
-        yield -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
-        m += 1
-        yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
