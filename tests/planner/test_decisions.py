@@ -74,9 +74,9 @@ def agree(scenario: Scenario, history: History, decided: Decided) -> int:
     for number, (answer, one) in enumerate(
         zip(decided.answers[:other], expected.interruptions, strict=False)
     ):
-        assert (answer.tier, answer.extent) == (one.tier, one.extent)
+        assert (answer.fallback.tier, answer.extent) == (one.tier, one.extent)
         assert near(answer.at_s, one.at_s)
-        assert near(answer.lost_s, one.lost_s)
+        assert near(answer.fallback.lost_s, one.lost_s)
         if whole or number < other - 1:
             assert near(answer.resumed_s, one.resumed_s)
             assert near(sum(answer.spent_s.values()), sum(one.spent_s.values()))
@@ -275,18 +275,18 @@ def test_every_rank_is_known_and_the_engine_says_why() -> None:
     scenario = world(tiers=REPLICAS, repair=Repair(1, constant(1e6)))
     decided = live(scenario, told((50.5, NODE), struck=0.3))
     answer = only(decided)
-    assert (answer.rung, answer.step, answer.tier, answer.mechanism) == (
+    assert (answer.rung, answer.fallback.step, answer.fallback.tier, answer.mechanism) == (
         Rung.SPARE,
         50,
         "replicas",
         Mechanism.LOST_NODE,
     )
     assert (
-        answer.why
+        answer.chosen.why
         == "ranks [8, 9, 10, 11, 12, 13, 14, 15] are taken by spares; survivors repeat the step in"
         " place"
     )
-    assert answer.why_there == "step 50 is committed on a live rank"
+    assert answer.fallback.why == "step 50 is committed on a live rank"
     assert answer.resumed_s == 50.5 + 5 + 7 + 2
     assert decided.per_interruption == 3  # where to go on from, who takes the ranks, which rung
 
@@ -306,7 +306,11 @@ def test_a_script_that_raises_loses_no_process() -> None:
     """Its class says so: the step is repeated in place."""
     raises = replace(process(), failure_class=FailureClass.USER_CODE)
     answer = only(live(world(tiers=REPLICAS, failures=(raises,)), told((50.5, 0))))
-    assert (answer.rung, answer.mechanism, answer.step) == (Rung.REPEAT, Mechanism.EXCEPTION, 50)
+    assert (answer.rung, answer.mechanism, answer.fallback.step) == (
+        Rung.REPEAT,
+        Mechanism.EXCEPTION,
+        50,
+    )
 
 
 def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
@@ -318,11 +322,15 @@ def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
         tier("disk", 100.0),
     )
     answer = only(live(world(tiers=tiers), told((123, PROCESS))))
-    assert (answer.rung, answer.step, answer.tier) == (Rung.RESPAWN, 110, "memory")
-    assert answer.why_there == "step 110 is the newest snapshot that all 32 owners sealed"
+    assert (answer.rung, answer.fallback.step, answer.fallback.tier) == (
+        Rung.RESPAWN,
+        110,
+        "memory",
+    )
+    assert answer.fallback.why == "step 110 is the newest snapshot that all 32 owners sealed"
     lost = only(live(world(tiers=tiers, repair=Repair(1)), told((123, NODE))))
-    assert (lost.rung, lost.step, lost.tier) == (Rung.RESTART, 100, "disk")
-    assert lost.why_there == "the checkpoint of step 100 is the newest good one"
+    assert (lost.rung, lost.fallback.step, lost.fallback.tier) == (Rung.RESTART, 100, "disk")
+    assert lost.fallback.why == "the checkpoint of step 100 is the newest good one"
 
 
 def test_what_is_restored_to_memory_is_sealed_there_at_once_and_that_is_said() -> None:
@@ -336,8 +344,12 @@ def test_what_is_restored_to_memory_is_sealed_there_at_once_and_that_is_said() -
     )
     scenario, history = world(tiers=tiers, repair=Repair(1)), told((125, NODE), (150, PROCESS))
     first, second = live(scenario, history).answers
-    assert (first.tier, first.resumed_s) == ("disk", 146)
-    assert (second.tier, second.step, second.beside) == ("memory", 100, [Beside.SEALED_AT_ONCE])
+    assert (first.fallback.tier, first.resumed_s) == ("disk", 146)
+    assert (second.fallback.tier, second.fallback.step, second.beside) == (
+        "memory",
+        100,
+        [Beside.SEALED_AT_ONCE],
+    )
     assert course.live(scenario, history).interruptions[1].tier == "disk"
 
 
@@ -345,10 +357,10 @@ def test_two_failures_before_the_rung_is_chosen_are_one_decision_and_afterwards_
     """Detection and regroup take 12 s, the restore 2 s."""
     together = live(world(tiers=REPLICAS), told((50.5, PROCESS), (55.5, PROCESS)))
     first, second = together.answers
-    assert (first.decided_s, second.decided_s) == (67.5, 67.5)
+    assert (first.chosen.decided_s, second.chosen.decided_s) == (67.5, 67.5)
     assert (first.resumed_s, second.resumed_s) == (None, 69.5)
     apart = live(world(tiers=REPLICAS), told((50.5, PROCESS), (63.5, PROCESS)))
-    assert [answer.decided_s for answer in apart.answers] == [62.5, 75.5]
+    assert [answer.chosen.decided_s for answer in apart.answers] == [62.5, 75.5]
 
 
 # --- what a scenario does not know ----------------------------------------------------------------
@@ -422,7 +434,7 @@ def test_a_tier_that_is_said_to_survive_helps_nobody_where_every_rank_is_lost() 
     """One node: its loss takes all replicas."""
     scenario = world(gpus=8, tiers=REPLICAS, repair=Repair(1))
     answer = only(live(scenario, told((150.5, NODE))))
-    assert (answer.step, answer.tier, answer.beside, answer.rung) == (
+    assert (answer.fallback.step, answer.fallback.tier, answer.beside, answer.rung) == (
         100,
         "disk",
         [Beside.NOBODY_LEFT],
@@ -437,7 +449,7 @@ def test_survivors_go_on_from_what_they_hold_even_where_another_tier_would_be_fa
         tier("disk", 10.0, restore_s=1.0),
     )
     answer = only(live(world(tiers=tiers), told((50.5, PROCESS))))
-    assert (answer.tier, answer.beside) == ("replicas", [Beside.ANOTHER_TIER])
+    assert (answer.fallback.tier, answer.beside) == ("replicas", [Beside.ANOTHER_TIER])
 
 
 def test_saves_that_overtake_each_other_are_counted() -> None:
@@ -582,7 +594,7 @@ def test_a_failure_during_a_drain_calls_it_off_and_it_is_tried_again() -> None:
 def test_a_wrong_diagnosis_takes_a_healthy_node_that_is_there() -> None:
     scenario = world(tiers=REPLICAS, repair=Repair(2, constant(1e6), wrong=1.0))
     decided = live(scenario, told((50.5, NODE), struck=0.9, diagnosis=0.5))
-    assert "ranks [0, 1, 2, 3, 4, 5, 6, 7, 24, 25" in only(decided).why
+    assert "ranks [0, 1, 2, 3, 4, 5, 6, 7, 24, 25" in only(decided).chosen.why
     assert near(
         decided.position_s, course.live(scenario, told((50.5, NODE), diagnosis=0.5)).position_s
     )
@@ -594,6 +606,6 @@ def test_what_strikes_more_than_a_node_is_asked_about_with_all_its_ranks(extent:
         tiers=(*REPLICAS,), repair=Repair(2), failures=(process(), node(), rack(), everything())
     )
     answer = only(live(scenario, told((151.5, extent), struck=0.0)))
-    assert (answer.rung, answer.step) == (
+    assert (answer.rung, answer.fallback.step) == (
         (Rung.SPARE, 150) if extent == RACK else (Rung.RESTART, 100)
     )

@@ -86,7 +86,8 @@ def test_a_difference_is_seen() -> None:
     compared = compare(SMALL, faults, seed=2)
     assert compared.agree
     assert not replace(compared, decision_steps=round(compared.decision_steps * 0.8)).agree
-    compared.decided.answers[2].rung = Rung.RESTART
+    answer = compared.decided.answers[2]
+    answer.chosen = replace(answer.chosen, rung=Rung.RESTART)
     assert not compared.agree
 
 

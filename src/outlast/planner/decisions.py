@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.model.terms import Cause
 from outlast.planner.deciding.decided import Beside, Decided, Rules
@@ -60,7 +60,9 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
     run.finish(stops.worked_s(duration_s))
     for answer in out.answers:
         answer.at_s = stops.wall_s(answer.at_s)
-        answer.decided_s = None if answer.decided_s is None else stops.wall_s(answer.decided_s)
+        if answer.chosen is not None:
+            decided_s = stops.wall_s(answer.chosen.decided_s)
+            answer.chosen = replace(answer.chosen, decided_s=decided_s)
         answer.resumed_s = None if answer.resumed_s is None else stops.wall_s(answer.resumed_s)
     over_s = duration_s if out.ended_s is None else stops.wall_s(out.ended_s)
     out.ended_s = None if out.ended_s is None else over_s

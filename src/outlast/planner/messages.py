@@ -246,9 +246,9 @@ class Compared:
         )
         by_decisions = list(
             {
-                answer.decided_s: answer.rung
+                answer.chosen.decided_s: answer.chosen.rung
                 for answer in self.decided.answers
-                if answer.rung is not None
+                if answer.chosen is not None
             }.values()
         )
         return by_messages[: len(by_decisions)] == by_decisions and len(by_messages) <= len(
@@ -286,7 +286,8 @@ def compare(
     step_s = scenario.job.step_s
     newest = decided.position_s / step_s
     if decided.ended_s is not None and decided.answers:
-        newest = decided.answers[-1].step + decided.answers[-1].lost_s / step_s
+        fallback = decided.answers[-1].fallback
+        newest = fallback.step + fallback.lost_s / step_s
     by_course = float(run(scenario, Told.of(scenario, history)).position_s[0]) / step_s
     return Compared(
         life,

@@ -90,35 +90,57 @@ class Rules:
     parked: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What a run goes back to after an interruption.
+
+    step    that all go on from
+    tier    name of the tier that holds it; None where the run begins anew
+    lost_s  productive seconds that are repeated
+    why     the engine's reason
+    """
+
+    step: int
+    tier: str | None
+    lost_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The rung for all that had failed by `decided_s`, and the engine's reason."""
+
+    rung: Rung
+    why: str
+    decided_s: float
+
+
 @dataclass(slots=True)
 class Answer:
-    """One interruption, and what was decided.
+    """One interruption, and what the engine decided about it.
 
-    at_s       wall-clock time; resumed_s: None where training did not go on before the next failure
-               or the end
+    at_s       wall-clock time of the failure
     extent     the larger one, where it struck during a recovery
-    step       that all go on from, out of `tier` (None: they begin anew), for `why_there`
-    lost_s     productive seconds that are repeated
-    rung, why  as it was chosen at decided_s, for all that had failed by then; None and "" where the
-               run was over before that was due
+    chosen     None where the run was over before a rung was due
     beside     what the scenario does not know of it: see Beside
     spent_s    seconds by cause until training went on, the next failure, or the end
+    resumed_s  None where training did not go on before the next failure or the end
     """
 
     at_s: float
     failure_class: FailureClass
     mechanism: Mechanism
     extent: Extent
-    step: int
-    tier: str | None
-    lost_s: float
-    why_there: str
+    fallback: Fallback
     beside: list[Beside] = field(default_factory=list)
-    rung: Rung | None = None
-    why: str = ""
-    decided_s: float | None = None
+    chosen: Chosen | None = None
     spent_s: dict[Cause, float] = field(default_factory=dict)
     resumed_s: float | None = None
+
+    @property
+    def rung(self) -> Rung | None:
+        """The rung that was chosen, if any."""
+        return None if self.chosen is None else self.chosen.rung
 
 
 @dataclass(slots=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from outlast.model import limits
 from outlast.model.policy import Action
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner.deciding.acting import Acting, Incident
-from outlast.planner.deciding.decided import Answer, Beside, Decided, Rules
+from outlast.planner.deciding.decided import Answer, Beside, Chosen, Decided, Fallback, Rules
 from outlast.planner.deciding.failures import Failure
 from outlast.planner.deciding.hangs import Hangs
 from outlast.planner.deciding.membership import Membership, Strike
@@ -41,10 +41,29 @@ RAISES = (FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.GPU_OOM)
 ROUNDING_S = 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """The engine's decisions that a run asks for. `acting` is None where nothing is diagnosed."""
+
+    restoring: Restoring
+    ladder: Ladder
+    hangs: Hangs
+    acting: Acting | None
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Training without an interruption: from a step on, since a time."""
+
+    begin: int = 0
+    since_s: float = 0.0
+
+
 class Replica:
     """A run up to some time.
 
-    It has trained from step `_begin` on since `_since_s`, or stands still for `_recovery`.
+    It trains in a `_stretch`, or stands still for `_recovery`, and then goes on from the step at
+    which the stretch begins.
     """
 
     def __init__(self, scenario: Scenario, rules: Rules) -> None:
@@ -52,14 +71,15 @@ class Replica:
         self._scenario, self._rules = scenario, rules
         self._members = Membership(scenario.job, scenario.repair.spare_nodes)
         self._tiers = Tiers(scenario)
-        self._restoring = Restoring(self._members, self._tiers, self.out.asked, rules.way)
-        self._ladder = Ladder(rules, world_size=scenario.job.gpus)
-        self._hangs = Hangs(scenario.job.gpus, scenario.job.step_s)
-        self._acting = (
-            Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None
+        self._engine = _Engine(
+            Restoring(self._members, self._tiers, self.out.asked, rules.way),
+            Ladder(rules, world_size=scenario.job.gpus),
+            Hangs(scenario.job.gpus, scenario.job.step_s),
+            Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None,
         )
         self._recovery: Recovery | None = None
-        self._begin, self._since_s, self._drains_s = 0, 0.0, math.inf
+        self._stretch = _Stretch()
+        self._drains_s = math.inf
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -88,8 +108,8 @@ class Replica:
                 if recovery.decided
                 else (min(recovery.decides_s, recovery.gives_up_s), self._decide)
             )
-        if self._acting is not None:
-            due += [(self._drains_s, self._drain), (self._acting.next_s, self._hear)]
+        if self._engine.acting is not None:
+            due += [(self._drains_s, self._drain), (self._engine.acting.next_s, self._hear)]
         return min(due, key=lambda one: one[0], default=(math.inf, self._resume))
 
     def _cut(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
@@ -98,14 +118,14 @@ class Replica:
         """
         recovery, out = self._recovery, self.out
         if recovery is None:
-            trained = self._tiers.train(self._begin, at_s - self._since_s)
+            trained = self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s)
             self._tiers.hold(trained)
-            self._ladder.has_committed(math.floor(trained.position))
+            self._engine.ladder.has_committed(math.floor(trained.position))
             out.seconds[Cause.STALL] += trained.stall_s
             out.beside[Beside.OVERLAP] += trained.overlaps
             return trained.position, trained.unfinished
         recovery.spend(at_s, out.seconds)
-        return self._begin, ()
+        return self._stretch.begin, ()
 
     def _end(self, at_s: float, kind: Beside, why: str) -> None:
         """The engine ends the run."""
@@ -124,13 +144,13 @@ class Replica:
         at_s, before = failure.worked_s, self._recovery
         position, unfinished = self._cut(at_s)
         if before is None or before.decided:
-            self._ladder.reached = math.floor(position)
+            self._engine.ladder.reached = math.floor(position)
         self.out.beside[Beside.NOT_BACK] += self._members.come_back(at_s)
         hit = self._hit(failure)
         if before is not None and not before.answers and not before.decided:
             before = None  # a drain is called off for what happens meanwhile
         loss = (Loss() if before is None else before.loss).and_also(hit, failure.rate.extent)
-        point = self._restoring.point(
+        point = self._engine.restoring.point(
             strike=loss.without,
             extent=loss.extent,
             position=position,
@@ -139,7 +159,10 @@ class Replica:
         )
         beside = self._beside(point, loss.extent, failure)
         self._tiers.fall_back(loss.extent, point.step)
-        self._begin, lost_s = point.step, (position - point.step) * self._scenario.job.step_s
+        self._stretch.begin, lost_s = (
+            point.step,
+            (position - point.step) * self._scenario.job.step_s,
+        )
         self.out.seconds[Cause.REPEATED] += lost_s
         tier = None if point.tier is None else self._scenario.tiers[point.tier].name
         answer = Answer(
@@ -147,22 +170,19 @@ class Replica:
             failure.rate.failure_class,
             hit.mechanism,
             loss.extent,
-            point.step,
-            tier,
-            lost_s,
-            point.reason,
+            Fallback(point.step, tier, lost_s, point.reason),
             beside,
         )
         unseen = self._unseen(hit, position, failure, before)
         self._recovery = self._stand(failure, answer, before, loss, point, unseen)
         self.out.answers.append(answer)
         self.out.beside.update(answer.beside)
-        if self._acting is not None:
+        if self._engine.acting is not None:
             due_s, outage = (
-                self._recovery.phases[0][1] + self._acting.diagnosis.delay_s,
+                self._recovery.phases[0][1] + self._engine.acting.diagnosis.delay_s,
                 len(self.out.answers) - len(self._recovery.answers),
             )
-            self._acting.tell(
+            self._engine.acting.tell(
                 Incident(due_s, outage, answer.failure_class, hit.mechanism, hit.nodes)
             )
 
@@ -250,7 +270,7 @@ class Replica:
         """Of a rank that stands still, this one or one before: by the product's deadlines it is
         found some time later. None: there is none.
         """
-        at_s, hangs, step = failure.worked_s, self._hangs, math.floor(position)
+        at_s, hangs, step = failure.worked_s, self._engine.hangs, math.floor(position)
         earlier = (
             before.unseen
             if before is not None and before.unseen is not None and before.unseen.until_s > at_s
@@ -326,10 +346,10 @@ class Replica:
             out.asked[PLACES] += 1
         spares = members.take(dead, parked=self._rules.parked)
         out.asked[RUNG] += 1
-        verdict = self._ladder.rung(recovery, spares)
+        verdict = self._engine.ladder.rung(recovery, spares)
         for answer in recovery.answers:
-            if answer.rung is None:
-                answer.rung, answer.why, answer.decided_s = verdict.rung, verdict.reason, at_s
+            if answer.chosen is None:
+                answer.chosen = Chosen(verdict.rung, verdict.reason, at_s)
         if verdict.rung is Rung.STOP:
             self._end(
                 at_s,
@@ -339,7 +359,7 @@ class Replica:
             return
         everybody = verdict.survivors == "exit"
         fresh = members.everybody if everybody else tuple(sorted(verdict.replace))
-        self._hangs.begin_anew(recovery.point.step, fresh)
+        self._engine.hangs.begin_anew(recovery.point.step, fresh)
         recovery.alike = (
             verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
         )
@@ -356,17 +376,17 @@ class Replica:
         self._cut(at_s)
         for answer in recovery.answers[-1:]:
             answer.resumed_s = at_s
-        self._recovery, self._since_s = None, at_s
-        self._tiers.attach(self._begin)
+        self._recovery, self._stretch.since_s = None, at_s
+        self._tiers.attach(self._stretch.begin)
         self._look(at_s)
 
     # --- the policy -------------------------------------------------------------------------------
 
     def _hear(self, at_s: float) -> None:
         """A verdict has come."""
-        assert self._acting is not None
+        assert self._engine.acting is not None
         self.out.asked[POLICY] += 1
-        decided = self._acting.decide(at_s)
+        decided = self._engine.acting.decide(at_s)
         if decided.acts and decided.action is Action.STOP:
             self._end(at_s, Beside.POLICY_STOP, decided.reason)
         else:
@@ -376,11 +396,11 @@ class Replica:
         """A node may have to be left: after the step in flight."""
         self._drains_s = math.inf
         if (
-            self._acting is not None
+            self._engine.acting is not None
             and self._recovery is None
-            and self._acting.look(moves=Kind.LIVE in self._tiers.kinds)
+            and self._engine.acting.look(moves=Kind.LIVE in self._tiers.kinds)
         ):
-            stands = self._tiers.train(self._begin, at_s - self._since_s).position
+            stands = self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s).position
             self._drains_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
 
     def _drain(self, at_s: float) -> None:
@@ -389,7 +409,7 @@ class Replica:
         Nothing is repeated, and no budget pays.
         """
         stands, step_s = (
-            self._tiers.train(self._begin, at_s - self._since_s).position,
+            self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s).position,
             self._scenario.job.step_s,
         )
         # something else came between, or a save did
@@ -397,26 +417,26 @@ class Replica:
             self._look(at_s)
             return
         self._drains_s = math.inf
-        assert self._acting is not None
-        node = self._acting.look(moves=True)
+        assert self._engine.acting is not None
+        node = self._engine.acting.look(moves=True)
         if not node:
             return
         self._cut(at_s)
         leaves = self._members.seats([self._members.nodes.index(node)])
         restore_s = [float(tier.restore.quantile(0.5)) for tier in self._scenario.tiers]
-        point = self._restoring.point(
+        point = self._engine.restoring.point(
             strike=leaves,
             extent=Extent.PROCESS,
             position=float(round(stands)),
             unfinished=(),
             restore_s=restore_s,
         )
-        self._begin, self._since_s = round(stands), at_s
-        if point.tier is None or point.step < self._begin:
+        self._stretch.begin, self._stretch.since_s = round(stands), at_s
+        if point.tier is None or point.step < self._stretch.begin:
             return  # nobody elsewhere holds it: the node is needed
         self.out.beside[Beside.DRAIN] += 1
         self._tiers.fall_back(Extent.PROCESS, point.step)
-        self._ladder.has_committed(point.step)
+        self._engine.ladder.has_committed(point.step)
         recovery = self._scenario.recovery
         regrouped_s = at_s + float(recovery.regroup.quantile(0.5))
         taken_s = regrouped_s + float(recovery.take.quantile(0.5))
