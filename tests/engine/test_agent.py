@@ -11,11 +11,11 @@ from outlast.engine.protocol.outputs import Deliver, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import (
-    AskStandings,
+    AskProgressReport,
     Ping,
     Pong,
     Progress,
-    Standings,
+    ProgressReport,
     StartWorker,
     ToWorkers,
     WorkerExited,
@@ -179,7 +179,7 @@ def test_an_agent_that_is_asked_how_its_ranks_stand_says_so_though_none_of_them_
     for worker in (1, 2):
         stands(node, worker, rank=worker - 1, step=7)
     progress(node)
-    asked = node.agent.on_command(AskStandings(5), now_s=node.now_s)
+    asked = node.agent.on_command(AskProgressReport(5), now_s=node.now_s)
     pings = [
         (one.worker, one.message)
         for one in asked
@@ -192,7 +192,7 @@ def test_an_agent_that_is_asked_how_its_ranks_stand_says_so_though_none_of_them_
     (told,) = [
         one.message
         for one in out
-        if isinstance(one, ToCoordinator) and isinstance(one.message, Standings)
+        if isinstance(one, ToCoordinator) and isinstance(one.message, ProgressReport)
     ]
     assert (told.nonce, [(one.rank, one.step, one.collectives) for one in told.members]) == (
         5,

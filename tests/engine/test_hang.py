@@ -8,7 +8,7 @@ import pytest
 
 from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
-from outlast.engine.hang import Deadlines, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.hang import Deadlines, MemberReport, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -24,11 +24,13 @@ def standing(
     step: int = 9,
     age_s: float = 3.0,
     stopped: bool = False,
-) -> Standing:
-    return Standing(rank + 1, rank, phase, step, age_s, stopped, collectives, f"train.py:{rank}")
+) -> MemberReport:
+    return MemberReport(
+        rank + 1, rank, phase, step, age_s, stopped, collectives, f"train.py:{rank}"
+    )
 
 
-def late(*members: Standing) -> dict[int, float]:
+def late(*members: MemberReport) -> dict[int, float]:
     return {member.worker: 1.0 for member in members}
 
 

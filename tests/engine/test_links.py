@@ -11,7 +11,7 @@ from outlast.engine.coordinator.cut_links import CutLinks
 from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_accused
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.hang import Standing, find_culprits
+from outlast.engine.hang import MemberReport, find_culprits
 from outlast.engine.protocol.outputs import Deliver, Kill, SetTimer
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.recovery import Situation, decide_rung
@@ -26,8 +26,8 @@ from outlast.model.messages import (
     Joined,
     Leave,
     Registered,
+    ReportedMember,
     StartWorker,
-    Stood,
     ToNode,
     ToWorkers,
     WorkerExited,
@@ -72,8 +72,8 @@ def _stands(
     *,
     cut_off: tuple[int, ...] = (),
     collectives: int | None = 8,
-) -> Standing:
-    return Standing(rank + 1, rank, phase, step, 9.0, False, collectives, "", cut_off)
+) -> MemberReport:
+    return MemberReport(rank + 1, rank, phase, step, 9.0, False, collectives, "", cut_off)
 
 
 def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer() -> None:
@@ -85,8 +85,8 @@ def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer(
 
 
 def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
-    before = Stood(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
-    now = Stood(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
+    before = ReportedMember(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
+    now = ReportedMember(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
     heard = Inquiry(2, set(), accused={1: before}, reason="has come less far")
     assert judge_accused(heard, [(before, 0.1)]).culprits == (1,)
     assert (
@@ -113,7 +113,7 @@ def test_no_budget_pays_for_a_link() -> None:
             situation = Situation(
                 lost=(),
                 raised=(),
-                way=way,
+                recovery_mode=way,
                 state=True,
                 committed=3,
                 reached=3,

@@ -11,12 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.engine.budget import Budget, Budgets, default_budgets
-from outlast.engine.recovery import WAYS, RecoveryVerdict, Situation, decide_rung, replacing
+from outlast.engine.recovery import (
+    RECOVERY_MODES,
+    RecoveryVerdict,
+    Situation,
+    decide_rung,
+    replacing,
+)
 from outlast.model import limits
 from outlast.model.terms import Rung
 
 CALM = Situation(
-    lost=(), raised=(), way="in_place", state=True, committed=10, reached=10, error="", trained=True
+    lost=(),
+    raised=(),
+    recovery_mode="in_place",
+    state=True,
+    committed=10,
+    reached=10,
+    error="",
+    trained=True,
 )
 
 
@@ -44,7 +57,7 @@ def again_and_again(situation: Situation, budgets: Budgets, times: int) -> list[
 
 def test_a_decision_leaves_the_budgets_that_it_is_given_as_they_were() -> None:
     budgets = default_budgets(None)
-    for situation in (CALM, replace(CALM, lost=(1,)), replace(CALM, way="respawn")):
+    for situation in (CALM, replace(CALM, lost=(1,)), replace(CALM, recovery_mode="respawn")):
         verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
         assert budgets == default_budgets(None) != left_by(verdict)
 
@@ -75,29 +88,34 @@ def test_spares_come_before_forks_and_both_serve_one_event() -> None:
 
 
 def test_survivors_enter_main_again_where_that_is_their_way() -> None:
-    assert decide(replace(CALM, way="reenter")).rung is Rung.REENTER
-    assert decide(replace(CALM, way="reenter", lost=(0,))).survivors == "reenter"
+    assert decide(replace(CALM, recovery_mode="reenter")).rung is Rung.REENTER
+    assert decide(replace(CALM, recovery_mode="reenter", lost=(0,))).survivors == "reenter"
 
 
 def test_why_all_come_anew_is_what_is_so() -> None:
     """Of a script that never made collectives of its own, that is not said; nor that a step fails
     again where nobody lives.
     """
-    assert "no process is left" in decide(replace(CALM, lost=(0, 1, 2, 3), way="reenter")).reason
+    assert (
+        "no process is left"
+        in decide(replace(CALM, lost=(0, 1, 2, 3), recovery_mode="reenter")).reason
+    )
     assert (
         "no process stands in a step"
-        in decide(replace(CALM, lost=(1,), way="respawn", stands=False)).reason
+        in decide(replace(CALM, lost=(1,), recovery_mode="respawn", state_is_live=False)).reason
     )
-    assert "collectives of its own" in decide(replace(CALM, lost=(1,), way="respawn")).reason
-    assert "no outlast call" in decide(replace(CALM, lost=(1,), way="plain")).reason
+    assert (
+        "collectives of its own" in decide(replace(CALM, lost=(1,), recovery_mode="respawn")).reason
+    )
+    assert "no outlast call" in decide(replace(CALM, lost=(1,), recovery_mode="plain")).reason
 
 
 @pytest.mark.parametrize(
     ("change", "rung"),
     [
-        ({"way": "plain"}, Rung.RESTART),
+        ({"recovery_mode": "plain"}, Rung.RESTART),
         ({"state": False}, Rung.RESTART),
-        ({"way": "respawn"}, Rung.RESPAWN),
+        ({"recovery_mode": "respawn"}, Rung.RESPAWN),
         ({"lost": (0, 1, 2, 3)}, Rung.RESTART),
     ],
 )
@@ -107,7 +125,7 @@ def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: R
 
 
 @given(
-    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)), way=st.sampled_from(WAYS), state=st.booleans(), trained=st.booleans(),
+    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)), way=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
 )  # fmt: skip
 def test_a_crash_loop_ends_whatever_the_situation(
@@ -146,7 +164,9 @@ def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str
     """
     budgets = replace(default_budgets(None), respawns=Budget(1000, 1))
     for count, place in enumerate(reached):
-        situation = replace(CALM, lost=(0,), way="reenter", committed=committed, reached=place)
+        situation = replace(
+            CALM, lost=(0,), recovery_mode="reenter", committed=committed, reached=place
+        )
         verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
         budgets = left_by(verdict)
         if verdict.rung is Rung.STOP:
@@ -190,15 +210,15 @@ def test_a_rung_that_is_extended_to_a_rank_without_a_spare_is_called_what_it_is(
     that was done, and the ledger said "taken by spares".
     """
     assert (
-        replacing({1: 7}, way="in_place").rung,
-        replacing({1: 7, 0: -1}, way="in_place").rung,
+        replacing({1: 7}, survivors="in_place").rung,
+        replacing({1: 7, 0: -1}, survivors="in_place").rung,
     ) == (Rung.SPARE, Rung.RESPAWN)
     assert (
-        replacing({1: 7, 0: -1}, way="reenter").reason
+        replacing({1: 7, 0: -1}, survivors="reenter").reason
         == "ranks [0, 1] are forked from the zygote or taken by spares; survivors enter main's"
         " function again"
     )
     assert (
-        replacing({1: -1}, way="in_place").reason
+        replacing({1: -1}, survivors="in_place").reason
         == "ranks [1] are forked from the zygote; survivors repeat the step in place"
     )

@@ -74,7 +74,12 @@ def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> 
         (limits.REPEATS_PER_STEP_COUNT, NOTHING.reason),
     ):
         verdict = decide_source(
-            facts=facts, restore=NOTHING, way="respawn", finished=False, step=4, at_step=at_step
+            facts=facts,
+            restore=NOTHING,
+            recovery_mode="respawn",
+            finished=False,
+            step=4,
+            at_step=at_step,
         )
         assert (verdict.start, verdict.reason) == (facts.begin_from, reason)
 
@@ -82,10 +87,20 @@ def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> 
 def test_a_survivor_hands_over_if_it_stands_in_a_step_with_the_state_of_it() -> None:
     restore = RestoreVerdict(5, {0: "keep"}, 0, (), "rank 0 holds it")
     told = decide_source(
-        facts=HANDED_OVER, restore=restore, way="respawn", finished=False, step=5, at_step=1
+        facts=HANDED_OVER,
+        restore=restore,
+        recovery_mode="respawn",
+        finished=False,
+        step=5,
+        at_step=1,
     )
     over = decide_source(
-        facts=HANDED_OVER, restore=restore, way="respawn", finished=True, step=5, at_step=1
+        facts=HANDED_OVER,
+        restore=restore,
+        recovery_mode="respawn",
+        finished=True,
+        step=5,
+        at_step=1,
     )
     assert (told.start, told.reason) == (None, "a survivor hands its state over")
     assert over.start == Restart(5, "transfer", "slot")

@@ -20,8 +20,8 @@ from outlast.model.messages import (
     Housed,
     Message,
     Pong,
-    Standings,
-    Stood,
+    ProgressReport,
+    ReportedMember,
     Warned,
 )
 from outlast.model.shorten import KEEP_BEGINNING, KEEP_END, Some, Text, end_of
@@ -30,7 +30,17 @@ from outlast.model.wire import decode, encode
 # Fields that are no words for people. They are never cut: whoever fills them keeps them short.
 NAMES = {
     *("node", "store_host", "host", "nonce", "digest", "checkpoint", "file", "checksum"),
-    *("way", "kind", "mechanism", "phase", "settle", "then", "replicated", "private", "script"),
+    *(
+        "recovery_mode",
+        "kind",
+        "mechanism",
+        "phase",
+        "settle",
+        "then",
+        "replicated",
+        "private",
+        "script",
+    ),
     "outcome",
 }
 NAME_CHARACTERS = 255  # of a path or a host, at most
@@ -204,9 +214,9 @@ def test_what_lies_within_another_message_is_cut_too() -> None:
 def test_ranks_that_are_cut_off_are_named_as_far_as_there_is_room() -> None:
     """Each of 256 ranks reaches none of 20,000 others: whoever reads it needs to know of one."""
     cut_off = tuple(range(20_000))
-    stood = Stood(1, 0, "vote", 5, 1.0, 2.0, False, 3, "train.py:1", cut_off)
-    came = decode(encode(Standings(0, (stood,) * 256, None, 0.0, False))[4:])
-    assert isinstance(came, Standings)
+    stood = ReportedMember(1, 0, "vote", 5, 1.0, 2.0, False, 3, "train.py:1", cut_off)
+    came = decode(encode(ProgressReport(0, (stood,) * 256, None, 0.0, False))[4:])
+    assert isinstance(came, ProgressReport)
     (left,) = {one.cut_off for one in came.members}
     assert len(left) > 100
     assert left == cut_off[: len(left)]

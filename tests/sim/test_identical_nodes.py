@@ -11,7 +11,7 @@ import pytest
 
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import (
-    AskStandings,
+    AskProgressReport,
     Grant,
     KillWorker,
     Leave,
@@ -218,7 +218,7 @@ PLAN = Regroup(
         (StartWorker(13, 12, "rank", 1), StartWorker(18, 16, "rank", 1), False),
         (KillWorker(13, "it ends"), KillWorker(17, "it ends"), True),
         (KillWorker(13, "it ends"), KillWorker(13, "it ends"), False),
-        (AskStandings(1), AskStandings(1), True),
+        (AskProgressReport(1), AskProgressReport(1), True),
         (StartStore("why", 1), StartStore("why", 1), False),
     ],
 )  # fmt: skip

@@ -116,7 +116,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberReport:
     """One member at the moment of the question.
 
     `collectives` is None while its listener has not answered the ping; `cut_off`: ranks that do not
@@ -149,7 +149,7 @@ class HangVerdict:
     behind: bool = False
 
 
-def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
+def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
     """A process that the kernel holds stopped needs no further question once the grace is over."""
     culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
     if not culprits:
@@ -162,7 +162,7 @@ def find_stopped(*, members: Sequence[Standing]) -> HangVerdict | None:
     )
 
 
-def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
+def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
     """Among members that were pinged PING_DEADLINE_S ago.
 
     `overdue`: worker -> its deadline, for those past it.
@@ -213,14 +213,14 @@ def find_culprits(*, members: Sequence[Standing], overdue: Mapping[int, float]) 
     return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
 
 
-def _came_to(member: Standing) -> tuple[int, bool, int]:
+def _came_to(member: MemberReport) -> tuple[int, bool, int]:
     """A place in the run that can be compared: counters of collectives begin anew with each
     generation, for all.
     """
     return member.step, member.phase is not Phase.SETUP, member.collectives or 0
 
 
-def _is_past(member: Standing, other: Standing) -> bool:
+def _is_past(member: MemberReport, other: MemberReport) -> bool:
     """`other` stands where ranks wait for each other.
 
     Who is in a regroup comes from, or waits for, one that still sets up.
@@ -232,7 +232,7 @@ def _is_past(member: Standing, other: Standing) -> bool:
     )
 
 
-def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -> HangVerdict:
+def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
     """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand
     for ever. The one that moved last least.
     """
@@ -241,7 +241,7 @@ def find_longest(*, members: Sequence[Standing], overdue: Mapping[int, float]) -
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 
 
-def _verdict(found: Sequence[Standing], why: str, *, behind: bool = False) -> HangVerdict:
+def _verdict(found: Sequence[MemberReport], why: str, *, behind: bool = False) -> HangVerdict:
     ranks = sorted(m.rank for m in found)
     at = "; ".join(f"rank {m.rank} at {m.where}" for m in found if m.where)
     return HangVerdict(

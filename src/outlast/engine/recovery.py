@@ -1,9 +1,9 @@
 """Which rung of the ladder answers an interruption, and why.
 
-Cheapest first: repeat the step in place; let survivors enter main's function again; respawn the
-lost process from the zygote; take a spare; restart all ranks; stop. Which of repeat, reenter and
-respawn the survivors can take is the script's `way` (trap 14). A lost rank comes from a spare where
-one is parked, else from the zygote.
+The rungs, the cheapest first: repeat the step in place; let survivors enter main's function again;
+respawn the lost process from the zygote; take a spare; restart all ranks; stop. The script's
+`recovery_mode` says which of repeat, reenter and respawn its survivors can take. A lost rank is
+given to a spare if one is parked, and to a fork of the zygote otherwise.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,38 +18,38 @@ from outlast.engine.budget import Budgets, default_budgets
 from outlast.model import limits
 from outlast.model.terms import Rung
 
-WAYS = ("in_place", "reenter", "respawn", "plain")  # cheapest first
+RECOVERY_MODES = ("in_place", "reenter", "respawn", "plain")  # cheapest first
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What is known when the ladder is asked.
 
-    lost       ranks whose process is gone or was killed
-    raised     ranks that live and raised in user code (not as victims of a collective)
-    way        the dearest of the members' ways
-    state      there is live or sealed state to go on from (engine.restore found a step)
-    committed  newest step committed by anybody
-    reached    newest step executed by anybody since the newest plan; if none was, the step that it
-               goes on from
-    error      the user's error, for a verdict of stop
-    trained    a step was committed in this run
-    free       nobody has failed, but a link between nodes, or the run itself takes a node out: no
-               budget pays for that
-    stands     False: what there is lies sealed, and no process stands in a step with it; `way` is
-               "respawn" then, whatever the script's is
+    lost            ranks whose process is gone or was killed
+    raised          ranks that live and raised in user code, not because a collective failed
+    recovery_mode   the dearest of the members' modes
+    state           there is live or sealed state to go on from (engine/restore.py found a step)
+    committed       the newest step that some rank has committed
+    reached         the newest step that some rank has executed since the newest plan; if none was,
+                    the step from which that plan goes on
+    error           the user's error, for a verdict of stop
+    trained         a step was committed in this run
+    free            no process has failed: a link between nodes has, or the run itself takes a node
+                    out. No budget pays for that
+    state_is_live   some process stands in a step with the state. Otherwise the state is only
+                    sealed, and `recovery_mode` is "respawn" whatever the script's is
     """
 
     lost: tuple[int, ...]
     raised: tuple[int, ...]
-    way: str
+    recovery_mode: str
     state: bool
     committed: int
     reached: int
     error: str
     trained: bool
     free: bool = False
-    stands: bool = True
+    state_is_live: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ def _pick(
 ) -> RecoveryVerdict:
     """Pick the rung, and take what it costs from `budgets`."""
     budgets.note_fault(step=situation.committed, reached=situation.reached)
-    if situation.way != "plain" and (loop := _crash_loop(situation, budgets)):
+    if situation.recovery_mode != "plain" and (loop := _crash_loop(situation, budgets)):
         # A crash loop.
         return _stop(loop, situation)
     lost = set(situation.lost)
-    if not lost and situation.state and situation.way == "in_place":
+    if not lost and situation.state and situation.recovery_mode == "in_place":
         if budgets.take_repeat():
             return RecoveryVerdict(
                 Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
@@ -102,13 +102,13 @@ def _pick(
         # Repeating the step has been tried often enough.
         lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
     if (
-        situation.way == "plain"
+        situation.recovery_mode == "plain"
         or not situation.state
-        or situation.way == "respawn"
+        or situation.recovery_mode == "respawn"
         or len(lost) == world_size
     ):
         return _restart(situation, budgets, left=world_size - len(lost))
-    if not lost and situation.way == "in_place":
+    if not lost and situation.recovery_mode == "in_place":
         # nobody to blame, and repeating has been tried
         return _restart(situation, budgets, left=world_size)
     if not lost:
@@ -149,25 +149,25 @@ def _replace(
             " were committed since to refill it",
             situation,
         )
-    return replacing(replace, way=situation.way)
+    return replacing(replace, survivors=situation.recovery_mode)
 
 
-def replacing(replace: dict[int, int], *, way: str) -> RecoveryVerdict:
+def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
     """Survivors go on in this way.
 
     `replace`: of each lost rank the spare that takes it, or -1 for a fork.
     """
-    how = "repeat the step in place" if way == "in_place" else "enter main's function again"
+    how = "repeat the step in place" if survivors == "in_place" else "enter main's function again"
     lost, taken = sorted(replace), [worker for worker in replace.values() if worker >= 0]
     if len(taken) == len(lost):
         return RecoveryVerdict(
-            Rung.SPARE, way, replace, f"ranks {lost} are taken by spares; survivors {how}"
+            Rung.SPARE, survivors, replace, f"ranks {lost} are taken by spares; survivors {how}"
         )
     reason = (
         f"ranks {lost} are forked from the zygote{' or taken by spares' if taken else ''};"
         f" survivors {how}"
     )
-    return RecoveryVerdict(Rung.RESPAWN, way, replace, reason)
+    return RecoveryVerdict(Rung.RESPAWN, survivors, replace, reason)
 
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
@@ -178,23 +178,25 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
             f"{budgets.restarts.capacity} whole restarts without enough progress in between",
             situation,
         )
-    if situation.way == "plain":
+    if situation.recovery_mode == "plain":
         why = "a script that has made no outlast call is restarted as a whole"
     elif not situation.state:
         why = (
             "no live or sealed state is left: all ranks start from the newest checkpoint, or from"
             " the beginning"
         )
-    elif not situation.stands:
+    elif not situation.state_is_live:
         why = "no process stands in a step with the state that there is: all ranks come anew"
     elif not left:
         why = "no process is left: all ranks come anew"
-    elif situation.way == "in_place":
+    elif situation.recovery_mode == "in_place":
         why = "the step fails again and again with every process alive: all ranks come anew"
     else:
         own = "made collectives of its own before run.steps, or a process group or mesh"
         why = f"the script {own}, outside outlast.main: all ranks come anew"
-    rung = Rung.RESPAWN if situation.state and situation.way == "respawn" else Rung.RESTART
+    rung = (
+        Rung.RESPAWN if situation.state and situation.recovery_mode == "respawn" else Rung.RESTART
+    )
     return RecoveryVerdict(rung, "exit", {}, why)
 
 

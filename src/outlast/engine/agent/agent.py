@@ -28,7 +28,7 @@ from outlast.engine.protocol.outputs import (
 )
 from outlast.model import limits
 from outlast.model.messages import (
-    AskStandings,
+    AskProgressReport,
     ForAgent,
     ForWorker,
     FromAgent,
@@ -108,7 +108,7 @@ class Agent:
             case StartStore():
                 self._store_number = message.number
                 return [HostStore(message.reason)]
-            case AskStandings():
+            case AskProgressReport():
                 return self._hangs.on_inquiry(message.nonce, now_s=now_s)
             case Judged():
                 self._hangs.on_judged(message, now_s=now_s)

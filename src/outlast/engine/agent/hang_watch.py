@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.agent.worker_watch import Watched, WorkerWatch
-from outlast.engine.hang import HangVerdict, Standing, find_culprits, find_longest, find_stopped
+from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest, find_stopped
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
-from outlast.model.messages import Judged, Ping, Pong, Standings, Stood, WorkerHung
+from outlast.model.messages import Judged, Ping, Pong, ProgressReport, ReportedMember, WorkerHung
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class HangWatch:
         if not self._alone:  # workers on another node may have printed something
             self.patient_until_s = now_s + limits.AWAITED_LOOK_S
             read = [one for one in members if one.reading is not None]
-            return [self._report_standings([self._standing(one, now_s) for one in read], 0, now_s)]
+            return [self._report_progress([self._standing(one, now_s) for one in read], 0, now_s)]
         verdict = HangVerdict(
             tuple(one.worker for one in members),
             f"no worker has printed anything for {self._silence_s:g} s",
@@ -147,13 +147,13 @@ class HangWatch:
             one.due.forget()
         return self._report(verdict, now_s)
 
-    def _standing(self, watched: Watched, now_s: float) -> Standing:
+    def _standing(self, watched: Watched, now_s: float) -> MemberReport:
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
         return self.watch.standing(watched, pong, now_s=now_s)
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def _ask(self, members: list[Standing], now_s: float) -> list[Output]:
+    def _ask(self, members: list[MemberReport], now_s: float) -> list[Output]:
         overdue = self.watch.overdue(members) if now_s >= self.patient_until_s else {}
         if not overdue:
             return []
@@ -184,7 +184,7 @@ class HangWatch:
         """Forget the question: a member has ended or has a new plan, so no answer counts."""
         self._question = None
 
-    def _conclude(self, members: list[Standing], now_s: float) -> list[Output]:
+    def _conclude(self, members: list[MemberReport], now_s: float) -> list[Output]:
         """Judge over the answers, once they are there or time is up."""
         assert self._question is not None
         still_overdue = self.watch.overdue(members)
@@ -200,7 +200,7 @@ class HangWatch:
         if not self._alone:  # the coordinator judges over all nodes
             self._question = None
             self.patient_until_s = now_s + 2 * limits.INQUIRY_DEADLINE_S
-            return [self._report_standings(members, asked_by, now_s)]
+            return [self._report_progress(members, asked_by, now_s)]
         verdict = find_culprits(members=members, overdue=still_overdue)
         if verdict.behind and not self._question.again:  # it may move at this very moment
             workers = [member.worker for member in members]
@@ -226,7 +226,7 @@ class HangWatch:
         return now_s - self._question.asked_s - max(0.0, starved_since_s)
 
     def _next_due_s(
-        self, members: list[Standing], overdue: Mapping[int, float], now_s: float
+        self, members: list[MemberReport], overdue: Mapping[int, float], now_s: float
     ) -> float:
         """Return when to ask again: when a member that is awaited is late too, and now and then."""
         due_s = [now_s + limits.AWAITED_LOOK_S]
@@ -254,11 +254,11 @@ class HangWatch:
         awaited = judged.outcome == "awaited"
         self.patient_until_s = now_s + (limits.AWAITED_LOOK_S if awaited else 0.0)
 
-    def _report_standings(self, members: list[Standing], nonce: int, now_s: float) -> Output:
+    def _report_progress(self, members: list[MemberReport], nonce: int, now_s: float) -> Output:
         """Report how the members stand. `nonce`: of the inquiry, or 0 for a report unasked for."""
         watch = self.watch
-        stood = tuple(
-            Stood(
+        reported = tuple(
+            ReportedMember(
                 one.worker,
                 one.rank,
                 one.phase.value,
@@ -273,9 +273,9 @@ class HangWatch:
             for one in members
         )
         return ToCoordinator(
-            Standings(
+            ProgressReport(
                 nonce,
-                stood,
+                reported,
                 self._quiet_s(now_s),
                 self._silence_s or 0.0,
                 watch.deadlines.exhausted,

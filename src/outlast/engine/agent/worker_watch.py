@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outlast.engine.hang import STEP_PHASES, Deadlines, Standing
+from outlast.engine.hang import STEP_PHASES, Deadlines, MemberReport
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import Pong, Progress
@@ -243,7 +243,7 @@ class WorkerWatch:
         deadline = self.deadline_of(watched)
         return deadline is not None and now_s - watched.still.since_s > deadline
 
-    def overdue(self, members: list[Standing]) -> dict[int, float]:
+    def overdue(self, members: list[MemberReport]) -> dict[int, float]:
         """Return the deadline of each of `members` that is past it."""
         # A script that never calls outlast.join stays in the boot phase as long as it likes.
         if self.plain:
@@ -255,10 +255,10 @@ class WorkerWatch:
             if (deadline := deadlines[one.worker]) is not None and one.age_s > deadline
         }
 
-    def standing(self, watched: Watched, pong: Pong | None, *, now_s: float) -> Standing:
+    def standing(self, watched: Watched, pong: Pong | None, *, now_s: float) -> MemberReport:
         """Return where a worker stands. `pong`: its answer, if it was asked and has answered."""
         assert watched.reading is not None
-        return Standing(
+        return MemberReport(
             worker=watched.worker,
             rank=watched.rank,
             phase=watched.still.phase,

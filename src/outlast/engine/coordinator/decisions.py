@@ -81,7 +81,7 @@ def decide_source(
     *,
     facts: SourceFacts,
     restore: RestoreVerdict,
-    way: str,
+    recovery_mode: str,
     finished: bool,
     step: int,
     at_step: int,
@@ -92,7 +92,7 @@ def decide_source(
     at_step   interruptions at the place of the newest one: the source itself may be what fails
     """
     newest = facts.checkpoint.restart()
-    if way == "plain":
+    if recovery_mode == "plain":
         return SourceVerdict(newest, "a script without outlast calls begins from its beginning")
     from_nothing = restore.step is None
     there = check_source(facts).is_there
@@ -262,16 +262,16 @@ def decide_recovery(
     # "respawn" is the mode of any script that is not at run.steps yet.
     unattached = mode == "respawn" and not seen.attached
     nobody = seen.finished or unattached or (restore.step is None and mode == "in_place")
-    stands = mode == "plain" or not nobody
+    is_live = mode == "plain" or not nobody
     handed_over = start is not None and start.replicated == "transfer"
     to_blame = (
         not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
     )
     situation = Situation(
         lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
-        way=mode if stands else "respawn", state=restore.step is not None or handed_over,
+        recovery_mode=mode if is_live else "respawn", state=restore.step is not None or handed_over,
         committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
-        stands=stands, free=not seen.raised and not to_blame,
+        state_is_live=is_live, free=not seen.raised and not to_blame,
     )  # fmt: skip
     return decide_rung(
         situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size
@@ -283,7 +283,7 @@ def _extended(
 ) -> RecoveryVerdict:
     """Extend a rung to ranks lost since; a spare that is not parked any more is not taken."""
     sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
-    return replacing(dict.fromkeys(lost, -1) | sources, way=chosen.survivors)
+    return replacing(dict.fromkeys(lost, -1) | sources, survivors=chosen.survivors)
 
 
 @dataclass(frozen=True, slots=True)

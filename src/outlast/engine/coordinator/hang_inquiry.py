@@ -1,10 +1,14 @@
 """Who hangs, where there are several nodes: one agent's question becomes everybody's.
 
-An agent sees its own ranks only: where they wait for a rank elsewhere they look as if they hung. So
-it says how they stand (`Standings`), all other agents are asked for theirs, and the same rules as
-on one node (engine/hang.py) say who is to blame. Reports of several nodes are not of one moment: a
-rank that one report shows behind its peers may be level with them by the time of the other. So who
-is accused is looked at once more, and is to blame if it has not moved since. This module is pure.
+An agent sees its own ranks only. Ranks that wait for a rank on another node look as if they hung.
+So the agent reports how far its ranks are (`ProgressReport`), all other agents are asked for their
+reports, and the same rules as on one node (engine/hang.py) say who is to blame.
+
+Reports of several nodes are not of one moment. A rank that one report shows behind its peers may
+have caught up by the time of the other. So the accused ranks are asked once more, and they are to
+blame if they have not moved since.
+
+This module is pure.
 """
 
 from __future__ import annotations
@@ -14,10 +18,16 @@ from dataclasses import dataclass, field
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
-from outlast.engine.hang import HangVerdict, Standing, find_culprits, find_longest
+from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest
 from outlast.engine.protocol.outputs import Output, ToAgent
 from outlast.model import limits
-from outlast.model.messages import AskStandings, Judged, Standings, Stood, WorkerHung
+from outlast.model.messages import (
+    AskProgressReport,
+    Judged,
+    ProgressReport,
+    ReportedMember,
+    WorkerHung,
+)
 from outlast.model.terms import Phase
 
 
@@ -33,8 +43,8 @@ class Inquiry:
 
     nonce: int
     awaited: set[str]
-    reports: dict[str, tuple[float, Standings]] = field(default_factory=dict)
-    accused: dict[int, Stood] = field(default_factory=dict)
+    reports: dict[str, tuple[float, ProgressReport]] = field(default_factory=dict)
+    accused: dict[int, ReportedMember] = field(default_factory=dict)
     reason: str = ""
 
 
@@ -47,7 +57,7 @@ class HangInquiry:
         self._open: Inquiry | None = None
         self._asked = 0  # inquiries so far
 
-    def on_standings(self, now_s: float, node: str, message: Standings) -> list[Output]:
+    def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """An agent asks who hangs (no nonce), or answers."""
         out: list[Output] = []
         if self._open is None and not message.nonce:
@@ -55,7 +65,7 @@ class HangInquiry:
             out = self._ask(now_s, homes, has_spoken=node)
         inquiry = self._open
         if inquiry is None or message.nonce not in (0, inquiry.nonce):
-            # Standings that nobody waits for any more.
+            # ProgressReport that nobody waits for any more.
             return out
         inquiry.reports[node] = (now_s, message)
         inquiry.awaited.discard(node)
@@ -63,13 +73,13 @@ class HangInquiry:
 
     def _ask(
         self, now_s: float, homes: set[str], *, has_spoken: str = "",
-        accused: dict[int, Stood] | None = None, reason: str = "",
+        accused: dict[int, ReportedMember] | None = None, reason: str = "",
     ) -> list[Output]:  # fmt: skip
         """Begin an inquiry: ask the agents of `homes`, but not the one that has spoken already."""
         self._asked += 1
         awaited = {home for home in homes if home in self.run.nodes}
         self._open = Inquiry(self._asked, awaited, accused=accused or {}, reason=reason)
-        order = AskStandings(self._asked)
+        order = AskProgressReport(self._asked)
         asked = [ToAgent(order, home) for home in sorted(awaited - {has_spoken})]
         heard_s = limits.RANK_HEARD_S * self.run.options.world_size
         return [*asked, set_timer(Timer.INQUIRY, now_s + limits.INQUIRY_DEADLINE_S + heard_s)]
@@ -81,38 +91,38 @@ class HangInquiry:
         out: list[Output] = [cancel(Timer.INQUIRY)]
         if inquiry is None or not run.course.is_in(*IN_A_GENERATION):
             return out
-        stood = [
+        reported = [
             (one, now_s - at_s) for at_s, message in inquiry.reports.values()
             for one in message.members
         ]  # fmt: skip
         if inquiry.accused:
-            verdict: HangVerdict | None = judge_accused(inquiry, stood)
+            verdict: HangVerdict | None = judge_accused(inquiry, reported)
         elif run.roster.outlast:
-            verdict = judge_overdue(inquiry, stood)
+            verdict = judge_overdue(inquiry, reported)
         else:
-            verdict = judge_silence(inquiry, stood)
+            verdict = judge_silence(inquiry, reported)
         if verdict is None:
             return out
         if not verdict.culprits:
             judged = Judged("awaited" if verdict.awaited else "nobody")
             return [*out, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
         if run.roster.outlast and not inquiry.accused and len(inquiry.reports) > 1:
-            return [*out, *self._look_once_more(now_s, verdict, stood)]
-        return [*out, *self._give_up(now_s, verdict, stood)]
+            return [*out, *self._look_once_more(now_s, verdict, reported)]
+        return [*out, *self._give_up(now_s, verdict, reported)]
 
     def _look_once_more(
-        self, now_s: float, verdict: HangVerdict, stood: list[tuple[Stood, float]]
+        self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]
     ) -> list[Output]:
         """Ask the nodes of the accused again: somebody may have moved on only just now."""
-        accused = {one.worker: one for one, _ in stood if one.worker in verdict.culprits}
+        accused = {one.worker: one for one, _ in reported if one.worker in verdict.culprits}
         homes = {member.home for member in self.run.roster.those(accused)}
         return self._ask(now_s, homes, accused=accused, reason=verdict.reason)
 
     def _give_up(
-        self, now_s: float, verdict: HangVerdict, stood: list[tuple[Stood, float]]
+        self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]
     ) -> list[Output]:
         out: list[Output] = []
-        for one, since_s in stood:
+        for one, since_s in reported:
             member = self.run.roster.of(one.worker)
             if one.worker in verdict.culprits and member is not None:
                 last_s, deadline_s = now_s - one.age_s - since_s, one.deadline_s or 0.0
@@ -121,13 +131,15 @@ class HangInquiry:
         return out
 
 
-def judge_overdue(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVerdict | None:
+def judge_overdue(
+    inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
+) -> HangVerdict | None:
     """Say who keeps the others waiting; None: nobody is overdue.
 
-    `stood`: with the age of each report.
+    `reported`: with the age of each report.
     """
     overdue = {
-        one.worker: one.deadline_s for one, since_s in stood
+        one.worker: one.deadline_s for one, since_s in reported
         if one.deadline_s is not None and one.age_s + since_s > one.deadline_s
     }  # fmt: skip
     if not overdue:
@@ -137,11 +149,11 @@ def judge_overdue(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
         why = "a node has not answered: it may house the one that all wait for"
         return HangVerdict((), why, awaited=True)
     members = [
-        Standing(
+        MemberReport(
             one.worker, one.rank, Phase(one.phase), one.step, one.age_s + since_s, one.stopped,
             one.collectives, one.where, one.cut_off,
         )
-        for one, since_s in stood
+        for one, since_s in reported
     ]  # fmt: skip
     verdict = find_culprits(members=members, overdue=overdue)
     exhausted = any(message.exhausted for _, message in inquiry.reports.values())
@@ -150,7 +162,9 @@ def judge_overdue(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
     return verdict
 
 
-def judge_silence(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVerdict | None:
+def judge_silence(
+    inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
+) -> HangVerdict | None:
     """Say who hangs of a plain script; None: somebody has printed something not long ago.
 
     All ranks hang once none of them, on any node, has printed anything for so long.
@@ -158,21 +172,21 @@ def judge_silence(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
     said = [message for _, message in inquiry.reports.values()]
     if inquiry.awaited or any(one.quiet_s is None or one.quiet_s <= one.silence_s for one in said):
         return None
-    workers = tuple(one.worker for one, _ in stood)
+    workers = tuple(one.worker for one, _ in reported)
     return HangVerdict(workers, f"no worker has printed anything for {said[0].silence_s:g} s")
 
 
-def judge_accused(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVerdict:
+def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]) -> HangVerdict:
     """Judge those accused before: to blame are those that have not moved since.
 
     Nobody is, if one of them has moved: then it was no hang that all wait for.
     """
     accused = inquiry.accused
     still = {
-        one.worker: one for one, _ in stood
+        one.worker: one for one, _ in reported
         if one.worker in accused and not _has_moved(accused[one.worker], one)
     }  # fmt: skip
-    if any(one.cut_off for one, _ in stood):
+    if any(one.cut_off for one, _ in reported):
         # One that was accused cannot reach others.
         return HangVerdict((), "one that was accused cannot reach others", awaited=True)
     if len(still) < len(accused):
@@ -181,6 +195,6 @@ def judge_accused(inquiry: Inquiry, stood: list[tuple[Stood, float]]) -> HangVer
     return HangVerdict(tuple(still), inquiry.reason)
 
 
-def _has_moved(before: Stood, now: Stood) -> bool:
+def _has_moved(before: ReportedMember, now: ReportedMember) -> bool:
     there = before.phase, before.step, before.collectives
     return there != (now.phase, now.step, now.collectives) or now.age_s < before.age_s

@@ -54,9 +54,9 @@ from outlast.model.messages import (
     Parked,
     Pong,
     Progress,
+    ProgressReport,
     Refused,
     Registered,
-    Standings,
     StoreLost,
     StoreUp,
     Underway,
@@ -257,8 +257,8 @@ class Coordinator:
                 return self._on_progress(now_s, message, node)
             case StoreUp() | StoreLost():
                 return self._on_store(now_s, message)
-            case Standings():
-                return self._inquiry.on_standings(now_s, node, message)
+            case ProgressReport():
+                return self._inquiry.on_report(now_s, node, message)
             case ZygoteLost():
                 return [event(now_s, "zygote_lost", {"reason": message.reason})]
             case _:

@@ -46,7 +46,7 @@ class Script:
     @property
     def recovery_mode(self) -> str:
         """Return how the script can be recovered, as it says itself."""
-        return "respawn" if self.registration is None else self.registration.way
+        return "respawn" if self.registration is None else self.registration.recovery_mode
 
     def register(self, message: Registered) -> None:
         """The script says how it can be healed."""

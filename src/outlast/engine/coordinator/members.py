@@ -11,7 +11,7 @@ from itertools import chain
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.remains import Remains, ScriptFacts
-from outlast.engine.recovery import WAYS
+from outlast.engine.recovery import RECOVERY_MODES
 from outlast.engine.restore import Holding, RestoreVerdict
 from outlast.model.messages import Inventory
 
@@ -183,12 +183,12 @@ class Roster:
         if not self.outlast:
             return "plain"
         attached = {m.script.recovery_mode for m in self._ranks.values() if m.script.attached}
-        ways = attached or {
+        modes = attached or {
             m.script.recovery_mode
             for m in self._ranks.values()
             if m.script.registered and not m.life.dead
         }
-        return max(ways, key=WAYS.index, default="respawn")
+        return max(modes, key=RECOVERY_MODES.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
         """What each rank holds: survivors by their inventory, those that say alike as one, others

@@ -297,7 +297,7 @@ class Plans:
         """Decide what all ranks begin from if they come anew."""
         run = self.run
         return decide_source(
-            facts=self.source_facts(), restore=restore, way=run.roster.recovery_mode,
+            facts=self.source_facts(), restore=restore, recovery_mode=run.roster.recovery_mode,
             finished=finished, step=run.progress.step, at_step=run.faults.budgets.at_step,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from outlast.model.messages import Progress as ProgressReport
+from outlast.model.messages import Progress as AgentProgress
 
 
 class Reached(NamedTuple):
@@ -61,7 +61,7 @@ class Progress:
 
     def note_report(
         self,
-        report: ProgressReport,
+        report: AgentProgress,
         node: str,
         *,
         sharded: bool,

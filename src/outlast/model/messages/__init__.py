@@ -20,7 +20,7 @@ This package is pure.
 from __future__ import annotations
 
 from outlast.model.messages.for_agent import (
-    AskStandings,
+    AskProgressReport,
     ForAgent,
     Judged,
     KillWorker,
@@ -33,8 +33,8 @@ from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, S
 from outlast.model.messages.from_agent import (
     FromAgent,
     Progress,
-    Standings,
-    Stood,
+    ProgressReport,
+    ReportedMember,
     StoreLost,
     StoreUp,
     WorkerExited,
@@ -82,7 +82,7 @@ from outlast.model.messages.node_link import (
 __all__ = [
     "IMAGE",
     "STORE",
-    "AskStandings",
+    "AskProgressReport",
     "Beat",
     "BeforeLine",
     "Broke",
@@ -113,14 +113,14 @@ __all__ = [
     "Ping",
     "Pong",
     "Progress",
+    "ProgressReport",
     "Proof",
     "Refused",
     "Registered",
     "Regroup",
-    "Standings",
+    "ReportedMember",
     "StartStore",
     "StartWorker",
-    "Stood",
     "Stop",
     "StoreLost",
     "StoreUp",
@@ -147,6 +147,6 @@ Message = (
     | FromWorkers
     | Housed
     | Images
-    | Stood
+    | ReportedMember
     | BeforeLine
 )

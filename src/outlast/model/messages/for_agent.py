@@ -65,8 +65,8 @@ class StartStore:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStandings:
-    """Another agent has an overdue rank, so this agent reports on its own ranks with Standings."""
+class AskProgressReport:
+    """Another agent has an overdue rank: this agent is to answer with a ProgressReport."""
 
     nonce: int
 
@@ -82,4 +82,6 @@ class Judged:
     outcome: str
 
 
-ForAgent = StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskStandings | Judged
+ForAgent = (
+    StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskProgressReport | Judged
+)

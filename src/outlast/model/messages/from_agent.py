@@ -58,7 +58,7 @@ class WorkerHung:
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
+class ReportedMember:
     """The state of one rank at the moment when a question about it was answered.
 
     age_s        seconds since its beacon moved
@@ -80,7 +80,7 @@ class Stood:
 
 
 @dataclass(frozen=True, slots=True)
-class Standings:
+class ProgressReport:
     """The state of all ranks of one node, where there are several nodes.
 
     nonce      the question's; 0 where a rank of this node is overdue and the agent itself asks
@@ -91,7 +91,7 @@ class Standings:
     """
 
     nonce: int
-    members: tuple[Stood, ...]
+    members: tuple[ReportedMember, ...]
     quiet_s: float | None
     silence_s: float
     exhausted: bool
@@ -148,7 +148,7 @@ FromAgent = (
     WorkerStarted
     | WorkerExited
     | WorkerHung
-    | Standings
+    | ProgressReport
     | Progress
     | WorkerFailedToStart
     | StoreUp

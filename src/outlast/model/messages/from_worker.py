@@ -31,19 +31,20 @@ class Parked:
 class Registered:
     """The script has reached run.steps. This says how its state can be recovered.
 
-    way       "in_place", "reenter" or "respawn": the cheapest way in which survivors can go on
-              (trap 14)
-    sharded   each shard of the state has one owner; restores go to the newest snapshot that all
-              ranks have
-    exact     outlast promises identical bits; where it does not, `note` says what prevents that
-    at_steps  False where the worker says this already in outlast.join. It then assumes the way of
-              a script that starts anew
+    recovery_mode   "in_place", "reenter" or "respawn": the cheapest mode in which survivors can go
+                    on
+    sharded         each shard of the state has one owner; restores go to the newest snapshot that
+                    all ranks have
+    exact           outlast promises identical bits; where it does not, `note` says what prevents
+                    that
+    at_steps        False where the worker says this already in outlast.join. It then assumes the
+                    mode of a script that starts anew
     """
 
     worker: int
     generation: int
     step: int
-    way: str
+    recovery_mode: str
     sharded: bool
     exact: bool
     note: Text

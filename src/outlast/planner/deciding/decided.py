@@ -70,8 +70,8 @@ MEANS: Mapping[Beside, str] = {
 class Rules:
     """How the product is run.
 
-    way           how survivors go on where state is replicated: one of engine.recovery.WAYS but
-                  plain
+    way           how survivors go on where state is replicated: one of RECOVERY_MODES of
+                  engine/recovery.py, but not "plain"
     node_wait_s   if a lost rank finds no place for so long the run ends; math.inf: it waits, as the
                   scenario does
     max_restarts  whole restarts without progress; None: limits.RESTARTS_COUNT

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from outlast.engine.hang import Deadlines, HangVerdict, Standing, find_culprits
+from outlast.engine.hang import Deadlines, HangVerdict, MemberReport, find_culprits
 from outlast.model import limits
 from outlast.model.terms import Phase
 
@@ -50,7 +50,7 @@ class Hangs:
     deadlines: Deadlines = field(default_factory=Deadlines)
     all_began: int = 0
     began: dict[int, int] = field(default_factory=dict)
-    _waiting: list[Standing] = field(default_factory=list)
+    _waiting: list[MemberReport] = field(default_factory=list)
     _overdue: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -122,13 +122,13 @@ class Hangs:
             self._overdue = dict.fromkeys(range(self.ranks), others_s)
         return self._overdue
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[MemberReport]:
         """Of all, one collective further than a rank that hangs: workers have the numbers of their
         ranks here, and steps count from the one at hand.
         """
         if not self._waiting:
             self._waiting = [
-                Standing(rank, rank, Phase.BODY, 0, limits.STEP_CEILING_S, False, 1)
+                MemberReport(rank, rank, Phase.BODY, 0, limits.STEP_CEILING_S, False, 1)
                 for rank in range(self.ranks)
             ]
         return list(self._waiting)

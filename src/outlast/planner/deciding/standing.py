@@ -128,7 +128,7 @@ class Ladder:
         situation = Situation(
             lost=recovery.loss.dead.ranks,
             raised=tuple(sorted(recovery.loss.raised)),
-            way=point.way,
+            recovery_mode=point.way,
             state=point.state,
             committed=self._step,
             reached=self.reached,

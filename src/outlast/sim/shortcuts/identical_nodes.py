@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.engine.placement import place
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import (
-    AskStandings,
+    AskProgressReport,
     Beat,
     Enrol,
     FromNode,
@@ -40,9 +40,9 @@ from outlast.model.messages import (
     KillWorker,
     OnLine,
     Progress,
-    Standings,
+    ProgressReport,
+    ReportedMember,
     StartWorker,
-    Stood,
     ToNode,
     ToWorkers,
     Welcome,
@@ -195,13 +195,16 @@ class Fleet:
             )
             for name, workers in zip(self.names, self._each(message.message.workers), strict=True):
                 yield name, FromNode(number, heard, sent_s, FromWorkers(workers, words))
-        elif isinstance(message, FromNode) and isinstance(message.message, Standings):
+        elif isinstance(message, FromNode) and isinstance(message.message, ProgressReport):
             said = message.message
             stood = [(one.worker, one.rank, _BUT_FOR_NAMES(one)) for one in said.members]
             rest = (said.quiet_s, said.silence_s, said.exhausted)
             for name, by in self.pairs():
                 members = tuple(
-                    [Stood(worker + by, rank + by, *others) for worker, rank, others in stood]
+                    [
+                        ReportedMember(worker + by, rank + by, *others)
+                        for worker, rank, others in stood
+                    ]
                 )
                 yield (
                     name,
@@ -209,7 +212,7 @@ class Fleet:
                         message.number,
                         message.heard,
                         message.sent_s,
-                        Standings(said.nonce, members, *rest),
+                        ProgressReport(said.nonce, members, *rest),
                     ),
                 )
         else:
@@ -285,7 +288,7 @@ class Fleet:
             )
         if isinstance(one, KillWorker) and isinstance(two, KillWorker):
             return one.worker + by == two.worker
-        return isinstance(one, (AskStandings, Judged)) and one == two
+        return isinstance(one, (AskProgressReport, Judged)) and one == two
 
 
 class Echo:
@@ -314,7 +317,7 @@ def _of_another(message: Any, name: str, by: int) -> Any:
 
 
 _BUT_FOR_NAMES = attrgetter(
-    *(field.name for field in fields(Stood) if field.name not in ("worker", "rank"))
+    *(field.name for field in fields(ReportedMember) if field.name not in ("worker", "rank"))
 )
 _ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
 

@@ -33,7 +33,7 @@ from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import (
     STORE,
-    AskStandings,
+    AskProgressReport,
     Beat,
     Broke,
     Checkpointed,
@@ -47,9 +47,9 @@ from outlast.model.messages import (
     OnLine,
     Parked,
     Progress,
+    ProgressReport,
     Registered,
     Regroup,
-    Standings,
     StartStore,
     StartWorker,
     StoreUp,
@@ -359,7 +359,7 @@ class CoordinatorHost:
                         looks,
                     )
                 )
-        elif isinstance(news, Standings):
+        elif isinstance(news, ProgressReport):
             self._world.see(QuietSaid(news.silence_s, self._world.options.hangs_after_s))
         elif isinstance(news, WorkerExited):
             self._ended.add(news.worker)
@@ -644,7 +644,7 @@ class CoordinatorHost:
                 self._store_home, self._stores = output.node, order.number
             if isinstance(order, (StartStore, StartWorker)) and output.node in self._only_enrolled:
                 world.see(OrderedEarly(output.node))
-            if isinstance(order, AskStandings) and order.nonce > self._hearing:
+            if isinstance(order, AskProgressReport) and order.nonce > self._hearing:
                 self._hearing = order.nonce
                 world.see(Asked(order.nonce))
             elif isinstance(order, KillWorker):

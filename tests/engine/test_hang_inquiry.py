@@ -6,7 +6,14 @@ import pytest
 
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Output, ToAgent
-from outlast.model.messages import AskStandings, Joined, Judged, KillWorker, Standings, Stood
+from outlast.model.messages import (
+    AskProgressReport,
+    Joined,
+    Judged,
+    KillWorker,
+    ProgressReport,
+    ReportedMember,
+)
 from outlast.model.terms import Mechanism
 from tests.engine.test_nodes import a_hub, trains
 
@@ -22,13 +29,13 @@ def at_work() -> Coordinator:
 
 def stands(
     rank: int, *, nonce: int, age_s: float, collectives: int = 8, exhausted: bool = False
-) -> Standings:
+) -> ProgressReport:
     """What its agent says of its only rank, which waits in the body of step 4 and is overdue after
     one second.
     """
-    return Standings(
+    return ProgressReport(
         nonce,
-        (Stood(rank + 1, rank, "body", 4, age_s, 1.0, False, collectives, ""),),
+        (ReportedMember(rank + 1, rank, "body", 4, age_s, 1.0, False, collectives, ""),),
         None,
         0.0,
         exhausted,
@@ -49,7 +56,7 @@ def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_long
         one.on_message(
             stands(0, nonce=0, age_s=2.0, exhausted=exhausted == "a"), now_s=9.0, node="a"
         )
-    ) == [("b", AskStandings(1))]
+    ) == [("b", AskProgressReport(1))]
     out = told(
         one.on_message(
             stands(1, nonce=1, age_s=3.0, exhausted=exhausted == "b"), now_s=9.1, node="b"
@@ -58,7 +65,7 @@ def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_long
     if not exhausted:
         assert out == [("a", Judged("nobody")), ("b", Judged("nobody"))]
         return
-    assert out == [("b", AskStandings(2))]
+    assert out == [("b", AskProgressReport(2))]
     out = told(one.on_message(stands(1, nonce=2, age_s=3.1), now_s=9.2, node="b"))
     assert [(node, order.worker) for node, order in out if isinstance(order, KillWorker)] == [
         ("b", 2)
@@ -80,4 +87,4 @@ def test_who_has_come_less_far_is_accused_and_not_who_has_stood_longest_though_d
         stands(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a"
     )
     out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
-    assert told(out) == [("a", AskStandings(2))]
+    assert told(out) == [("a", AskProgressReport(2))]

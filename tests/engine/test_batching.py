@@ -260,7 +260,7 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
     """What it had said at outlast.join comes once more, behind what it says at run.steps."""
     outpost = an_outpost()
     newest = Registered(7, 1, 4, "in_place", True, True, "")
-    for one in (newest, replace(newest, step=-1, way="respawn", at_steps=False)):
+    for one in (newest, replace(newest, step=-1, recovery_mode="respawn", at_steps=False)):
         outpost.on_worker(one, now_s=1.0)
     said = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     messages = [one.message for one in said if isinstance(one, Line)]
