@@ -196,7 +196,7 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "simpy",
         "numba",
     }
-    folders = ("tests", "examples", "benchmarks")
+    folders = ("tests", "examples", "benchmarks", "tools")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]
     known = (
         declared

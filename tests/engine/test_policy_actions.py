@@ -92,7 +92,7 @@ def ran(world: World) -> End:
 def events(world: World, kind: str) -> list[dict[str, Any]]:
     return [
         dict(record.data)
-        for _, record in world.host._ledger
+        for _, record in world.host.ledger.records
         if isinstance(record, Event) and record.kind == kind
     ]
 

@@ -91,7 +91,7 @@ def run(
         every_rank=every_rank,
     )
     world.trace.newest = deque()
-    world.untold = frozenset() if tells_all else world.untold
+    world.frame.untold = frozenset() if tells_all else world.frame.untold
     world.run(bound_s=BOUND_S)
     return world
 
@@ -115,9 +115,11 @@ def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
                 each.strikes.fired,
             )
             assert list(one.interruptions.values()) == list(each.interruptions.values())
-            assert one.worked.seconds() == pytest.approx(each.worked.seconds(), abs=1e-6)
-            assert one.done == each.done & one.done
-        assert one.fleet is not None
+            assert one.accounts.worked.seconds() == pytest.approx(
+                each.accounts.worked.seconds(), abs=1e-6
+            )
+            assert one.population.done == each.population.done & one.population.done
+        assert one.shortcuts.fleet is not None
         saved += nodes.timeline.events - one.timeline.events
     assert saved > 0
 

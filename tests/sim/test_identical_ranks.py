@@ -98,7 +98,9 @@ def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
             each.strikes.fired,
         )
         assert list(one.interruptions.values()) == list(each.interruptions.values())
-        assert one.worked.seconds() == pytest.approx(each.worked.seconds(), abs=1e-6)
+        assert one.accounts.worked.seconds() == pytest.approx(
+            each.accounts.worked.seconds(), abs=1e-6
+        )
         saved += each.timeline.events - one.timeline.events
     assert saved > 0
 

@@ -107,7 +107,9 @@ def test_a_stretch_is_the_course_that_its_steps_take() -> None:
                 other.mechanism,
                 other.pids,
             )
-        assert leapt.worked.seconds() == pytest.approx(walked.worked.seconds(), abs=1e-6)
+        assert leapt.accounts.worked.seconds() == pytest.approx(
+            walked.accounts.worked.seconds(), abs=1e-6
+        )
         count += stretches(leapt)
         saved += walked.timeline.events - leapt.timeline.events
     assert count >= SEEDS

@@ -38,7 +38,7 @@ from outlast.sim.options import (
     draw_stop,
 )
 from outlast.sim.rules.checker import Violation
-from outlast.sim.shortcuts.identical_ranks import Parted
+from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -193,7 +193,7 @@ def simulate(
                 faults=faults,
                 every_step=every_step,
                 every_node=True,
-                every_rank=every_node or world.fleet is None,
+                every_rank=every_node or not world.has_fleet,
             )
     return _outcome(world, seed=seed, end=end)
 
@@ -251,7 +251,7 @@ def _outcome(world: World, *, seed: int, end: End | None) -> SimulatedRun:
         sim_s=world.age_s,
         trace_digest=world.trace.digest(),
         newest=tuple(world.trace.newest),
-        committed=world.last_step,
+        committed=world.steps.last,
         interruptions=_since_the_beginning(world),
     )
 

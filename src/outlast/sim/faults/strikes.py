@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
 from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
+from outlast.model.records import Interruption
 from outlast.sim.rules.observations import WentOn
+from outlast.sim.world.chance import Chance
+from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.disk import Disks
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.node import Node
+from outlast.sim.world.paths import Paths
+from outlast.sim.world.population import Population
 from outlast.sim.world.processes import Process
+from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import FIXED
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.world import World
-
 
 # each rank passes each once a step
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
@@ -26,18 +32,61 @@ KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not he
 HARMLESS = ("repeat", "linger", *DISK_KINDS)
 
 
+class StruckHost(Protocol):
+    """The place where the coordinator lives: faults kill it, and look at its stage."""
+
+    lives: bool
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+
+    @property
+    def interruptions(self) -> Mapping[int, Interruption]: ...
+
+    def die(self, *, for_s: float) -> None: ...
+
+
+class Targets(Protocol):
+    """What faults strike."""
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def chance(self) -> Chance: ...
+
+    @property
+    def population(self) -> Population: ...
+
+    @property
+    def host(self) -> StruckHost: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def disks(self) -> Disks: ...
+
+    @property
+    def paths(self) -> Paths: ...
+
+    @property
+    def collectives(self) -> Collectives: ...
+
+
 class Strikes:
     """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they
     first struck; `in_recovery`: those that struck while a fault was being dealt with.
     """
 
-    def __init__(self, world: World, faults: tuple[PlannedFault, ...]) -> None:
+    def __init__(self, world: Targets, faults: tuple[PlannedFault, ...]) -> None:
         self.faults = faults
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
         # all ranks were, as far as the coordinator knew, when something was first struck
         self._at_work = False
         self._world = world
+        self._frame = world.frame
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
         self._due: set[str] = set()
         self._visits = {(fault.rank, fault.mark): 0 for fault in faults if fault.mark}
@@ -56,7 +105,7 @@ class Strikes:
         """The run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
-                self._world.timeline.after(
+                self._frame.timeline.after(
                     fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED
                 )
 
@@ -98,7 +147,7 @@ class Strikes:
 
         Who is waited for while all regroup may be given up for it.
         """
-        options = self._world.options
+        options = self._frame.options
         if fault.kind == "starve":
             return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
         # by each lease
@@ -176,7 +225,7 @@ class Strikes:
                 if at_step and fault.rank is None:
                     self._due.add(fault.id)  # once, whoever comes to that step first
                 if fault.after_s:
-                    self._world.timeline.after(
+                    self._frame.timeline.after(
                         fault.after_s, partial(self._strike, process, fault), sort=FIXED
                     )
                 else:
@@ -194,7 +243,7 @@ class Strikes:
                 until = fault.nth - self._visits[fault.rank, fault.mark]
                 if until > 1 - fault.times:
                     count = min(
-                        count, until // (self._world.options.ranks if fault.rank is None else 1) - 2
+                        count, until // (self._frame.options.ranks if fault.rank is None else 1) - 2
                     )
         return count
 
@@ -203,7 +252,7 @@ class Strikes:
         for rank, mark in self._visits:
             if mark in STEP_MARKS and rank != -1:
                 self._visits[rank, mark] += count * (
-                    self._world.options.ranks if rank is None else 1
+                    self._frame.options.ranks if rank is None else 1
                 )
 
     def at_stage(self, stage: str) -> None:
@@ -217,7 +266,7 @@ class Strikes:
                 and fault.mark == stage
                 and fault.nth <= self._visits[None, stage] < fault.nth + fault.times
             ):
-                self._world.timeline.after(
+                self._frame.timeline.after(
                     fault.after_s, partial(self._strike_thing, fault), sort=FIXED
                 )
 
@@ -225,39 +274,41 @@ class Strikes:
         if fault.rank is None:
             self._strike_thing(fault)
             return
-        for process in self._world.alive():
+        for process in self._world.population.alive():
             if process.rank == fault.rank:
                 self._strike(process, fault)
                 return
 
     def _note(self, fault: PlannedFault, worker: int, whom: str) -> None:
         world = self._world
-        world.begun()
-        world.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
+        world.chance.begun()
+        world.frame.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
         stage, rebuilt = (
-            world.coordinator.stage,
-            world.host.lives and world.coordinator.stage is not Stage.REBUILDING,
+            world.host.coordinator.stage,
+            world.host.lives and world.host.coordinator.stage is not Stage.REBUILDING,
         )
         if stage is not Stage.STOPPING and (
-            not rebuilt or any(one.resumed_s is None for one in world.interruptions.values())
+            not rebuilt or any(one.resumed_s is None for one in world.host.interruptions.values())
         ):
             self.in_recovery.append(fault.id)
         if not self.struck:
             told = all(
-                one.machine.generation == world.coordinator.generation
-                for one in world.alive()
+                one.machine.generation == world.host.coordinator.generation
+                for one in world.population.alive()
                 if one.rank >= 0
             )
-            self._at_work = stage is Stage.TRAINING or (world.coordinator.runs_plain and told)
-        self.struck.append((world.now_s, fault, worker))
+            self._at_work = stage is Stage.TRAINING or (world.host.coordinator.runs_plain and told)
+        self.struck.append((world.frame.now_s, fault, worker))
 
     def _strike_thing(self, fault: PlannedFault) -> None:
         """What is no process."""
         world = self._world
-        if world.end is not None:
+        if world.frame.end is not None:
             return
         if fault.node is not None and fault.peer is not None:
-            self._strike_link(fault, world.nodes[fault.node], world.nodes[fault.peer])
+            self._strike_link(
+                fault, world.population.nodes[fault.node], world.population.nodes[fault.peer]
+            )
             return
         if fault.disk is not None:
             self._note(fault, 0, f"disk {fault.disk}")
@@ -270,7 +321,7 @@ class Strikes:
             else:
                 world.host.die(for_s=fault.for_s)
             return
-        self._strike_node(fault, world.nodes[fault.node])
+        self._strike_node(fault, world.population.nodes[fault.node])
 
     def _strike_link(self, fault: PlannedFault, node: Node, other: Node) -> None:
         """No process is struck: none may be blamed."""
@@ -294,17 +345,18 @@ class Strikes:
         elif fault.kind == "cut":
             node.link.cut(fault.for_s)
         else:
-            node.link.lags_until_s = world.now_s + fault.for_s
+            node.link.lags_until_s = world.frame.now_s + fault.for_s
 
     def _strike(self, process: Process, fault: PlannedFault) -> None:
         world = self._world
         if fault.rank is None:
             self._strike_thing(fault)
             return
-        if not process.alive or world.end is not None:
+        if not process.alive or world.frame.end is not None:
             return
         if fault.kind in NODE_KINDS:
-            self._strike_node(fault, process.node)
+            nodes = world.population.nodes
+            self._strike_node(fault, next(one for one in nodes if one is process.node))
             return
         process.node.stir()
         self._note(fault, process.worker, f"worker {process.worker} (rank {process.rank})")
@@ -318,19 +370,19 @@ class Strikes:
                 fault.kind == "starve",
             )
             process.stopped_since_s = (
-                (process.stopped_since_s or world.now_s) if process.listed_stopped else None
+                (process.stopped_since_s or world.frame.now_s) if process.listed_stopped else None
             )
-            world.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
+            world.frame.timeline.after(fault.for_s, lambda: self._go_on(process), sort=FIXED)
         elif fault.kind == "hang":
             process.hung = True
         elif fault.kind == "hold":
-            process.held_until_s = world.now_s + fault.for_s
+            process.held_until_s = world.frame.now_s + fault.for_s
         elif fault.kind == "mute":
-            process.mute_until_s = world.now_s + fault.for_s
+            process.mute_until_s = world.frame.now_s + fault.for_s
         elif fault.kind == "linger":
             process.lingers_s = fault.for_s
         elif fault.kind == "repeat":
-            process.repeats_until_s = world.now_s + fault.for_s
+            process.repeats_until_s = world.frame.now_s + fault.for_s
         else:
             process.error = {"raise": "boom", "refuse": "refused"}[fault.kind]
 
@@ -343,9 +395,9 @@ class Strikes:
             fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
             for _, fault, _ in self.struck
         )
-        if since_s is not None and process.alive and self._world.end is None and not cut_off:
-            now_s, asked_s = self._world.now_s, process.asked_since_s
-            self._world.see(
+        if since_s is not None and process.alive and self._frame.end is None and not cut_off:
+            now_s, asked_s = self._frame.now_s, process.asked_since_s
+            self._frame.see(
                 WentOn(
                     process.worker,
                     process.rank,

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlast.engine.placement import place
 from outlast.model.fault_plan import PlannedFault
@@ -49,11 +49,8 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerStarted,
 )
-from outlast.sim.shortcuts.identical_ranks import Parted
-
-if TYPE_CHECKING:
-    from outlast.sim.options import Options
-    from outlast.sim.world.booked_seconds import Worked
+from outlast.sim.options import Options
+from outlast.sim.shortcuts.parted import Parted
 
 STRIKES = (
     "kill",
@@ -169,10 +166,10 @@ class Fleet:
         """Of all ranks, those that are simulated."""
         return [rank for rank in range(ranks) if rank in self._ranks or not self.houses(rank)]
 
-    def spread(self, worked: Worked) -> None:
-        """What was watched of the ranks of the first is so of all."""
+    def spread(self, same: Callable[[int, Iterator[int]], None]) -> None:
+        """Say of each rank of the first node which others did the same as it did."""
         for rank in self._ranks:
-            worked.same(rank, self.like(rank))
+            same(rank, self.like(rank))
 
     def pairs(self) -> Iterator[tuple[str, int]]:
         """Each name, and how far its workers and ranks are from those of the first."""

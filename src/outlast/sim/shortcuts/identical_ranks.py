@@ -17,44 +17,47 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from outlast.engine.protocol.outputs import Deliver
 from outlast.model.fault_plan import NODE_KINDS, PlannedFault
 from outlast.model.messages import ForWorker, Regroup
 from outlast.model.terms import CAUSES, Cause, Phase
-from outlast.sim.draws import Luck
+from outlast.sim.draws import Luck, Pool
+from outlast.sim.options import Options
+from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.booked_seconds import publish
-from outlast.sim.world.processes import Process, copied
-
-if TYPE_CHECKING:
-    from outlast.sim.options import Options
-    from outlast.sim.world.world import World
+from outlast.sim.world.processes import Home, Process, copied
 
 ENDS = ("kill", "exit")
-
-
-class Parted(Exception):
-    """The mates of a crew are not told the same."""
 
 
 class IdenticalRanks:
     """`every_rank`: there are none, though all draw as if."""
 
-    def __init__(self, world: World, faults: Sequence[PlannedFault], *, every_rank: bool) -> None:
-        self._world = world
+    def __init__(
+        self,
+        options: Options,
+        faults: Sequence[PlannedFault],
+        pool: Pool | None,
+        *,
+        takes_place: Callable[[Process], None],
+        every_rank: bool,
+    ) -> None:
+        self._pool = pool
+        self._takes_place = takes_place
         self._none = every_rank or any(
             fault.rank is None and (fault.mark or fault.at_step is not None) for fault in faults
         )
-        self._apart = _apart(faults, world.options)
+        self._apart = _apart(faults, options)
 
-    def form(self, there: dict[int, Process]) -> None:
+    def form(self, there: dict[int, Process], nodes: Iterable[Home], *, now_s: float) -> None:
         """All of these stand at the end of a step.
 
         Those of a node that are alike are one from now on.
         """
-        pool, now_s = self._world.pool, self._world.now_s
+        pool = self._pool
         assert pool is not None
         beats = max(process.beacon.beats for process in there.values()) + 1
         for process in there.values():
@@ -72,7 +75,7 @@ class IdenticalRanks:
                 (process.node.place, rank if rank in self._apart else -1, *_state(process)), []
             ).append(process)
         step = max(process.machine.committed for process in there.values())
-        for node in self._world.nodes:
+        for node in nodes:
             if node.luck is not None:
                 node.luck.goes_to(node.drawn_at, step)
         groups: Counter[int] = Counter()  # of each node
@@ -91,7 +94,7 @@ class IdenticalRanks:
         crew = same[0]
         if not crew.mates:
             crew.mates = [mate := _first_mate(crew)]
-            self._world.takes_place(mate)
+            self._takes_place(mate)
         for other in same[1:]:
             for mate in list(other.mates) or [other]:
                 _joins(crew, mate, other)

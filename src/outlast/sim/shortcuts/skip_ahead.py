@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.stages import Stage
@@ -25,15 +25,20 @@ from outlast.model import limits
 from outlast.model.messages import Beat, Grant
 from outlast.model.terms import Cause, Phase
 from outlast.sim.durations import LEAST_S, SEAL_S, pause_s, steady_step_s
+from outlast.sim.faults.strikes import Strikes
 from outlast.sim.rules.observations import Stretch
-from outlast.sim.shortcuts.identical_ranks import by_rank
+from outlast.sim.shortcuts.identical_ranks import IdenticalRanks, by_rank
 from outlast.sim.world.booked_seconds import publish
+from outlast.sim.world.chance import Chance
+from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.coordinator_host import CoordinatorHost
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.node import Node
+from outlast.sim.world.paths import Paths
+from outlast.sim.world.population import Population
+from outlast.sim.world.processes import Process
+from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.timeline import BUSY
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.processes import Process
-    from outlast.sim.world.world import World
 
 LONG_LIFE_STEPS = 30  # lives of fewer steps have no stretches: they are there to be struck at each
 LEAST_STEPS = 5  # a shorter stretch is not worth its barriers
@@ -42,15 +47,49 @@ LOOKS = 50  # for the moment at which nothing is on its way
 NEAR_S = 1e-6  # sums of thousands of steps differ by less from their product
 
 
+class Skipped(Protocol):
+    """What is moved on by arithmetic."""
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def chance(self) -> Chance: ...
+
+    @property
+    def population(self) -> Population: ...
+
+    @property
+    def host(self) -> CoordinatorHost: ...
+
+    @property
+    def wishes(self) -> StopWishes: ...
+
+    @property
+    def strikes(self) -> Strikes: ...
+
+    @property
+    def collectives(self) -> Collectives: ...
+
+    @property
+    def paths(self) -> Paths: ...
+
+    @property
+    def identical_ranks(self) -> IdenticalRanks: ...
+
+    def leapt(self, count: int, last: int, step_s: float) -> None: ...
+
+
 class SkipAhead:
     """`silent`: steps are simulated that a line of the trace stands for."""
 
-    def __init__(self, world: World, *, every_step: bool) -> None:
+    def __init__(self, world: Skipped, *, every_step: bool) -> None:
         self.silent = False
         self._world = world
+        self._frame = world.frame
         self._every_step = every_step
-        self._step_s = steady_step_s(world.options)
-        self._pause_s = pause_s(world.options)
+        self._step_s = steady_step_s(world.frame.options)
+        self._pause_s = pause_s(world.frame.options)
         self._barrier_at = -1  # the step after which all are to come together
         # generation, and the newest step in it that a barrier was thought of at
         self._considered = (0, 0)
@@ -84,46 +123,46 @@ class SkipAhead:
         by_rank(process)
         self._there[process.rank] = process
         self._count += process.count
-        if self._count < self._world.options.ranks:
+        if self._count < self._frame.options.ranks:
             return
-        self._world.begun()
-        self._world.calm(True)
+        self._world.chance.begun()
+        self._world.chance.calm(True)
         if self._goal is not None:
             last, ends_s = self._goal
-            assert process.machine.committed == last and abs(self._world.now_s - ends_s) < NEAR_S, (
+            assert process.machine.committed == last and abs(self._frame.now_s - ends_s) < NEAR_S, (
                 "a stretch is not what it was taken for"
             )
             self._over(last, ends_s)
         else:
-            self._plan(self._world.now_s + self._pause_s)
+            self._plan(self._frame.now_s + self._pause_s)
 
     def give_up(self) -> None:
         """Something happens: all go their ways."""
         if self._barrier_at < 0:
             return
         if self._planned is not None:
-            self._world.timeline.cancel(self._planned, sort=BUSY)
+            self._frame.timeline.cancel(self._planned, sort=BUSY)
         there = self._clear()
         for process in there:
             if process.alive and process.waits is not None and process.waits[0] == "barrier":
                 self._world.collectives.wake(process, None)
 
     def _plan(self, at_s: float, looks: int = LOOKS) -> None:
-        self._planned = self._world.timeline.at(at_s, lambda: self._decide(looks))
+        self._planned = self._frame.timeline.at(at_s, lambda: self._decide(looks))
 
     def _decide(self, looks: int) -> None:
         """The pause is over, and all have come together."""
         world, self._planned = self._world, None
-        if world.timeline.busy and looks:
-            self._plan(world.now_s + 3 * LEAST_S, looks - 1)
+        if world.frame.timeline.busy and looks:
+            self._plan(world.frame.now_s + 3 * LEAST_S, looks - 1)
             return
         first = self._barrier_at + 1
         count = self._steps_from(self._barrier_at, 0.0)
-        if world.timeline.busy or count < LEAST_STEPS - 2 or not self._is_quiet():
-            self._not_before = world.coordinator.generation, self._barrier_at + AGAIN_STEPS
+        if world.frame.timeline.busy or count < LEAST_STEPS - 2 or not self._is_quiet():
+            self._not_before = world.host.coordinator.generation, self._barrier_at + AGAIN_STEPS
             self._go_on()
             return
-        last, ends_s = self._barrier_at + count, world.now_s + count * self._step_s
+        last, ends_s = self._barrier_at + count, world.frame.now_s + count * self._step_s
         self._begins(first, last)
         if self._every_step:
             self._goal, self._barrier_at, self.silent = (last, ends_s), last, True
@@ -135,14 +174,14 @@ class SkipAhead:
     def _over(self, last: int, ends_s: float) -> None:
         """The stretch is. Another pause lets everybody know."""
         self._goal, self.silent = None, False
-        self._world.trace.line(ends_s, f"all ranks have committed step {last}")
-        self._planned = self._world.timeline.at(ends_s + self._pause_s, self._go_on)
+        self._frame.trace.line(ends_s, f"all ranks have committed step {last}")
+        self._planned = self._frame.timeline.at(ends_s + self._pause_s, self._go_on)
 
     def _go_on(self) -> None:
         self._resume(self._clear())
 
     def _clear(self) -> list[Process]:
-        self._world.calm(False)
+        self._world.chance.calm(False)
         self._barrier_at, self._planned, self._goal, self.silent = -1, None, None, False
         return self._take()
 
@@ -154,7 +193,7 @@ class SkipAhead:
 
     def _resume(self, there: list[Process]) -> None:
         for process in there:
-            self._world.timeline.after(
+            self._frame.timeline.after(
                 0.0, partial(process.node.resume_if, process, process.token, None)
             )
 
@@ -163,12 +202,12 @@ class SkipAhead:
     def _is_training(self) -> bool:
         world = self._world
         return (
-            world.options.steps >= LONG_LIFE_STEPS
-            and world.options.way != "plain"
+            world.frame.options.steps >= LONG_LIFE_STEPS
+            and world.frame.options.way != "plain"
             and world.host.lives
-            and world.coordinator.stage is Stage.TRAINING
-            and world.end is None
-            and not world.stop_asked
+            and world.host.coordinator.stage is Stage.TRAINING
+            and world.frame.end is None
+            and not world.wishes.asked
         )
 
     def _steps_from(self, step: int, wait_s: float) -> int:
@@ -177,31 +216,31 @@ class SkipAhead:
         The last steps are simulated.
         """
         world = self._world
-        due_s = world.timeline.next_fixed_s
-        until_s = min(world.bound_s, math.inf if due_s is None else due_s)
+        due_s = world.frame.timeline.next_fixed_s
+        until_s = min(world.frame.bound_s, math.inf if due_s is None else due_s)
         count = math.floor(
             min(
-                (until_s - world.now_s - wait_s - self._pause_s) / self._step_s,
-                world.options.steps - step - 2,
+                (until_s - world.frame.now_s - wait_s - self._pause_s) / self._step_s,
+                world.frame.options.steps - step - 2,
             )
         )
-        if step < world.options.phase_after:
-            count = min(count, world.options.phase_after - step - 2)
-        if (every := world.options.checkpoint_every) > 0:
+        if step < world.frame.options.phase_after:
+            count = min(count, world.frame.options.phase_after - step - 2)
+        if (every := world.frame.options.checkpoint_every) > 0:
             count = min(count, every - step % every - 1)
         return int(min(count, world.strikes.steps_from(step)))
 
     def _is_quiet(self) -> bool:
         """Nobody is in any trouble, or on its way to it."""
-        world, generation = self._world, self._world.coordinator.generation
+        world, generation = self._world, self._world.host.coordinator.generation
         return (
             self._is_training()
-            and not world.coordinator.interruptions.open
-            and not world.coordinator.departs_soon
+            and not world.host.coordinator.interruptions.open
+            and not world.host.coordinator.departs_soon
             and world.paths.whole
             and all(
-                node.is_quiet() if node.lives else node.name not in world.coordinator.nodes
-                for node in world.nodes
+                node.is_quiet() if node.lives else node.name not in world.host.coordinator.nodes
+                for node in world.population.nodes
             )
             and all(
                 p.alive
@@ -217,11 +256,13 @@ class SkipAhead:
     # --- the leap ---------------------------------------------------------------------------------
 
     def _begins(self, first: int, last: int) -> None:
-        self._considered = self._world.coordinator.generation, last
-        if self._world.options.alike:
-            self._world.identical_ranks.form(self._there)
+        self._considered = self._world.host.coordinator.generation, last
+        if self._frame.options.alike:
+            self._world.identical_ranks.form(
+                self._there, self._world.population.nodes, now_s=self._frame.now_s
+            )
         there = [one for process in self._there.values() for one in process.each()]
-        pieces = self._world.options.pieces(first - 1)
+        pieces = self._frame.options.pieces(first - 1)
         torn = tuple(
             one.rank
             for one in there
@@ -230,23 +271,27 @@ class SkipAhead:
         shared = tuple(
             one.rank
             for one in there
-            if [other.worker for other in self._world.in_rank(one.rank) if not other.dying]
+            if [
+                other.worker
+                for other in self._world.population.in_rank(one.rank)
+                if not other.dying
+            ]
             != [one.worker]
         )
-        self._world.see(Stretch(self._world.coordinator.generation, first, last, torn, shared))
+        self._frame.see(Stretch(self._world.host.coordinator.generation, first, last, torn, shared))
 
     def _leap(self, count: int, last: int, ends_s: float) -> None:
         """As if all of it had been simulated."""
-        world, began_s = self._world, self._world.now_s
-        living = [node for node in world.nodes if node.lives]
+        world, began_s = self._world, self._frame.now_s
+        living = [node for node in world.population.nodes if node.lives]
         for node in living:
             self._first_steps(node, last - count, began_s)
         # the newest that is answered by then, and one that is not
-        for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.options.nodes > 1 else ():
+        for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.frame.options.nodes > 1 else ():
             beats = [(node.last_beat_s(until_s), place, node) for place, node in enumerate(living)]
             for asked_s, _, node in sorted(one for one in beats if one[0] > 0.0):
                 self._beat(node, asked_s, ends_s)
-        world.timeline.leap(ends_s)
+        world.frame.timeline.leap(ends_s)
         for process in self._there.values():
             self._move(process, count, last, began_s)
         world.leapt(count, last, self._step_s)
@@ -307,11 +352,11 @@ class SkipAhead:
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
         """Its main thread has done so many steps."""
-        machine, book, now_s = process.machine, process.book, self._world.now_s
+        machine, book, now_s = process.machine, process.book, self._frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})
         slots[last % limits.SLOTS_COUNT], slots[(last - 1) % limits.SLOTS_COUNT] = last, last - 1
-        if self._world.options.way == "sharded":
+        if self._frame.options.way == "sharded":
             book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
             machine.now_sealed(steps=(last, last - 1))
         book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)

@@ -5,18 +5,61 @@ all that is on its way when it breaks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from outlast.model import limits
 from outlast.model.messages import OnLine
 from outlast.sim.draws import Draws
 from outlast.sim.durations import LEAST_S
 from outlast.sim.options import NODES_MAX
+from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.world.chance import Chance
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.standstill import Standstill
 from outlast.sim.world.timeline import FIXED, NORMAL
 
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.world import World
+
+class CoordinatorEnd(Protocol):
+    """The coordinator's end of the links of all nodes."""
+
+    lives: bool
+
+    def on_line(self, node: str, message: OnLine) -> None: ...
+
+    def from_fleet(self, fleet: Fleet, message: OnLine) -> None: ...
+
+    def on_disconnected(self, node: str) -> None: ...
+
+
+class AgentEnd(Protocol):
+    """The agent's end of the link of one node."""
+
+    name: str
+    place: int
+    lives: bool
+    fleet: Fleet | None
+
+    @property
+    def still(self) -> Standstill: ...
+
+    def on_connected(self) -> None: ...
+
+    def on_disconnected(self) -> None: ...
+
+    def on_line(self, message: OnLine) -> None: ...
+
+
+@dataclass(slots=True)
+class _Connection:
+    """`number` counts connections; `since_s`: when this one was made, None: it is broken.
+
+    `arrives_s`: when the newest message arrives, by its direction.
+    """
+
+    number: int = 0
+    since_s: float | None = None
+    arrives_s: dict[str, float] = field(default_factory=lambda: {"up": 0.0, "down": 0.0})
 
 
 class AgentLink:
@@ -25,17 +68,36 @@ class AgentLink:
     A cut is seen at once by the agent, later by the coordinator.
     """
 
-    def __init__(self, world: World, node: Node, stream: Draws, *, latency_s: float) -> None:
-        self._world = world
+    def __init__(
+        self,
+        frame: Frame,
+        node: AgentEnd,
+        host: CoordinatorEnd,
+        chance: Chance,
+        stream: Draws,
+    ) -> None:
+        self._frame = frame
+        self._host = host
+        self._chance = chance
         self._node = node
         self._stream = stream
-        self._most_s = max(latency_s, LEAST_S)
-        self.number = 0
-        self.connected = False
-        self.connected_s = 0.0  # since then, if it is
+        self._line = _Connection()
         self.lags_until_s = 0.0  # messages wait for so long, both ways
         self._cut_until_s = 0.0
-        self._arrives_s = {"up": 0.0, "down": 0.0}
+
+    @property
+    def connected(self) -> bool:
+        """Return True while the connection stands."""
+        return self._line.since_s is not None
+
+    @property
+    def connected_s(self) -> float:
+        """Return when the connection was made, if it stands."""
+        return self._line.since_s or 0.0
+
+    @property
+    def _most_s(self) -> float:
+        return max(self._frame.options.latency_s, LEAST_S)
 
     def up(self, message: OnLine) -> None:
         """From the agent."""
@@ -56,56 +118,56 @@ class AgentLink:
 
     def _heard(self, message: OnLine) -> None:
         if self._node.fleet is None:
-            self._world.host.on_line(self._node.name, message)
+            self._host.on_line(self._node.name, message)
         else:
-            self._world.host.from_fleet(self._node.fleet, message)
+            self._host.from_fleet(self._node.fleet, message)
 
     def _carry(self, way: str, act: Callable[[], None], taken_s: float | None = None) -> None:
-        number = self.number
+        number = self._line.number
         if taken_s is None:
-            taken_s = self._world.now_s + self._stream.between(LEAST_S, self._most_s)
-        self._arrives_s[way] = at_s = max(taken_s, self._arrives_s[way], self.lags_until_s)
+            taken_s = self._frame.now_s + self._stream.between(LEAST_S, self._most_s)
+        self._line.arrives_s[way] = at_s = max(
+            taken_s, self._line.arrives_s[way], self.lags_until_s
+        )
 
         def arrive() -> None:
-            if self.number == number and self.connected:
+            if self._line.number == number and self.connected:
                 act()
 
-        priority = self._node.place - NODES_MAX if self._world.begins and way == "up" else NORMAL
-        self._world.timeline.at(at_s, arrive, priority=priority)
+        priority = self._node.place - NODES_MAX if self._chance.begins and way == "up" else NORMAL
+        self._frame.timeline.at(at_s, arrive, priority=priority)
 
     def dial(self) -> None:
         """The agent connects, and tries again until it is."""
         if self.connected or not self._node.lives:
             return
         if (
-            self._world.host.lives
-            and self._world.now_s >= self._cut_until_s
+            self._host.lives
+            and self._frame.now_s >= self._cut_until_s
             and not self._node.still.agent.shut
         ):
-            self.number += 1
-            self.connected, self.connected_s = True, self._world.now_s
-            self._arrives_s = {"up": 0.0, "down": 0.0}
+            self._line = _Connection(self._line.number + 1, self._frame.now_s)
             self._node.on_connected()
         else:
-            self._world.timeline.after(limits.RECONNECT_S, self.dial, sort=FIXED)
+            self._frame.timeline.after(limits.RECONNECT_S, self.dial, sort=FIXED)
 
     def cut(self, for_s: float) -> None:
-        self._cut_until_s = max(self._cut_until_s, self._world.now_s + for_s)
+        self._cut_until_s = max(self._cut_until_s, self._frame.now_s + for_s)
         self.drop()
 
     def drop(self) -> None:
         """This connection is over; the agent dials again."""
         if not self.connected:
             return
-        self.connected = False
-        self.number += 1
-        number = self.number
-        after = self._world.timeline.after
+        self._line.since_s = None
+        self._line.number += 1
+        number = self._line.number
+        after = self._frame.timeline.after
         after(self._stream.between(LEAST_S, self._most_s), self._node.on_disconnected)
         after(
             self._stream.between(LEAST_S, self._most_s),
             lambda: (
-                self._world.host.on_disconnected(self._node.name) if self.number == number else None
+                self._host.on_disconnected(self._node.name) if self._line.number == number else None
             ),
         )
         after(limits.RECONNECT_S, self.dial, sort=FIXED)

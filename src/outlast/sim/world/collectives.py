@@ -18,9 +18,8 @@ from outlast.model import limits
 from outlast.model.messages import STORE, Regroup
 from outlast.sim.draws import Draws, Stream
 from outlast.sim.durations import SETTLE_MOST_S, SETTLE_S
-from outlast.sim.world.node import Node
 from outlast.sim.world.paths import GIVES_UP_S, Paths
-from outlast.sim.world.processes import Group, PeerFailure, Process
+from outlast.sim.world.processes import Group, Home, PeerFailure, Process
 from outlast.sim.world.timeline import Timeline
 
 COLLECTIVE = ("collective", None)
@@ -53,13 +52,13 @@ class Collectives:
 
     # --- building ---------------------------------------------------------------------------------
 
-    def build(self, process: Process, plan: Regroup, store: Node) -> None:
+    def build(self, process: Process, plan: Regroup, store: Home) -> None:
         """Its main thread waits for the group of `plan`. `store`: the node that hosts the store."""
         group = self._groups.setdefault((plan.generation, plan.store_port), Group())
         process.group, process.collectives = group, 0
         self._come(process, group, store, self._timeline.now_s + limits.STORE_DEADLINE_S)
 
-    def _come(self, process: Process, group: Group, store: Node, until_s: float) -> None:
+    def _come(self, process: Process, group: Group, store: Home, until_s: float) -> None:
         """It is there once the store knows of it."""
         if (heals_s := self._paths.heals_s(process.node, store)) > self._timeline.now_s:
             self._try_again(
@@ -201,7 +200,7 @@ class Collectives:
             ):
                 self._hears_of(member, process.node, group)
 
-    def _hears_of(self, member: Process, node: Node, group: Group) -> None:
+    def _hears_of(self, member: Process, node: Home, group: Group) -> None:
         at_s = self._paths.flows_s(member.node, node, made_s=group.made_s)
         if at_s > self._timeline.now_s:
             group.unheard.setdefault(member)
@@ -220,7 +219,7 @@ class Collectives:
             else member.luck.aside(0.001, 0.03)
         )
 
-    def reset(self, node: Node, other: Node) -> None:
+    def reset(self, node: Home, other: Home) -> None:
         """All connections between two nodes are over at once, and both ends know it.
 
         The others hear of it as those leave.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from outlast.engine import durable
 from outlast.engine.protocol.outputs import Manifest
@@ -18,10 +17,8 @@ from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.messages import Checkpointed
 from outlast.sim.draws import Stream
 from outlast.sim.rules.observations import Pruned, Saved
-
-if TYPE_CHECKING:
-    from outlast.sim.world.processes import Process
-    from outlast.sim.world.world import World
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.processes import Process
 
 COPY_S = (0.001, 0.003)  # training stands still for the copy of a shard
 WRITE_S = (0.005, 0.06)
@@ -66,10 +63,11 @@ class Disks:
     `read_s`: when somebody last read all of the newest good checkpoint.
     """
 
-    def __init__(self, world: World, stream: Stream) -> None:
+    def __init__(self, frame: Frame, stream: Stream, *, epoch: Callable[[], int]) -> None:
         self.folders: dict[int, Folder] = {}
         self.read_s = -1.0
-        self._world = world
+        self._frame = frame
+        self._epoch = epoch  # of the coordinator that lives; 0: none does
         self._stream = stream
         self._stamps = 0
         self._slow_until_s: dict[int, float] = {}
@@ -83,7 +81,7 @@ class Disks:
         """`torn_write`: of what is being written within `for_s` only a part is there in the end,
         though the disk has said otherwise.
         """
-        until_s = self._world.now_s + for_s
+        until_s = self._frame.now_s + for_s
         if kind == "corrupt_disk":
             self._corrupt(disk)
         else:
@@ -98,19 +96,19 @@ class Disks:
         for _, folder in sorted(self.folders.items()):
             for file in folder.files():
                 if file.disk == disk and self._stream.chance(0.5) and not file.wrong:
-                    file.wrong, file.since_s = "corrupt", self._world.now_s
+                    file.wrong, file.since_s = "corrupt", self._frame.now_s
 
     def _is_full(self, disk: int) -> bool:
-        return self._world.now_s < self._full_until_s.get(disk, 0.0)
+        return self._frame.now_s < self._full_until_s.get(disk, 0.0)
 
     def _written(self, disk: int) -> File:
         self._stamps += 1
-        torn = self._world.now_s < self._torn_until_s.get(disk, 0.0)
-        return File(disk, self._stamps, "torn" if torn else "", self._world.now_s)
+        torn = self._frame.now_s < self._torn_until_s.get(disk, 0.0)
+        return File(disk, self._stamps, "torn" if torn else "", self._frame.now_s)
 
     def _takes_s(self, disk: int, least_most_s: tuple[float, float]) -> float:
         return self._stream.between(*least_most_s) * (
-            SLOW if self._world.now_s < self._slow_until_s.get(disk, 0.0) else 1.0
+            SLOW if self._frame.now_s < self._slow_until_s.get(disk, 0.0) else 1.0
         )
 
     # --- what lies there --------------------------------------------------------------------------
@@ -157,7 +155,7 @@ class Disks:
     def write_shard(self, process: Process, step: int) -> None:
         """By a thread of the process, which then tells the coordinator. One save after the other."""
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
-        began_s = max(self._world.now_s, process.saves_until_s)
+        began_s = max(self._frame.now_s, process.saves_until_s)
         process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)
         full = self._is_full(disk)
 
@@ -178,7 +176,7 @@ class Disks:
             if not error:
                 folder.shards[rank] = self._written(disk)
             stamp = "" if error else str(folder.shards[rank].stamp)
-            self._world.say(f"rank {rank} saves step {step}: {error or 'written'}")
+            self._frame.say(f"rank {rank} saves step {step}: {error or 'written'}")
             process.node.tell(
                 process,
                 Checkpointed(
@@ -193,10 +191,10 @@ class Disks:
                 ),
             )
 
-        self._world.timeline.after(process.saves_until_s - self._world.now_s, done)
+        self._frame.timeline.after(process.saves_until_s - self._frame.now_s, done)
 
     def _disk_of(self, process: Process) -> int:
-        return self._world.options.node_names.index(process.node.name)
+        return self._frame.options.node_names.index(process.node.name)
 
     def read_shard_s(self, process: Process) -> float:
         return self._takes_s(self._disk_of(process), READ_S)
@@ -205,14 +203,14 @@ class Disks:
 
     def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
         """Unless the coordinator dies before."""
-        world, epoch = self._world, self._world.host.epoch
-        self._busy_until_s = max(self._busy_until_s, world.now_s) + takes_s
+        frame, epoch = self._frame, self._epoch()
+        self._busy_until_s = max(self._busy_until_s, frame.now_s) + takes_s
 
         def due() -> None:
-            if world.host.lives and world.host.epoch == epoch and world.end is None:
+            if epoch and self._epoch() == epoch and frame.end is None:
                 act()
 
-        world.timeline.after(self._busy_until_s - world.now_s, due)
+        frame.timeline.after(self._busy_until_s - frame.now_s, due)
 
     def write_manifest(self, order: Manifest, then: Callable[[str, str], None]) -> None:
         """`then(folder, error)`."""
@@ -227,12 +225,12 @@ class Disks:
                 then("", FULL)
                 return
             if folder is None or any(rank not in folder.shards for rank in range(len(stamps))):
-                self._world.see(Saved(order.step, one_past=False))
+                self._frame.see(Saved(order.step, one_past=False))
                 then("", "a shard is missing")
                 return
             folder.manifest, folder.stamps = self._written(0), stamps
-            self._world.say(f"the checkpoint of step {order.step} is written")
-            self._world.see(
+            self._frame.say(f"the checkpoint of step {order.step} is written")
+            self._frame.see(
                 Saved(
                     order.step,
                     tuple(folder.shards[rank].stamp for rank in range(len(stamps))) == stamps,
@@ -254,7 +252,7 @@ class Disks:
         for step in gone:
             del self.folders[step]
         stay = tuple(sorted(step for step, folder in self.folders.items() if folder.has_manifest))
-        self._world.see(Pruned(gone, good, self.newest_good(), stay))
+        self._frame.see(Pruned(gone, good, self.newest_good(), stay))
 
     def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
         """`then(step, folder, what was refused)`; that is set aside."""
@@ -263,7 +261,7 @@ class Disks:
             found, refused = durable.newest_good(self.folders.values(), why_not=self.read)
             for folder, _ in refused:
                 del self.folders[folder.step]
-            self.read_s = self._world.now_s
+            self.read_s = self._frame.now_s
             step = found.step if found is not None else 0
             then(
                 step,

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.lease import void_after_s
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import (
     Answer,
     Deliver,
@@ -57,24 +58,99 @@ from outlast.sim.draws import Luck, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.rules.observations import PowerLost, RankGiven
 from outlast.sim.shortcuts import identical_ranks
-from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.world.agent_link import AgentLink, CoordinatorEnd
 from outlast.sim.world.agent_ticks import AgentTicks
+from outlast.sim.world.booked_seconds import Lives
+from outlast.sim.world.chance import Chance
+from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.frame import Frame
 from outlast.sim.world.links import Links
 from outlast.sim.world.node_words import NodeWords
-from outlast.sim.world.processes import PeerFailure, Process, Thread
+from outlast.sim.world.processes import Home, PeerFailure, Process, Thread, TransferImage
 from outlast.sim.world.standstill import Standstill
+from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import BUSY, FIXED, ROUTINE
-
-if TYPE_CHECKING:
-    from outlast.sim.shortcuts.identical_nodes import Fleet
-    from outlast.sim.world.world import World
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
 BEAT, BATCH = "beat", "batch"  # timers of the agent's session
 ROUNDING_S = 1e-9
 LOOKED_S, PINGS_KEPT = 2.0, 4
 SESSIONS = 1 << 53  # so many differ
-Script = Callable[["World", Process], Thread]
+Script = Callable[[Any, Process], Thread]  # given the world, whatever the script uses of it
+
+
+class Ranks(Protocol):
+    """What a node asks of the register of all processes."""
+
+    stirred: dict[Home, None]
+    living: int
+    done: set[int]
+    lives: Lives
+
+    def owners(self, rank: int) -> list[Process]: ...
+
+    def takes_rank(self, process: Process, rank: int) -> None: ...
+
+    def luck(self, process: Process) -> Luck | None: ...
+
+
+class Listener(CoordinatorEnd, Protocol):
+    """What a node asks of the place where the coordinator lives."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+
+    def hear(self, news: Any) -> None: ...
+
+
+class Fences(Protocol):
+    """Whoever books what strikes a process."""
+
+    def fenced(self, process: Process) -> None: ...
+
+
+class Barrier(Protocol):
+    """Where ranks come together before a stretch is skipped."""
+
+    def arrive(self, process: Process) -> None: ...
+
+    def give_up(self) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What a node asks of the world around it."""
+
+    transfer: TransferImage | None
+    transfer_died: bool
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def chance(self) -> Chance: ...
+
+    @property
+    def population(self) -> Ranks: ...
+
+    @property
+    def host(self) -> Listener: ...
+
+    @property
+    def strikes(self) -> Fences: ...
+
+    @property
+    def skip_ahead(self) -> Barrier: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def collectives(self) -> Collectives: ...
+
+    def isolate(self, node: Home, for_s: float) -> None: ...
+
+    def spare_ended_early(self) -> None: ...
 
 
 class Node:
@@ -91,7 +167,7 @@ class Node:
 
     def __init__(
         self,
-        world: World,
+        world: Surroundings,
         *,
         name: str,
         place: int,
@@ -117,6 +193,7 @@ class Node:
         self.heard_s: dict[int, float] = {}
         self.doomed: set[int] = set()
         self._world = world
+        self._frame = world.frame
         self._script = script
         self._links = links
         self.luck = luck
@@ -124,26 +201,28 @@ class Node:
         self._rests = rests
         self._offset_s, self._rate = clock
         self._true = clock == (0.0, 1.0)  # it goes as the world's
-        self._timeline = world.timeline
+        self._timeline = world.frame.timeline
         # name -> its number, and what the timeline calls it: 0 once it has rung
         self._timers: dict[str, tuple[int, int]] = {}
         self._set = 0  # timers that were
         self._boots = 0
         self._pinged: dict[int, deque[float]] = {}  # worker -> when it was asked whether it lives
         self._beat_due_s = 0.0
-        self.link = AgentLink(world, self, luck or lines, latency_s=world.options.latency_s)
-        self.still = Standstill(world, self, standstills)
+        self.link = AgentLink(world.frame, self, world.host, world.chance, luck or lines)
+        self.still = Standstill(
+            world.frame, self, standstills, isolate=lambda for_s: world.isolate(self, for_s)
+        )
         self._boot()
 
     def _boot(self) -> None:
         """The agent begins, with nothing in memory."""
-        options = self._world.options
+        options = self._frame.options
         self._boots += 1
         self.agent = Agent(
             now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
         )
         self.ticks = AgentTicks(
-            self._world.timeline,
+            self._frame.timeline,
             self.agent,
             look=self._look,
             rests=self._rests,
@@ -151,7 +230,9 @@ class Node:
             place=self.place,
         )
         several = options.nodes > 1
-        self._words = NodeWords(self._world, self)
+        self._words = NodeWords(
+            self._frame, self, self._world.store, roster=lambda: self._world.host.coordinator.roster
+        )
         self.outpost = (
             AgentSession(
                 self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
@@ -219,7 +300,7 @@ class Node:
 
     def stir(self) -> None:
         """Something changes that the agent looks at."""
-        self._world.stirred[self] = None
+        self._world.population.stirred[self] = None
 
     def heard_by_agent(self, message: FromAgent) -> None:
         self.still.agent.through(lambda: self._hear(message))
@@ -250,7 +331,7 @@ class Node:
             )
             there = self._world.transfer
             transfer = there[:2] if there is not None and there[2] is self else ()
-            session = 1 + self._world.sessions.below(SESSIONS)
+            session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
                 self.outpost.on_connected(
                     images=images, transfer=transfer, session=session, now_s=self.now_s
@@ -306,11 +387,11 @@ class Node:
     @property
     def beats_every_s(self) -> float:
         """By the world's clock."""
-        return self._world.options.beat_s / self._rate + ROUNDING_S
+        return self._frame.options.beat_s / self._rate + ROUNDING_S
 
     @property
     def told(self) -> bool:
-        return self.name not in self._world.untold
+        return self.name not in self._frame.untold
 
     def run_over(self) -> None:
         self.ticks.ends()
@@ -321,7 +402,7 @@ class Node:
         line = self.outpost is None or (
             self.outpost.is_in
             and self.link.connected
-            and self.link.lags_until_s <= self._world.now_s
+            and self.link.lags_until_s <= self._frame.now_s
         )
         return (
             line
@@ -334,7 +415,7 @@ class Node:
         if name not in self._timers or self._timers[name][0] != number:
             return  # the agent stood still, and it was set anew since
         del self._timers[name]
-        if self.outpost is not None and self._world.end is None:
+        if self.outpost is not None and self._frame.end is None:
             if name == BATCH:
                 self._words.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
@@ -346,10 +427,10 @@ class Node:
         if not self.lives:
             return
         self.lives = False
-        self._world.say(f"node {self.name} has no power")
-        if self.name in self._world.coordinator.nodes:
-            self._world.see(
-                PowerLost(self.name, void_after_s(self._world.options.beat_s * limits.LEASE_BEATS))
+        self._frame.say(f"node {self.name} has no power")
+        if self.name in self._world.host.coordinator.nodes:
+            self._frame.see(
+                PowerLost(self.name, void_after_s(self._frame.options.beat_s * limits.LEASE_BEATS))
             )
         for process in self.alive():
             self.end(process, None, 9)
@@ -363,12 +444,12 @@ class Node:
         self.ticks.ends()
         for name in list(self._timers):
             self._set_timer(SetTimer(name, None))
-        self._world.timeline.after(for_s, self._power_again, sort=FIXED)
+        self._frame.timeline.after(for_s, self._power_again, sort=FIXED)
 
     def _power_again(self) -> None:
-        if self._world.end is not None:
+        if self._frame.end is not None:
             return
-        self._world.say(f"node {self.name} has power again")
+        self._frame.say(f"node {self.name} has power again")
         self.lives = True
         self.processes.clear()
         self.doomed.clear()
@@ -398,7 +479,7 @@ class Node:
                 self._links.send_to(unit, partial(self._deliver, unit, order))
 
     def _carry_out(self, output: Output) -> None:
-        after = self._world.timeline.after
+        after = self._frame.timeline.after
         if isinstance(output, ToCoordinator):
             news = output.message
             self._links.send(
@@ -439,7 +520,7 @@ class Node:
             spawn = partial(self._spawn, output, self._boots)
             after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Tell):
-            self._world.say(f"agent of {self.name}: {output.text}")
+            self._frame.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
             self._terminate(self.processes.get(output.worker))
         else:
@@ -457,7 +538,7 @@ class Node:
             WorkerMachine(worker=order.worker),
             Beacon(worker=order.worker, rank=order.rank),
         )
-        book = Book(now_s=self._world.now_s, cause=Cause.STARTUP)
+        book = Book(now_s=self._frame.now_s, cause=Cause.STARTUP)
         process = Process(
             order.worker,
             order.rank,
@@ -466,15 +547,15 @@ class Node:
             machine,
             beacon,
             book,
-            self._world.now_s,
+            self._frame.now_s,
             self,
         )
         process.beacon.typical_s.update(TYPICAL_S)
-        process.beacon.typical_s[Phase.BODY] = self._world.options.step_s + BODY_SPREAD_S
-        process.luck = self._world.luck(process)
+        process.beacon.typical_s[Phase.BODY] = self._frame.options.step_s + BODY_SPREAD_S
+        process.luck = self._world.population.luck(process)
         self.processes[order.worker] = process
-        self._world.living += 1
-        self._world.takes_rank(process, order.rank)
+        self._world.population.living += 1
+        self._world.population.takes_rank(process, order.rank)
         if self.still.agent.shut:
             self._world.strikes.fenced(process)  # born to an agent that cannot speak for it
         process.main = self._script(self._world, process)
@@ -526,7 +607,7 @@ class Node:
             return
         if process.lingers_s:
             process.dying = process.stopped = True
-            self._world.timeline.after(
+            self._frame.timeline.after(
                 process.lingers_s, lambda: self.end(process, None, 9), sort=FIXED
             )
         else:
@@ -555,25 +636,25 @@ class Node:
         if process.crew is not None:
             identical_ranks.leave(process)
         process.alive, process.ended_s = False, self.now_s
-        self._world.living -= 1
+        self._world.population.living -= 1
         self.sleeps_no_more(process)
         if self.told:
-            self._world.say(
+            self._frame.say(
                 f"worker {process.worker} (rank {process.rank}) ends:"
                 f" {f'signal {signal}' if signal else f'exit code {exit_code}'}"
             )
-        self._world.lives.ended(process, now_s=self._world.now_s)
+        self._world.population.lives.ended(process, now_s=self._frame.now_s)
         self._world.collectives.leave(process, well=exit_code == 0)
         if process.rank >= 0:
             self._world.skip_ahead.give_up()
         if exit_code == 0:
-            self._world.done.add(process.rank)
+            self._world.population.done.add(process.rank)
         if (
             process.rank < 0
             and process.worker not in self.doomed
             and process.beacon.phase is not Phase.PARKED
         ):
-            self._world.spare_ended_early_s = self._world.spare_ended_early_s or self._world.now_s
+            self._world.spare_ended_early()
         if (
             process.main is not None
             and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING
@@ -600,7 +681,7 @@ class Node:
 
     def sleeps_no_more(self, process: Process) -> None:
         if process.alarm:
-            self._world.timeline.cancel(process.alarm, sort=BUSY)
+            self._frame.timeline.cancel(process.alarm, sort=BUSY)
             process.alarm = 0
 
     def _reap(self, process: Process, exited: WorkerExited) -> None:
@@ -650,14 +731,14 @@ class Node:
         """`living`: ranks on this node."""
         others = tuple(
             p.worker
-            for p in self._world.owners(plan.rank)
+            for p in self._world.population.owners(plan.rank)
             if p is not process and (p.node is self or not p.dying)
         )
         beside = living - (not process.dying and process.rank >= 0)
-        room = self._world.options.ranks_per_node if self.outpost is not None else beside + 1
-        self._world.see(RankGiven(process.worker, plan, others, beside, room))
-        self._world.takes_rank(process, plan.rank)
-        self._world.done.discard(plan.rank)
+        room = self._frame.options.ranks_per_node if self.outpost is not None else beside + 1
+        self._frame.see(RankGiven(process.worker, plan, others, beside, room))
+        self._world.population.takes_rank(process, plan.rank)
+        self._world.population.done.discard(plan.rank)
 
     def carry_out_in(self, process: Process, output: Output) -> None:
         """What the worker's own machine asks for."""
@@ -732,7 +813,7 @@ class Node:
         )
         if plan is not None:
             token = process.token
-            self._world.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
+            self._frame.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
 
     def _build(self, process: Process, plan: Regroup) -> None:
         store = self._world.store

@@ -5,8 +5,12 @@ Of a node that has one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.coordinator.members import Roster
 from outlast.model.messages import (
     Committed,
     Enrol,
@@ -18,11 +22,11 @@ from outlast.model.messages import (
 )
 from outlast.sim.rules.final_observations import StaysOut
 from outlast.sim.rules.observations import Enrolled, SharedLate
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.processes import Process
-    from outlast.sim.world.world import World
+from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.processes import Process
+from outlast.sim.world.standstill import Standstill
+from outlast.sim.world.store import Store
 
 # words that ranks of a node say at about the same time
 SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
@@ -30,21 +34,54 @@ SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
 HERE = (Joined, Committed)
 
 
+class Speaker(Protocol):
+    """The node whose words these are."""
+
+    name: str
+    lives: bool
+    processes: dict[int, Process]
+    doomed: set[int]
+
+    @property
+    def outpost(self) -> AgentSession | None: ...
+
+    @property
+    def link(self) -> AgentLink: ...
+
+    @property
+    def still(self) -> Standstill: ...
+
+    def alive(self) -> list[Process]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Enrolled:
+    """The session as which the agent has enrolled; workers that had ended before that, and the
+    port of the store that there was: the agent knows nothing of these.
+    """
+
+    session: int = 0
+    ended: frozenset[int] = frozenset()
+    port: int = 0
+
+
 class NodeWords:
     """`spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
     `waits` the agent's timer for those of others.
     """
 
-    def __init__(self, world: World, node: Node) -> None:
-        self._world = world
+    def __init__(
+        self, frame: Frame, node: Speaker, store: Store, *, roster: Callable[[], Roster]
+    ) -> None:
+        self._frame = frame
+        self._store = store
+        self._roster = roster
         self._node = node
         self._ordered: set[int] = set()  # workers that are about to be there
         self._speaks: tuple[int, ...] = ()  # whose words were heard last
         self._spoken: set[int] = set()  # since the agent waits for more
         self._all_have = False  # of those here
-        self._session = 0  # as which the agent has enrolled
-        self._before: set[int] = set()  # workers that had ended before that
-        self._forgotten = 0  # the store that there was
+        self._enrolled = _Enrolled()
         self._empty_s: float | None = None  # since then nothing lives that the agent has given up
 
     def spawns(self, worker: int) -> None:
@@ -64,7 +101,7 @@ class NodeWords:
         self._speak(set(self._speaks))
 
     def _speak(self, workers: set[int]) -> None:
-        roster, self._spoken = self._world.coordinator.roster, workers
+        roster, self._spoken = self._roster(), workers
         here = [
             p
             for p in self._node.processes.values()
@@ -85,7 +122,7 @@ class NodeWords:
         """That moment is over."""
         outpost = self._node.outpost
         if outpost is not None and not outpost.fenced and self._all_have:
-            self._world.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
+            self._frame.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
 
     def ends(self) -> None:
         """The agent has heard that a process has ended."""
@@ -96,18 +133,15 @@ class NodeWords:
             and not self._node.alive()
             and self._empty_s is None
         ):
-            self._empty_s = self._world.now_s
+            self._empty_s = self._frame.now_s
 
     def enrols(self, enrol: Enrol) -> None:
         self._empty_s = None
         processes = self._node.processes
-        store = self._world.store
-        if enrol.session != self._session:  # it has forgotten all
-            self._session, self._before, self._forgotten = (
-                enrol.session,
-                {p.worker for p in processes.values() if not p.alive},
-                store.port,
-            )
+        store = self._store
+        if enrol.session != self._enrolled.session:  # it has forgotten all
+            ended = frozenset(p.worker for p in processes.values() if not p.alive)
+            self._enrolled = _Enrolled(enrol.session, ended, store.port)
         housed = {one.worker for one in enrol.housed}
         told = {one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed}
         here = [one for one in enrol.housed if any(isinstance(said, HERE) for said in one.said)]
@@ -125,16 +159,17 @@ class NodeWords:
         unnamed = tuple(
             p.worker
             for p in processes.values()
-            if p.worker not in housed | self._before and (p.alive or self._is_last(p))
+            if p.worker not in housed | self._enrolled.ended and (p.alive or self._is_last(p))
         )
         lost = enrol.store is not None and enrol.store.port == store.port and not store.lives
         untold = (
             enrol.store is None
             and store.lives
-            and store.home is self._node
-            and store.port > self._forgotten
+            and store.home is not None
+            and store.home.name == self._node.name
+            and store.port > self._enrolled.port
         )
-        self._world.see(Enrolled(self._node.name, over, unnamed, lost, untold))
+        self._frame.see(Enrolled(self._node.name, over, unnamed, lost, untold))
 
     def _is_last(self, process: Process) -> bool:
         """It has ended, which its agent has heard, and nobody came after it in its rank here."""
@@ -156,6 +191,6 @@ class NodeWords:
             and link.connected
             and not node.still.agent.shut
         ):
-            self._world.see(
-                StaysOut(node.name, self._world.now_s - max(self._empty_s, link.connected_s))
+            self._frame.see(
+                StaysOut(node.name, self._frame.now_s - max(self._empty_s, link.connected_s))
             )

@@ -7,13 +7,9 @@ once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from outlast.sim.draws import Stream
+from outlast.sim.world.processes import Home
 from outlast.sim.world.timeline import Timeline
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
 
 RTO_MAX_S = 120.0  # of Linux: between two attempts to send the same bytes
 GIVES_UP_S = 924.0  # of Linux (tcp_retries2 = 15): a connection that loses all for so long is over
@@ -29,7 +25,7 @@ class Paths:
         self._flows_s: dict[tuple[str, str], float] = {}
         self._last_s = 0.0
 
-    def part(self, node: Node, other: Node, for_s: float) -> None:
+    def part(self, node: Home, other: Home, for_s: float) -> None:
         """They cannot reach each other for `for_s`, or for longer if they could not already."""
         pair, now_s = _pair(node, other), self._timeline.now_s
         self._heals_s[pair] = heals_s = max(now_s + for_s, self._heals_s.get(pair, 0.0))
@@ -39,7 +35,7 @@ class Paths:
         self._flows_s[pair] = flows_s
         self._last_s = max(self._last_s, flows_s)
 
-    def were_parted(self, node: Node) -> bool:
+    def were_parted(self, node: Home) -> bool:
         """There was something that it could not reach."""
         return any(node.name in pair for pair in self._heals_s)
 
@@ -48,17 +44,17 @@ class Paths:
         """Everything comes through everywhere."""
         return self._timeline.now_s >= self._last_s
 
-    def heals_s(self, node: Node, other: Node) -> float:
+    def heals_s(self, node: Home, other: Home) -> float:
         """From then on a new connection can be made; a moment that is past where it can be made
         now.
         """
         return self._heals_s.get(_pair(node, other), 0.0)
 
-    def flows_s(self, node: Node, other: Node, *, made_s: float) -> float:
+    def flows_s(self, node: Home, other: Home, *, made_s: float) -> float:
         """From then on what was sent over a connection comes through that was made at `made_s`."""
         pair = _pair(node, other)
         return self._flows_s.get(pair, 0.0) if made_s < self._heals_s.get(pair, 0.0) else 0.0
 
 
-def _pair(node: Node, other: Node) -> tuple[str, str]:
+def _pair(node: Home, other: Home) -> tuple[str, str]:
     return (min(node.name, other.name), max(node.name, other.name))

@@ -6,14 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
+from outlast.model.messages import FromAgent
 from outlast.model.terms import Cause
 from outlast.sim.draws import Luck
+from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.world.agent_ticks import AgentTicks
 
 # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Act = tuple[str, Any]
@@ -21,8 +25,66 @@ Thread = Generator[Act, Any, Any]
 TORN = -2
 
 
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
+class Asleep(Protocol):
+    """What a process may know of a node that stands still."""
+
+    @property
+    def outlives_lease(self) -> bool: ...
+
+
+class Home(Protocol):
+    """A node, as the processes on it and the parts that nodes share see it."""
+
+    name: str
+    place: int
+    drawn_at: int
+    lives: bool
+    fleet: Fleet | None
+    luck: Luck | None
+    ticks: AgentTicks
+    processes: dict[int, Process]
+    slots: dict[int, dict[int, int]]
+    heard_s: dict[int, float]
+    doomed: set[int]
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def still(self) -> Asleep: ...
+
+    @property
+    def told(self) -> bool: ...
+
+    def world_s(self, local_s: float) -> float: ...
+
+    def alive(self) -> list[Process]: ...
+
+    def stir(self) -> None: ...
+
+    def lends(self, process: Process) -> bool: ...
+
+    def tell(self, process: Process, message: Any) -> None: ...
+
+    def heard_by_agent(self, message: FromAgent) -> None: ...
+
+    def carry_out_in(self, process: Process, output: Output) -> None: ...
+
+    def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None: ...
+
+    def sleeps_no_more(self, process: Process) -> None: ...
+
+    def resume_if(
+        self, process: Process, token: int, error: Exception | None, value: Any = None
+    ) -> None: ...
+
+
+# generation and step, where it lies, how much of the script's own code behind the step its writer
+# had run, and the late votes that it took part in
+TransferImage = tuple[int, int, Home, int, dict[str, str]]
 
 
 def copied(beacon: Beacon) -> Beacon:
@@ -111,7 +173,7 @@ class Process:
     beacon: Beacon
     book: Book
     spawned_s: float
-    node: Node
+    node: Home
     step_began_s: float = 0.0
     main: Thread | None = None
     waits: Act | None = None

@@ -6,13 +6,13 @@ Its clock goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from outlast.engine.cluster.agent_session import AgentSession
 from outlast.sim.draws import Stream
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.world import World
+from outlast.sim.world.agent_ticks import AgentTicks
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.processes import Process
 
 # so long after its agent goes on, what lives on a node whose lease is out may still have to be
 # killed
@@ -49,12 +49,30 @@ class Gate:
         self.shut, self._held = False, []
 
 
+class Sleeper(Protocol):
+    """The node that stands still."""
+
+    lives: bool
+    ticks: AgentTicks
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def outpost(self) -> AgentSession | None: ...
+
+    def alive(self) -> list[Process]: ...
+
+
 class Standstill:
     """`agent`: what the agent would be told. `kernel`: what the node would do besides."""
 
-    def __init__(self, world: World, node: Node, stream: Stream) -> None:
+    def __init__(
+        self, frame: Frame, node: Sleeper, stream: Stream, *, isolate: Callable[[float], None]
+    ) -> None:
         self.agent, self.kernel = Gate(), Gate()
-        self._world = world
+        self._frame = frame
+        self._isolate = isolate  # part the node from all others for so many seconds
         self._node = node
         self._stream = stream
         self._went_on_s = 0.0
@@ -63,20 +81,18 @@ class Standstill:
         """Its workers go on, and nobody hears them."""
         if not self._node.lives:
             return
-        self.agent.drop(self._world.now_s + for_s)
+        self.agent.drop(self._frame.now_s + for_s)
         self._node.ticks.hold()
-        self._world.timeline.after(for_s, self._agent_goes_on)
+        self._frame.timeline.after(for_s, self._agent_goes_on)
 
     def freeze(self, for_s: float) -> None:
         """Nobody reaches the node meanwhile. Whether the agent or its workers go on first is drawn."""
         if not self._node.lives:
             return
-        for other in self._world.nodes:
-            if other is not self._node:
-                self._world.paths.part(self._node, other, for_s)
-        self.kernel.drop(self._world.now_s + for_s)
+        self._isolate(for_s)
+        self.kernel.drop(self._frame.now_s + for_s)
         apart_s = self._stream.between(-APART_S, APART_S)
-        self._world.timeline.after(for_s + max(0.0, apart_s), self._kernel_goes_on)
+        self._frame.timeline.after(for_s + max(0.0, apart_s), self._kernel_goes_on)
         self.stop_agent(for_s + max(0.0, -apart_s))
 
     @property
@@ -85,7 +101,7 @@ class Standstill:
 
         They vote, seal and restore no more (WorkerMachine.may_act).
         """
-        late = self.agent.shut or self._world.now_s < self._went_on_s + WOKEN_S
+        late = self.agent.shut or self._frame.now_s < self._went_on_s + WOKEN_S
         return (
             late
             and self._node.outpost is not None
@@ -99,19 +115,19 @@ class Standstill:
     def _agent_goes_on(self) -> None:
         if (
             not self.agent.shut
-            or self._world.now_s < self.agent.until_s - 1e-9
-            or self._world.end is not None
+            or self._frame.now_s < self.agent.until_s - 1e-9
+            or self._frame.end is not None
         ):
             return
-        self._went_on_s = self._world.now_s
+        self._went_on_s = self._frame.now_s
         self.agent.lift()
         self._node.ticks.go_on()
 
     def _kernel_goes_on(self) -> None:
         if (
             not self.kernel.shut
-            or self._world.now_s < self.kernel.until_s - 1e-9
-            or self._world.end is not None
+            or self._frame.now_s < self.kernel.until_s - 1e-9
+            or self._frame.end is not None
         ):
             return
         self.kernel.lift()

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from outlast.model.messages import StoreLost, StoreUp
 from outlast.sim.draws import Stream
-from outlast.sim.world.processes import PeerFailure
-
-if TYPE_CHECKING:
-    from outlast.sim.world.node import Node
-    from outlast.sim.world.world import World
+from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.processes import Home, PeerFailure, Process
+from outlast.sim.world.timeline import Timeline
 
 
 class Store:
     """`port` is its number: each host has another."""
 
-    def __init__(self, world: World, kernel: Stream) -> None:
-        self._world = world
+    def __init__(
+        self,
+        timeline: Timeline,
+        collectives: Collectives,
+        kernel: Stream,
+        *,
+        alive: Callable[[], list[Process]],
+    ) -> None:
+        self._timeline = timeline
+        self._collectives = collectives
+        self._alive = alive
         self._kernel = kernel
         self.port = 0
         self.lives = False
-        self.home: Node | None = None
+        self.home: Home | None = None
 
-    def host(self, node: Node) -> None:
+    def host(self, node: Home) -> None:
         """An agent starts a host. It says so once that is up."""
         self.port += 1
         port = self.port
-        self._world.timeline.after(self._kernel.between(0.005, 0.05), lambda: self._up(node, port))
+        self._timeline.after(self._kernel.between(0.005, 0.05), lambda: self._up(node, port))
 
-    def _up(self, node: Node, port: int) -> None:
+    def _up(self, node: Home, port: int) -> None:
         if port == self.port and node.lives:
             self.lives, self.home = True, node
             node.heard_by_agent(StoreUp("here", port))
@@ -41,6 +48,6 @@ class Store:
         self.lives = False
         if not with_node:
             self.home.heard_by_agent(StoreLost("it ended"))
-        for process in dict.fromkeys(one.unit for one in self._world.alive()):
+        for process in dict.fromkeys(one.unit for one in self._alive()):
             if process.waits is not None and process.waits[0] == "build":
-                self._world.collectives.wake(process, PeerFailure("the store is gone"))
+                self._collectives.wake(process, PeerFailure("the store is gone"))

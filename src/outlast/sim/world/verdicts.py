@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.policy_actions import (
     BARRED,
     DECIDED,
@@ -26,10 +27,9 @@ from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
 from outlast.sim.rules.final_observations import Acted, Diagnosed, StartedThere
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.timeline import FIXED
-
-if TYPE_CHECKING:
-    from outlast.sim.world.world import World
 
 EAGER = """
 schema = 1
@@ -96,20 +96,41 @@ def policy_of(name: str) -> Policy:
     return parse(TEXTS.get(name, TEXT), source=f"the policy {name!r}")
 
 
+class Told(Protocol):
+    """The place where the coordinator lives, which hears the verdicts."""
+
+    lives: bool
+
+    @property
+    def homes(self) -> Mapping[int, Mapping[int, str]]: ...
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+
+    @property
+    def interruptions(self) -> Mapping[int, Interruption]: ...
+
+    def on_verdict(self, interruption: int, verdict: Verdict) -> None: ...
+
+    def drains(self, node: str) -> None: ...
+
+
 class Verdicts:
     """`acts`: how often the policy interrupted the run; `own`: these interruptions, whatever else
     joined them.
     """
 
-    def __init__(self, world: World, draws: Stream) -> None:
+    def __init__(self, frame: Frame, host: Told, wishes: StopWishes, draws: Stream) -> None:
         self.acts = 0
-        self._world = world
+        self._frame = frame
+        self._host = host
+        self._wishes = wishes
         self._draws = draws
         self._seen: set[int] = set()
         self.own: set[int] = set()  # interruptions that the policy made
         self._barred: dict[str, set[int]] = {}  # and the ranks that lived there
         self._ordered: set[int] = set()  # workers
-        self._policy = policy_of(world.options.policy)
+        self._policy = policy_of(frame.options.policy)
 
     # --- diagnosing -------------------------------------------------------------------------------
 
@@ -117,7 +138,7 @@ class Verdicts:
         """The coordinator writes down what it knows of an interruption; the first time a verdict is
         drawn for it.
         """
-        if self._world.options.policy == "none" or record.id in self._seen:
+        if self._frame.options.policy == "none" or record.id in self._seen:
             return
         self._seen.add(record.id)
         draws = self._draws
@@ -129,9 +150,9 @@ class Verdicts:
             draws.chance(0.75),
             draws.below(1 << 20),
         )
-        homes = self._world.host.homes.get(record.generation, {})
+        homes = self._host.homes.get(record.generation, {})
         act = partial(self._arrives, record.id, kind, confidence, by_name, right, which, homes)
-        self._world.timeline.after(delay_s, act, sort=FIXED)
+        self._frame.timeline.after(delay_s, act, sort=FIXED)
 
     def _arrives(
         self,
@@ -143,18 +164,18 @@ class Verdicts:
         which: int,
         homes: Mapping[int, str],
     ) -> None:
-        world = self._world
-        if world.end is not None:
+        frame = self._frame
+        if frame.end is not None:
             return
-        if not world.host.lives:
-            world.timeline.after(
+        if not self._host.lives:
+            frame.timeline.after(
                 AGAIN_S,
                 partial(self._arrives, number, kind, confidence, by_name, right, which, homes),
                 sort=FIXED,
             )
             return
-        record = world.interruptions[number]
-        named = record.ranks if right and record.ranks else tuple(range(world.options.ranks))
+        record = self._host.interruptions[number]
+        named = record.ranks if right and record.ranks else tuple(range(frame.options.ranks))
         rank = named[which % len(named)]
         confidence = min(confidence, 0.5) if kind is FailureClass.UNKNOWN else confidence
         where = homes.get(rank, "")
@@ -168,33 +189,33 @@ class Verdicts:
             nodes=(where,) if by_name and where else (),
         )
         if number not in self.own:
-            world.see(Diagnosed(record.parent or number, {where: confidence} if where else {}))
-        world.say(
+            frame.see(Diagnosed(record.parent or number, {where: confidence} if where else {}))
+        frame.say(
             f"verdict on interruption {number}: {kind.value}, confidence {confidence:g}, rank"
             f" {rank}"
         )
-        world.host.on_verdict(number, verdict)
+        self._host.on_verdict(number, verdict)
 
     # --- watching ---------------------------------------------------------------------------------
 
     def written(self, event: Event) -> None:
         """The coordinator writes it down."""
-        data, world = event.data, self._world
+        data, frame = event.data, self._frame
         if event.kind == DECIDED:
             action, nodes = Action(str(data["action"])), data["nodes"]
             assert isinstance(nodes, list), nodes
             budget = self._policy.budgets.get(action)
             limit = (budget.times, budget.within_s) if budget is not None else None
             moves = (
-                world.options.way not in ("plain", "sharded")
-                and len(set(world.coordinator.roster.homes.values())) > 1
+                frame.options.way not in ("plain", "sharded")
+                and len(set(self._host.coordinator.roster.homes.values())) > 1
             )
-            world.see(
+            frame.see(
                 Acted(
                     action.value,
                     tuple(nodes),
                     bool(data["dry_run"]),
-                    world.now_s,
+                    frame.now_s,
                     limit,
                     data["interruption"] in self.own,
                     moves,
@@ -203,30 +224,30 @@ class Verdicts:
         elif event.kind == BARRED:
             node = str(data["node"])
             self._barred[node] = {
-                rank for rank, home in world.coordinator.roster.homes.items() if home == node
+                rank for rank, home in self._host.coordinator.roster.homes.items() if home == node
             }
         elif event.kind == DRAINING:
             self.acts += 1
             number = data["interruption"]
             assert isinstance(number, int), number
             self.own.add(number)
-            world.host.drains(str(data["node"]))
+            self._host.drains(str(data["node"]))
         elif event.kind == STOPPED:
-            world.asks((FAILED_EXIT, str(data["reason"])))
+            self._wishes.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
 
     def ordered(self, node: str, message: object) -> None:
         """The coordinator's order to an agent; one that is said again is none."""
         if (
             not isinstance(message, StartWorker)
             or message.worker in self._ordered
-            or self._world.options.policy == "none"
+            or self._frame.options.policy == "none"
         ):
             return
         self._ordered.add(message.worker)
-        member = self._world.coordinator.roster.of(message.worker)
+        member = self._host.coordinator.roster.of(message.worker)
         if member is None or member.life.condemned:
             return  # the order is from before, and its end follows
         # its state lies there
-        stays = self._world.options.way == "sharded" and message.rank in self._barred.get(node, ())
+        stays = self._frame.options.way == "sharded" and message.rank in self._barred.get(node, ())
         if node in self._barred and not stays:
-            self._world.see(StartedThere(node, message.worker))
+            self._frame.see(StartedThere(node, message.worker))

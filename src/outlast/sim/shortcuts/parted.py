@@ -1,0 +1,7 @@
+"""What says that a shortcut does not hold, and that the run has to be simulated without it."""
+
+from __future__ import annotations
+
+
+class Parted(Exception):
+    """Ranks or nodes that are simulated as one are not told the same."""

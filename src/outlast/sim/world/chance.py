@@ -1,0 +1,45 @@
+"""Everything that is drawn in a simulated run, from one seed."""
+
+from __future__ import annotations
+
+from outlast.sim.draws import Draws, Luck, Pool, Stream
+from outlast.sim.options import Options
+
+
+class Chance:
+    """Streams by their purpose, which are drawn from independently of each other.
+
+    `begins`: nothing is drawn yet, and what nodes say at one moment arrives in their order.
+    """
+
+    def __init__(self, seed: int, options: Options, *, steady: bool, begins: bool) -> None:
+        self._seed = seed
+        self._steady = steady
+        self._streams: list[Stream] = []
+        self.pool = Pool(Stream(seed, "luck"), steady=steady) if options.alike else None
+        self.sessions = Stream(seed, "sessions")  # an agent's number is never calm
+        self.work = self.stream("work")
+        self.begins = begins
+
+    def stream(self, purpose: str) -> Stream:
+        """Return a new stream; it is drawn from only for this purpose."""
+        self._streams.append(Stream(self._seed, purpose, steady=self._steady))
+        return self._streams[-1]
+
+    def calm(self, now: bool) -> None:
+        """Draw nothing for the time being, so that everything takes its least time; or draw again."""
+        for stream in self._streams:
+            stream.calm(now)
+        if self.pool is not None:
+            self.pool.calm(now)
+
+    def begun(self) -> None:
+        """Draw from now on: something has struck, or the first stretch is near."""
+        if self.begins:
+            self.begins = False
+            self.calm(False)
+
+    def lasting(self, luck: Luck | None, least_s: float, most_s: float) -> float:
+        """Return how long some work of the script takes."""
+        draws: Draws = luck or self.work
+        return draws.between(least_s, most_s)

@@ -1,0 +1,430 @@
+"""What the world sees of the coordinator: what it hears, what it plans, and whom it orders what.
+
+The watch decides nothing. It turns each event into observations, which the rules look at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from outlast.engine.cluster.lease import void_after_s
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.hang import STEP_PHASES
+from outlast.engine.protocol.outputs import Output, Record
+from outlast.engine.protocol.worker import State
+from outlast.model import limits
+from outlast.model.messages import (
+    STORE,
+    AskProgressReport,
+    Beat,
+    Broke,
+    Checkpointed,
+    Donated,
+    Enrol,
+    Finished,
+    FromWorkers,
+    Hello,
+    KillWorker,
+    OnLine,
+    Parked,
+    Progress,
+    ProgressReport,
+    Registered,
+    Regroup,
+    StartStore,
+    StartWorker,
+    StoreUp,
+    ToWorkers,
+    Warned,
+    WorkerExited,
+    WorkerHung,
+    WorkerStarted,
+)
+from outlast.model.records import Interruption
+from outlast.model.terms import Phase
+from outlast.sim.rules.final_observations import Answered, ToWarn
+from outlast.sim.rules.observations import (
+    Asked,
+    HungSaid,
+    KillOrdered,
+    OldStore,
+    OrderedEarly,
+    QuietSaid,
+    SaveFailed,
+    ShardHeard,
+)
+from outlast.sim.rules.run_end import APART
+from outlast.sim.world.plan_watch import CutLink, Planning, PlanWatch, see_begun
+from outlast.sim.world.processes import TORN, Process
+from outlast.sim.world.run_accounts import Accounts
+
+_WHO: dict[type, str] = {}  # the field that says whom a message is of, or for
+
+
+class Watched(Planning, Protocol):
+    """What the watch looks at beside the coordinator."""
+
+    @property
+    def accounts(self) -> Accounts: ...
+
+    @property
+    def has_fleet(self) -> bool: ...
+
+
+class HeardWorkers:
+    """Of which workers the coordinator has heard that they started, ended or parked.
+
+    `parked`: spares, and when they said that they stand ready. `given_up`: workers that it has
+    ordered to be killed.
+    """
+
+    def __init__(self) -> None:
+        self.started: set[int] = set()
+        self.ended: set[int] = set()
+        self.given_up: set[int] = set()
+        self.parked: dict[int, float] = {}
+
+
+class StoreOrders:
+    """`home`: the node that was ordered last to host the store, by the order `number`.
+
+    `up`: the number of the newest store that was heard to be up. `by_port`: the number of the
+    order for each.
+    """
+
+    def __init__(self) -> None:
+        self.home = ""
+        self.number = 0
+        self.up = 0
+        self.by_port: dict[int, int] = {}
+
+    def hear(self, news: StoreUp) -> None:
+        """A store is up; one that another one has taken the place of does not count."""
+        if news.number == self.number:
+            self.up = max(self.up, news.number)
+            self.by_port[news.port] = news.number
+
+
+class Enrolments:
+    """Nodes that have enrolled, and of which nothing more was heard since."""
+
+    def __init__(self, *, void_s: float) -> None:
+        self._void_s = void_s
+        # nodes that were in, and have begun anew: when the lease of each is void
+        self._returning: dict[str, float] = {}
+        self._sessions: dict[str, int] = {}  # as which each has enrolled with this coordinator
+        self._only_enrolled: set[str] = set()
+
+    def hear(
+        self, node: str, message: OnLine, *, is_in: bool, first_epoch: bool, now_s: float
+    ) -> None:
+        """A node that was in enrols as new, with nothing but what had been sealed there; it is in
+        again once it says anything else.
+        """
+        before = self._returning.pop(node, None)
+        if isinstance(message, Enrol):
+            anew = self._sessions.get(node, message.session) != message.session
+            if anew and before is None and is_in and not message.housed:
+                self._returning[node] = now_s + self._void_s
+            self._sessions[node] = message.session
+        if isinstance(message, Enrol) and first_epoch and not is_in:
+            self._only_enrolled.add(node)
+        else:
+            self._only_enrolled.discard(node)
+
+    def beats(self, node: str) -> None:
+        """A node is heard of again."""
+        self._only_enrolled.discard(node)
+
+    def is_only_enrolled(self, node: str) -> bool:
+        """Return True if nothing was heard of the node but that it enrols."""
+        return node in self._only_enrolled
+
+    def returning(self, *, now_s: float) -> tuple[str, ...]:
+        """Return the nodes that have begun anew, and whose lease may still run."""
+        return tuple(sorted(node for node, until_s in self._returning.items() if now_s < until_s))
+
+    def forget(self) -> None:
+        """The coordinator dies."""
+        self._returning.clear()
+        self._sessions.clear()
+
+
+class CoordinatorWatch:
+    """`plans`: what is seen of its plans. `staged_s`: when its stage changed last."""
+
+    def __init__(self, world: Watched) -> None:
+        options = world.frame.options
+        self.plans = PlanWatch(world)
+        self.workers = HeardWorkers()
+        self.stores = StoreOrders()
+        self.enrolments = Enrolments(void_s=void_after_s(options.beat_s * limits.LEASE_BEATS))
+        self.staged_s = 0.0
+        self._world = world
+        self._frame = world.frame
+        self._hearing = 0  # the number of the newest inquiry
+        # generation -> when it was first heard that a link was cut, and whether to the store
+        self._unreached: dict[int, tuple[float, bool]] = {}
+
+    def forget(self) -> None:
+        """The coordinator dies, and what it had heard is gone."""
+        self._unreached.clear()
+        self.enrolments.forget()
+        self.plans.forget_image()
+
+    def comes_anew(self) -> None:
+        """Another coordinator comes, whose inquiries have numbers of their own."""
+        self._hearing = 0
+
+    # --- what it hears ----------------------------------------------------------------------------
+
+    def hear(
+        self, news: Any, coordinator: Coordinator, *, epoch: int, alone: bool, told: bool = True
+    ) -> None:
+        """Look at a message just before the coordinator does.
+
+        `alone`: there is one node. `told`: the trace tells of it.
+        """
+        said = news.message if isinstance(news, FromWorkers) else news
+        self._hear_of_state(news, said, coordinator, alone=alone)
+        self._hear_of_workers(news, coordinator)
+        self._hear_of_script(news, said, coordinator, epoch=epoch)
+        if isinstance(news, WorkerHung):
+            self._see_hung(news, alone=alone)
+        elif isinstance(news, ProgressReport):
+            self._frame.see(QuietSaid(news.silence_s, self._frame.options.hangs_after_s))
+        elif isinstance(news, Broke) and news.unreached:
+            since_s, to_store = self._unreached.get(news.generation, (self._frame.now_s, False))
+            self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
+        if told and type(news) not in (Progress, Beat):
+            self._frame.say(brief(news))
+
+    def _hear_of_state(
+        self, news: Any, said: Any, coordinator: Coordinator, *, alone: bool
+    ) -> None:
+        """A shard is written, a transfer image or a store is there."""
+        if isinstance(news, Checkpointed) and news.error:
+            self._frame.see(SaveFailed(news.step, news.error))
+        elif isinstance(news, Checkpointed) and alone:
+            ranks = self._frame.options.ranks
+            self._frame.see(ShardHeard(news.step, news.rank, news.generation, ranks))
+        if isinstance(said, Donated):
+            self.plans.hear_donated(said, coordinator)
+        if isinstance(news, StoreUp):
+            self.stores.hear(news)
+
+    def _hear_of_workers(self, news: Any, coordinator: Coordinator) -> None:
+        if isinstance(news, Hello):
+            self._world.accounts.recovery_times.greeted(
+                coordinator.generation,
+                news.worker,
+                holders=tuple(member.worker for member in coordinator.roster.members()),
+                now_s=self._frame.now_s,
+            )
+        elif isinstance(news, WorkerStarted):
+            self.workers.started.add(news.worker)
+        elif isinstance(news, Parked):
+            self.workers.parked.setdefault(news.worker, self._frame.now_s)
+        elif isinstance(news, WorkerExited):
+            self.workers.ended.add(news.worker)
+
+    def _hear_of_script(
+        self, news: Any, said: Any, coordinator: Coordinator, *, epoch: int
+    ) -> None:
+        """The script has steps, warns of something, or is past its last step."""
+        times = self._world.accounts.recovery_times
+        if isinstance(news, Enrol):
+            words = (one for housed in news.housed for one in housed.said)
+            if news.script or any(isinstance(one, Registered) for one in words):
+                times.registered()
+        elif isinstance(said, Registered):
+            times.registered()
+            self._to_warn(said.note, coordinator, epoch)
+        elif isinstance(news, Warned):
+            self._to_warn(news.text, coordinator, epoch)
+        elif isinstance(said, Finished) and coordinator.stage is Stage.TRAINING:
+            # else it has not heard of all ranks that they are in
+            times.finished(said.generation, now_s=self._frame.now_s)
+
+    def _see_hung(self, news: WorkerHung, *, alone: bool) -> None:
+        silence_s = self._frame.options.hangs_after_s
+        if not silence_s and Phase(news.phase) not in STEP_PHASES:
+            return
+        node = self._world.population.nodes[0]
+        looks = node.looks_at(news.worker) if alone and "less far" in news.reason else None
+        learned = not alone and "SIGSTOP" not in news.reason
+        self._frame.see(HungSaid(news.deadline_s, silence_s, learned, looks))
+
+    def _to_warn(self, text: str, coordinator: Coordinator, epoch: int) -> None:
+        if text and coordinator.stage not in (Stage.REBUILDING, Stage.STOPPING, Stage.ENDED):
+            self._frame.see(ToWarn(text, epoch))
+
+    # --- what it does -----------------------------------------------------------------------------
+
+    def acted(
+        self,
+        outputs: list[Output],
+        coordinator: Coordinator,
+        before: tuple[int, Stage],
+        committed: int,
+        *,
+        epoch: int,
+        alone: bool,
+    ) -> None:
+        """Look at what it has decided, before anybody is told.
+
+        `before`: its generation and stage; `committed`: the newest committed step by then.
+        """
+        generation, stage = before
+        if stage is not coordinator.stage:
+            self.staged_s = self._frame.now_s
+        if stage is not coordinator.stage and not self._world.has_fleet:
+            noted = [
+                output.record
+                for output in outputs
+                if isinstance(output, Record) and isinstance(output.record, Interruption)
+            ]
+            if chosen := [record for record in noted if record.left_s == self._frame.now_s]:
+                # of which it is said why
+                self._see_answered(max(chosen, key=lambda record: record.id), coordinator)
+        if coordinator.generation != generation:
+            if not generation and not alone:
+                see_begun(self._frame, coordinator)
+            said_s, to_store = self._unreached.get(generation, (None, False))
+            self.plans.planned(
+                outputs,
+                coordinator,
+                committed,
+                epoch=epoch,
+                returning=self.enrolments.returning(now_s=self._frame.now_s),
+                cut=CutLink(said_s, to_store, self.stores.home),
+            )
+
+    def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
+        """Who goes on, before anybody is told."""
+        world, options = self._world, self._frame.options
+        moves = coordinator.stage is Stage.MOVING
+        ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()
+        housed = [process for process in world.population.alive() if process.rank >= 0]
+        # who has ended just now is not known to have
+        known = {m.worker for m in coordinator.roster.live()}
+        done = world.population.done
+        over = bool(done) or any(
+            p.machine.over or p.machine.committed >= options.steps for p in housed
+        )
+        self._frame.see(
+            Answered(
+                rung=record.rung.value if record.rung is not None else "",
+                reason=record.reason,
+                moves=moves,
+                there=tuple(p.rank for p in housed if _stands_ready(p, known)),
+                ready=self._spares_beside(ranks["forked"], coordinator, known),
+                held=bool(world.state_holders.holders(world.steps.committed)),
+                over=over,
+                way=options.way,
+                ranks=options.ranks,
+                stop_asked=bool(world.wishes.asked),
+                apart=bool(set(APART).intersection(world.strikes.all_kinds())),
+                **{name: tuple(some) for name, some in ranks.items()},
+            )
+        )
+
+    def _spares_beside(self, forked: list[int], coordinator: Coordinator, known: set[int]) -> int:
+        """Return how many spares stand ready on nodes where ranks are forked all the same."""
+        homes = coordinator.roster.homes
+        beside = {homes[rank] for rank in forked}
+        # what is chosen once stays so
+        opened = coordinator.interruptions.open
+        since_s = min((one.detected_s for one in opened), default=self._frame.now_s)
+        heard = {worker for worker, at_s in self.workers.parked.items() if at_s < since_s}
+        parked = heard - known - self.workers.given_up
+        return sum(
+            p.rank < 0
+            and p.worker in parked
+            and p.worker not in p.node.doomed
+            and p.node.name in beside
+            for p in self._world.population.alive()
+        )
+
+    # --- what it orders ---------------------------------------------------------------------------
+
+    def ordered(self, node: str, order: object) -> None:
+        """Look at an order to the agent of one of several nodes."""
+        if isinstance(order, StartStore):
+            self.stores.home, self.stores.number = node, order.number
+        if isinstance(order, (StartStore, StartWorker)) and self.enrolments.is_only_enrolled(node):
+            self._frame.see(OrderedEarly(node))
+        if isinstance(order, AskProgressReport) and order.nonce > self._hearing:
+            self._hearing = order.nonce
+            self._frame.see(Asked(order.nonce))
+        elif isinstance(order, KillWorker):
+            self.workers.given_up.add(order.worker)
+        elif isinstance(order, ToWorkers) and isinstance(order.message, Regroup):
+            self._see_store(order.message)
+
+    def _see_store(self, plan: Regroup) -> None:
+        """Let the rules see a plan that names a store which another one has taken the place of."""
+        number = self.stores.by_port.get(plan.store_port, self.stores.up)
+        if number < self.stores.up:
+            self._frame.see(OldStore(plan.generation, number, self.stores.up))
+
+    def ordered_here(self, order: object, coordinator: Coordinator) -> None:
+        """Look at an order to the agent of the one node that there is."""
+        if isinstance(order, StartStore):
+            self.stores.number = order.number
+        if not isinstance(order, KillWorker):
+            return
+        world, unstruck, idle = self._world, False, False
+        member = coordinator.roster.of(order.worker)
+        if member is not None and order.worker in self.workers.started:
+            unstruck = member.rank >= 0 and not world.strikes.struck
+            sound = member.process.pid not in world.strikes.pids() and not set(APART) & set(
+                world.strikes.all_kinds()
+            )
+            idle = (
+                member.rank < 0
+                and sound
+                and member.kind == self._frame.options.spare_kind
+                and not (world.wishes.asked or world.population.done)
+            )
+        ended, stops = order.worker in self.workers.ended, coordinator.stage is Stage.STOPPING
+        self._frame.see(KillOrdered(order.worker, ended, stops, unstruck, idle))
+
+
+def _nobody() -> dict[str, list[int]]:
+    return {"kept": [], "reentered": [], "begun": [], "taken": [], "forked": []}
+
+
+def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list[int]]:
+    """Return the ranks by how they go on, as `Answered` names it."""
+    ranks = _nobody()
+    for member in coordinator.roster.members():
+        if member.started_s == now_s:
+            how = "forked" if member.kind == "rank" else "taken"
+        else:
+            then = member.path.plan.then if member.path.plan is not None else ""
+            how = {"in_place": "kept", "reenter": "reentered"}.get(then, "begun")
+        ranks[how].append(member.rank)
+    return ranks
+
+
+def _stands_ready(process: Process, known: set[int]) -> bool:
+    """Return True if a process stands still with whole state, and may act."""
+    # Others wait for nothing but their agent, which will kill them.
+    may_act = process.worker in known or not process.node.still.outlives_lease
+    still = process.machine.state is State.STILL and process.machine.committed >= 0
+    return (
+        may_act and still and process.worker not in process.node.doomed and process.content != TORN
+    )
+
+
+def brief(message: object) -> str:
+    """Return a message as a line of the trace names it."""
+    sort = type(message)
+    if sort not in _WHO:
+        fields = ("worker", "workers", "node")
+        _WHO[sort] = next((field for field in fields if hasattr(message, field)), "")
+    who, inner = _WHO[sort], getattr(message, "message", None)
+    of = f" {getattr(message, who)}" if who else ""
+    return f"{sort.__name__}{of}{': ' + type(inner).__name__ if inner is not None else ''}"

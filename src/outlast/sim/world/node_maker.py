@@ -1,0 +1,62 @@
+"""The nodes of a simulated run, made before anything happens: those that differ, and those alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.sim.draws import Luck, Stream
+from outlast.sim.options import Options
+from outlast.sim.shortcuts.identical_nodes import PLACE, Echo, Fleet, Likeness
+from outlast.sim.world.links import Links
+from outlast.sim.world.node import Node, Script, Surroundings
+
+
+def make_nodes(
+    world: Surroundings,
+    script: Script,
+    links: Links,
+    kernel: Stream,
+    *,
+    likeness: Likeness | None,
+    fleet: Fleet | None,
+    rests: bool,
+) -> Iterator[tuple[str, Node | Echo]]:
+    """Yield each node by its name; an Echo stands for one that another is simulated for."""
+    options, chance = world.frame.options, world.chance
+    lines, clocks = chance.stream("lines"), chance.stream("clocks")
+    standstills = chance.stream("standstills")
+    alike = likeness.places if likeness is not None else frozenset()
+    shared = 0.0, 1.0  # the clock of those that are alike
+    for place, name in enumerate(options.node_names):
+        clock, luck = _clock(clocks, options), None
+        if place in alike and chance.pool is not None:
+            shared = clock if likeness is not None and place == likeness.herald else shared
+            clock, luck = shared, Luck(chance.pool, PLACE)
+        which = fleet.place_of(place) if fleet is not None else -1
+        if which > 0 and fleet is not None:
+            yield name, Echo(fleet, which)
+            continue
+        yield (
+            name,
+            Node(
+                world,
+                name=name,
+                place=place,
+                script=script,
+                links=links,
+                kernel=kernel,
+                lines=lines,
+                standstills=standstills,
+                rests=rests,
+                clock=clock,
+                fleet=fleet if which == 0 else None,
+                drawn_at=place if luck is None else PLACE,
+                luck=luck,
+            ),
+        )
+
+
+def _clock(stream: Stream, options: Options) -> tuple[float, float]:
+    """Draw offset and rate. The one node of a run has the clock of its coordinator."""
+    offset_s, drift = stream.between(0.0, 1e5), stream.between(-1.0, 1.0)
+    return (offset_s, 1.0 + drift * options.drift) if options.nodes > 1 else (0.0, 1.0)

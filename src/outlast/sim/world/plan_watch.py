@@ -1,0 +1,277 @@
+"""What the world sees of the coordinator's plans: each is held against the state that there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.protocol.outputs import Line, Output
+from outlast.model import limits
+from outlast.model.messages import Donated, Regroup, StartStore
+from outlast.model.records import Interruption
+from outlast.model.terms import Mechanism
+from outlast.sim.faults.strikes import Strikes
+from outlast.sim.rules.final_observations import DrainPlanned
+from outlast.sim.rules.observations import Begun, Offered, Planned
+from outlast.sim.world.disk import Disks, step_of
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.paths import Paths
+from outlast.sim.world.population import Population
+from outlast.sim.world.processes import TransferImage
+from outlast.sim.world.state_holders import StateHolders
+from outlast.sim.world.steps_done import StepsDone
+from outlast.sim.world.stop_wishes import StopWishes
+
+NONE = -1, -1
+
+
+class Planning(Protocol):
+    """What a plan is held against."""
+
+    transfer: TransferImage | None
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def steps(self) -> StepsDone: ...
+
+    @property
+    def population(self) -> Population: ...
+
+    @property
+    def state_holders(self) -> StateHolders: ...
+
+    @property
+    def wishes(self) -> StopWishes: ...
+
+    @property
+    def strikes(self) -> Strikes: ...
+
+    @property
+    def disks(self) -> Disks: ...
+
+    @property
+    def paths(self) -> Paths: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CutLink:
+    """`said_s`: when it was first heard that the last generation could not be formed across a link;
+    None: that was not heard. `to_store`: a rank could not reach the store. `home`: of the store.
+    """
+
+    said_s: float | None
+    to_store: bool
+    home: str
+
+
+class PlanWatch:
+    """`homes`: where each rank lives in each generation. `moved`: committed steps that the run went
+    back for each interruption; `begun`: the same of steps that anybody had begun. `read`: the step
+    of the checkpoint that all began from last, and the epoch of the coordinator that said so.
+    """
+
+    def __init__(self, world: Planning) -> None:
+        self.homes: dict[int, dict[int, str]] = {}
+        self.moved: dict[int, int] = {}
+        self.begun: dict[int, int] = {}
+        self.read = NONE
+        self._world = world
+        self._struck = 0  # how often anything had been when the newest plan was made
+        # the newest plan: by the coordinator of which epoch, and the step that it goes on from
+        self._last = 0, -1
+        # generation and step of the newest transfer image that this coordinator has heard of
+        self._image = NONE
+        # generation -> phases after the step that it goes on from
+        self._phases: dict[int, int] = {}
+        # a node that nobody has planned the drain of yet, and how often anything had been struck
+        # when it began
+        self._drained: tuple[str, int] | None = None
+
+    def hear_donated(self, said: Donated, coordinator: Coordinator) -> None:
+        """The coordinator hears that a transfer image is written."""
+        if said.generation == coordinator.generation and coordinator.stage in (
+            Stage.MOVING,
+            Stage.HANDOVER,
+        ):
+            self._image = said.generation, said.step
+
+    def forget_image(self) -> None:
+        """The coordinator does not know of the transfer image any more."""
+        self._image = NONE
+
+    def lose_node(self, node: str) -> None:
+        """A node is counted out: if it comes back, nobody knows how far its image has come."""
+        transfer = self._world.transfer
+        if transfer is not None and transfer[2].name == node:
+            self._image = NONE
+
+    def drains(self, node: str, coordinator: Coordinator) -> None:
+        """A node is being drained: the next plans are for that.
+
+        It is not so if something has struck a rank already of which the coordinator has not heard.
+        """
+        living = {p.worker for p in self._world.population.alive() if not (p.hung or p.stopped)}
+        unheard = any(member.worker not in living for member in coordinator.roster.live())
+        self._drained = None if unheard else (node, len(self._world.strikes.struck))
+
+    def planned(
+        self,
+        outputs: list[Output],
+        coordinator: Coordinator,
+        committed: int,
+        *,
+        epoch: int,
+        returning: tuple[str, ...],
+        cut: CutLink,
+    ) -> None:
+        """Look at the plans of a new generation.
+
+        `committed`: the newest step that was committed before. `cut`: what was heard of links of
+        the generation before.
+        """
+        world, frame, generation = self._world, self._world.frame, coordinator.generation
+        if frame.options.policy != "none":
+            self.homes[generation] = dict(coordinator.roster.homes)
+        plans = [
+            m.path.plan
+            for m in coordinator.roster.members()
+            if m.path.plan is not None and m.path.plan.generation == generation
+        ]
+        steps = tuple(plan.step for plan in plans)
+        cut_s, store_cut = self._of_links(coordinator, outputs, cut)
+        holders = world.state_holders
+        follow = holders.followers(committed) if self._last == (epoch, committed) else ()
+        self._last = epoch, min(steps, default=-1)
+        image, rewritten = self._image_before(plans, coordinator)
+        frame.see(
+            Planned(
+                generation,
+                steps,
+                committed,
+                holders.holders(committed),
+                world.disks.newest_good(),
+                cut_s,
+                store_cut,
+                follow,
+                image,
+                rewritten,
+                returning,
+            )
+        )
+        self._see_drained(coordinator, steps, committed)
+        for folder in dict.fromkeys(plan.checkpoint for plan in plans if plan.checkpoint):
+            self._see_offered(generation, step_of(folder))
+        if plans and all(plan.replicated == "checkpoint" for plan in plans):
+            self.read = step_of(plans[0].checkpoint), epoch
+        holders.planned_s = frame.now_s
+        frame.say(f"generation {generation} from step {min(steps, default=0)}")
+        self._book(coordinator.interruptions.open, steps, committed)
+
+    def _book(self, opened: list[Interruption], steps: tuple[int, ...], committed: int) -> None:
+        """Book the steps that are lost to the newest interruption."""
+        done = self._world.steps
+        if not steps:
+            return
+        step = min(steps)
+        if opened:
+            number = opened[-1].id
+            self.moved[number] = self.moved.get(number, 0) + max(0, committed - step)
+            if self._world.frame.options.way != "plain":
+                begun = max(0, done.newest_begun - step)
+                self.begun[number] = self.begun.get(number, 0) + begun
+        done.newest_begun = step
+        if done.go_back(step):
+            self._image = NONE  # what was handed over before is of a past that is over
+
+    def _see_drained(
+        self, coordinator: Coordinator, steps: tuple[int, ...], committed: int
+    ) -> None:
+        if self._drained is None:
+            return
+        world, opened = self._world, coordinator.interruptions.open
+        (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
+        # no process is named beside
+        alone = coordinator.stage is Stage.MOVING and not (
+            world.population.done or world.wishes.asked or (opened and opened[-1].pids)
+        )
+        ranks = range(world.frame.options.ranks)
+        left = tuple(rank for rank in ranks if alone and homes.get(rank) == node)
+        unstruck = struck == len(world.strikes.struck)
+        world.frame.see(DrainPlanned(coordinator.generation, steps, committed, unstruck, left))
+
+    def _image_before(self, plans: list[Regroup], coordinator: Coordinator) -> tuple[int, bool]:
+        """Return what `Planned` says of the transfer image."""
+        world, there = self._world, self._world.transfer
+        known = there is not None and there[:2] == self._image
+        lies = known and there is not None and there[2].lives and there[2].name in coordinator.nodes
+        step = there[1] if lies and there is not None else -1
+        phases = self._phases.get(self._image[0], -1)
+        donates = [plan for plan in plans if plan.donate]
+        alike = bool(donates) and (donates[0].step, donates[0].phases) == (step, phases)
+        again = (
+            alike
+            and coordinator.stage is Stage.MOVING
+            and world.frame.options.way == "reenter"
+            and coordinator.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
+        )
+        if donates and donates[0].step != step:
+            self._image = NONE  # it is about to be written over
+        self._phases = {
+            generation: done
+            for generation, done in self._phases.items()
+            if generation == self._image[0]
+        }
+        self._phases |= {plan.generation: plan.phases for plan in plans}
+        return step, again
+
+    def _of_links(
+        self, coordinator: Coordinator, outputs: list[Output], cut: CutLink
+    ) -> tuple[float | None, str]:
+        """Return what `Planned` says of links, of the generation before; `outputs`: with its plans."""
+        world, opened = self._world, coordinator.interruptions.open
+        again = (
+            bool(coordinator.links and opened)
+            and opened[-1].mechanism is Mechanism.LOST_CONTACT
+            and coordinator.stage is Stage.MOVING
+            and self._struck == len(world.strikes.struck)
+        )
+        self._struck = len(world.strikes.struck)
+        if not again:
+            return None, ""
+        orders = [getattr(getattr(output, "message", None), "message", None) for output in outputs]
+        home = next(
+            (
+                output.node
+                for output, order in zip(outputs, orders, strict=True)
+                if isinstance(order, StartStore) and isinstance(output, Line)
+            ),
+            None,
+        )
+        others = [
+            node
+            for node in world.population.nodes
+            if node.name in coordinator.nodes and not world.paths.were_parted(node)
+        ]
+        stays = (
+            cut.to_store
+            and home in (None, cut.home)
+            and any(node.name not in coordinator.nodes.barred for node in others)
+        )
+        said_s = None if cut.said_s is None else world.frame.now_s - cut.said_s
+        return said_s, cut.home if stays else ""
+
+    def _see_offered(self, generation: int, step: int) -> None:
+        """Bits that flip after all was read are found when it is read again."""
+        disks = self._world.disks
+        why_not = disks.why_not(disks.folders.get(step))
+        known = why_not if disks.read_s < 0 or disks.wrong_since_s(step) < disks.read_s else ""
+        self._world.frame.see(Offered(generation, step, known))
+
+
+def see_begun(frame: Frame, coordinator: Coordinator) -> None:
+    """Let the rules see with how many nodes the first generation begins."""
+    frame.see(Begun(frame.options.nodes, len(coordinator.nodes)))

@@ -1,0 +1,98 @@
+"""All nodes and processes of a simulated run, and who holds which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlast.sim.draws import Luck, Pool
+from outlast.sim.shortcuts import identical_nodes
+from outlast.sim.shortcuts.identical_nodes import Echo, Fleet
+from outlast.sim.shortcuts.parted import Parted
+from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.booked_seconds import Lives
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.node import Node
+from outlast.sim.world.processes import Home, Process
+
+
+class Population:
+    """`stirred`: nodes on which the event at hand changed anything that their agents look at.
+
+    `done`: ranks whose last process came to its end well. `living`: how many processes live.
+    """
+
+    def __init__(self, frame: Frame, fleet: Fleet | None, pool: Pool | None, lives: Lives) -> None:
+        self.nodes: list[Node] = []
+        self.stirred: dict[Home, None] = {}
+        self.done: set[int] = set()
+        self.living = 0
+        self.lives = lives
+        self._frame = frame
+        self._fleet = fleet
+        self._pool = pool
+        self._lines: dict[str, AgentLink | Echo] = {}
+        self._by_rank: dict[int, dict[int, Process]] = {}
+
+    def add(self, name: str, place: Node | Echo) -> None:
+        """Take in a node, or one of those that another node is simulated for."""
+        if isinstance(place, Echo):
+            self._lines[name] = place
+            return
+        self.nodes.append(place)
+        self._lines[name] = place.link
+
+    def line_to(self, name: str) -> AgentLink | Echo:
+        """Return the coordinator's end of the link of a node."""
+        return self._lines[name]
+
+    def alive(self) -> list[Process]:
+        """Return all processes that live."""
+        return [
+            process for node in self.nodes for process in node.processes.values() if process.alive
+        ]
+
+    # --- ranks ------------------------------------------------------------------------------------
+
+    def in_rank(self, rank: int) -> list[Process]:
+        """Return the living processes that hold `rank`, or hold it still."""
+        return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
+
+    def owners(self, rank: int) -> list[Process]:
+        """Return the same, but for those that may not act any more."""
+        return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
+
+    def holders_by_worker(self, rank: int) -> dict[int, Process]:
+        """Return whoever holds or held `rank`, by worker."""
+        return self._by_rank[rank]
+
+    def takes_rank(self, process: Process, rank: int) -> None:
+        """Give `rank` to a process: at its birth, or by a plan."""
+        if self._fleet is not None and self._fleet.houses(rank) and process.node.fleet is None:
+            raise Parted(f"rank {rank} of a fleet is given to {process.node.name}")
+        self._by_rank.get(process.rank, {}).pop(process.worker, None)
+        if rank >= 0 and not process.node.still.outlives_lease:
+            for other in self.in_rank(rank):
+                if other.node.still.outlives_lease:
+                    self.lives.outlived(other, now_s=self._frame.now_s)
+        process.rank = rank
+        self._by_rank.setdefault(rank, {})[process.worker] = process
+
+    def takes_place(self, mate: Process) -> None:
+        """Let `mate` stand where the process stood that is a crew from now on."""
+        mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
+
+    def luck(self, process: Process) -> Luck | None:
+        """Return where a process that begins draws from; None: from the streams of all."""
+        if self._pool is None:
+            return None
+        if process.node.drawn_at == identical_nodes.PLACE:
+            place = process.rank % self._frame.options.ranks_per_node
+            return Luck(self._pool, identical_nodes.PLACE, place)
+        return Luck(self._pool, process.worker)
+
+    def with_those_alike(self, ranks: Iterable[int]) -> set[int]:
+        """Return these ranks, and those that are simulated as one of them."""
+        fleet = self._fleet
+        if fleet is None:
+            return set(ranks)
+        return {other for rank in ranks for other in (rank, *fleet.like(rank))}

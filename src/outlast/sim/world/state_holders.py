@@ -1,0 +1,93 @@
+"""Which ranks hold the state of a step: what the run could go on from, by the world's own look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.protocol.worker import State
+from outlast.sim.options import Options
+from outlast.sim.world.population import Population
+
+
+class StateHolders:
+    """`coordinator` is the one that lives; `struck`: the processes that a fault has struck."""
+
+    def __init__(
+        self,
+        options: Options,
+        population: Population,
+        *,
+        coordinator: Callable[[], Coordinator],
+        struck: Callable[[], tuple[int, ...]],
+    ) -> None:
+        self.planned_s = 0.0  # when the newest plan was made
+        self._options = options
+        self._population = population
+        self._coordinator = coordinator
+        self._struck = struck
+        self._laggard = 0  # a rank that has sealed less than others
+
+    def holders(self, step: int) -> tuple[int, ...]:
+        """Return the ranks that hold `step`, if that is enough to go on from it.
+
+        Under replicated state one rank is enough, under sharded state all are needed. A process
+        that the run itself has killed for this plan, though nothing had struck it, counts too.
+        """
+        options = self._options
+        if options.way == "sharded":
+            ranks = range(options.ranks)
+            held = tuple(rank for rank in ranks if step in self._slots_of(rank).values())
+            return held if len(held) == options.ranks else ()
+        had = [
+            p
+            for node in self._population.nodes
+            for p in node.processes.values()
+            if p.rank >= 0 and p.best >= step and (p.alive or p.ended_s > self.planned_s)
+        ]
+        if options.nodes > 1:  # an agent may have killed it, for its lease
+            return tuple(
+                p.rank
+                for p in had
+                if p.alive and p.worker not in p.node.doomed and not p.node.still.outlives_lease
+            )
+        return tuple(
+            p.rank
+            for p in had
+            if (p.alive if p.worker not in p.node.doomed else p.pid not in self._struck())
+        )
+
+    def followers(self, step: int) -> tuple[int, ...]:
+        """Return the ranks that stand in the hook of `step` and can apply it, if they are told to."""
+        there = [
+            p
+            for p in self._population.alive()
+            if p.in_hook
+            and p.machine.state is State.STILL
+            and p.machine.prepared == step == p.machine.committed + 1
+        ]
+        return tuple(
+            p.rank
+            for p in there
+            if p.worker not in p.node.doomed and not p.node.still.outlives_lease
+        )
+
+    def all_have_sealed(self, step: int) -> bool:
+        """Return True if every rank has sealed `step`, or a later one."""
+        ranks, nodes = self._options.ranks, self._population.nodes
+        for offset in range(ranks):
+            rank = (self._laggard + offset) % ranks
+            slots = (node.slots.get(rank, {}) for node in nodes)
+            if not any(sealed >= step for one in slots for sealed in one.values()):
+                self._laggard = rank
+                return False
+        return True
+
+    def _slots_of(self, rank: int) -> Mapping[int, int]:
+        """Return the slots of `rank` where the coordinator takes them to lie."""
+        coordinator = self._coordinator()
+        home = coordinator.roster.homes.get(rank, "")
+        if home not in coordinator.nodes and home not in coordinator.nodes.returning:
+            return {}
+        by_name = {node.name: node for node in self._population.nodes}
+        return by_name[home].slots.get(rank, {})

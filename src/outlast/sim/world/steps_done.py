@@ -1,0 +1,48 @@
+"""How far a simulated run has come: the world's own count, which the ledger is held against."""
+
+from __future__ import annotations
+
+from collections import deque
+
+COMMITS_KEPT = 100_000
+
+
+class StepsDone:
+    """`committed`: the newest step committed by anybody (under sharded state: sealed by all).
+
+    `last`: the step that was committed last. `newest_begun`: the newest that anybody has asked for
+    since the newest plan. `commits`: time, generation, rank and step of each. `rolled_back`: the
+    step that was known, and the step that the run went back to. `marks`: visits of each mark of a
+    worker's life. `joined`: the ranks that came to be in each generation.
+    """
+
+    def __init__(self) -> None:
+        self.committed = self.last = self.newest_begun = 0
+        self.commits: deque[tuple[float, int, int, int]] = deque(maxlen=COMMITS_KEPT)
+        self.rolled_back: list[tuple[int, int]] = []
+        self.marks: dict[str, int] = {}
+        self.joined: dict[int, set[int]] = {}
+
+    def begins(self, step: int) -> None:
+        """Note that a rank asks for `step`."""
+        self.newest_begun = max(self.newest_begun, step)
+
+    def visit(self, mark: str, count: int) -> None:
+        """Note that so many ranks come to a mark of their life."""
+        self.marks[mark] = self.marks.get(mark, 0) + count
+
+    def leap(self, last: int) -> None:
+        """Note that all ranks have come to `last` by arithmetic."""
+        self.committed = max(self.committed, last)
+        self.newest_begun = max(self.newest_begun, last + 1)
+        self.last = last
+
+    def go_back(self, step: int) -> bool:
+        """Note that a plan goes on from `step`; return True if committed steps are lost by it."""
+        if step < self.committed:
+            self.rolled_back.append((self.committed, step))
+            self.committed = step
+            return True
+        if any(before >= step > self.committed for before, _ in self.rolled_back):
+            self.committed = step  # a node came back with what had been given up
+        return False
