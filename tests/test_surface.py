@@ -17,6 +17,8 @@ SURFACE = {
     "join": "the run this process is part of",
     "main": "enter a training function, and again where recovery needs it",
     "digest": "a stable hash of all tensors",
+    "diagnose": "the verdict on what a job left behind",
+    "record_collectives": "answer requests for this rank's flight recorder",
     "StepSampler": "an order of samples that depends on seed and step only",
     "__version__": "",
     # to name in annotations

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         TransactionError,
         UsageError,
     )
+    from outlast.runtime.evidence.api import diagnose
     from outlast.runtime.worker.digest import digest
+    from outlast.runtime.worker.flight_recorder import record_collectives
     from outlast.runtime.worker.run import Run, join, main
     from outlast.runtime.worker.sampler import StepSampler
     from outlast.runtime.worker.state import State
@@ -43,6 +45,8 @@ _HOMES = {
     "State": "outlast.runtime.worker.state",
     "StepSampler": "outlast.runtime.worker.sampler",
     "digest": "outlast.runtime.worker.digest",
+    "diagnose": "outlast.runtime.evidence.api",
+    "record_collectives": "outlast.runtime.worker.flight_recorder",
     **dict.fromkeys(
         (
             "OutlastError",
@@ -70,9 +74,11 @@ __all__ = [
     "TransactionError",
     "UsageError",
     "__version__",
+    "diagnose",
     "digest",
     "join",
     "main",
+    "record_collectives",
 ]
 
 

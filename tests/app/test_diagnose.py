@@ -43,6 +43,7 @@ KEYS = [
     "action",
     "reason",
     "others",
+    "schema",
 ]
 XID = (
     "[Fri Oct 14 14:56:49 2022] NVRM: Xid (PCI:0000:3b:00): 48, pid=3234, name=python, An"

@@ -7,6 +7,7 @@
                                          recorder dumps
     outlast diagnose DIR --html FILE     also write one page that can be mailed; it refers to
                                          nothing outside
+    outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
 Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the
 command line is wrong. In all that is shown, secrets are taken out and control characters are made
@@ -33,6 +34,24 @@ def main(argv: Sequence[str]) -> int:
             "--explain and --json cannot be used together",
             hint="leave one of them out; `--html FILE` has both",
         )
+    if (args.pid or args.job) and args.collect is None:
+        raise UsageError(
+            "--pid and --job say of which job to collect",
+            hint="add `--collect OUT`, or leave them out",
+        )
+    if args.collect is not None:
+        if args.paths:
+            raise UsageError(
+                f"--collect gathers into {args.collect}, and reads no path",
+                hint=f"collect first, then `outlast diagnose {args.collect}`",
+            )
+        from outlast.app.diagnose_collect import collect_into
+
+        return collect_into(args.collect, pids=args.pid, job=args.job or "")
+    if not args.paths:
+        raise UsageError(
+            "no path was named", hint="`outlast diagnose DIR`, or `outlast diagnose --collect OUT`"
+        )
     try:
         return _run(
             args.paths,
@@ -57,7 +76,7 @@ def parser() -> Parser:
     )
     out.add_argument(
         "paths",
-        nargs="+",
+        nargs="*",
         metavar="PATH",
         help=(
             "a folder, a file or an archive (tar, zip, gz, bz2, xz); several paths are read as one"
@@ -68,6 +87,20 @@ def parser() -> Parser:
     out.add_argument(
         "--html", metavar="FILE", help="also write the diagnosis as one HTML page, without secrets"
     )
+    out.add_argument(
+        "--collect",
+        metavar="OUT",
+        help="gather from the job on this node what is wanted (dumps, stacks, logs), into OUT",
+    )
+    out.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="with --collect: of this process and those it started; may be given several times",
+    )
+    out.add_argument("--job", metavar="ID", help="with --collect: of this torchrun or Slurm job")
     out.add_argument(
         "--time-limit",
         type=_seconds,

@@ -1,4 +1,24 @@
-"""Evidence to verdict, pure: readers take bytes or lines, reasoning takes what they found.
+"""From evidence to a verdict: which rank, which node, why, and how sure. Pure; files are read by
+`outlast/runtime/evidence`.
 
-No clock, no files, no torch.
+The package is also the public function `outlast.diagnose(paths)`: a package and a function cannot
+share a name otherwise, and this one is what people type.
 """
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any
+
+
+class _CallablePackage(types.ModuleType):
+    """A package that can be called: the call is that of `outlast.runtime.evidence.api.diagnose`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # The layers below must not import the runtime; only whoever calls needs it.
+        return importlib.import_module("outlast.runtime.evidence.api").diagnose(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

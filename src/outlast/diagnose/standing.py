@@ -69,22 +69,17 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
     if process["oom"]:
         yield _finding("standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank)
     state, wchan = _state(str(kernel.get("stat", ""))), str(kernel.get("wchan", ""))
-    if state in ("T", "t"):
+    rule = rule_of_state(state, wchan)
+    if rule == "standing.stopped":
         yield _finding(
-            "standing.stopped",
+            rule,
             name,
             f"rank {rank}: state {state}: stopped by a signal or a debugger",
             rank,
         )
-    elif state == "D":
+    elif rule is not None:
         at = f"rank {rank}: state D in {wchan or 'the kernel'}: not to be interrupted"
-        storage, device = (wchan.startswith(words) for words in (_STORAGE, _DEVICE))
-        yield _finding(
-            "standing.storage" if storage else "standing.device" if device else "standing.kernel",
-            name,
-            at,
-            rank,
-        )
+        yield _finding(rule, name, at, rank)
     elif state == "R" and process["killed"]:
         yield _finding(
             "standing.running",
@@ -92,6 +87,16 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
             f"rank {rank}: state R: it computes, or turns round in a loop",
             rank,
         )
+
+
+def rule_of_state(state: str, channel: str) -> str | None:
+    """The rule for a process in this state of proc(5), waiting in this channel of the kernel."""
+    if state in ("T", "t"):
+        return "standing.stopped"
+    if state == "D":
+        storage, device = (channel.startswith(words) for words in (_STORAGE, _DEVICE))
+        return "standing.storage" if storage else "standing.device" if device else "standing.kernel"
+    return None
 
 
 def _state(stat: str) -> str:

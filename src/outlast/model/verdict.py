@@ -16,6 +16,10 @@ from enum import Enum
 
 from outlast.model.terms import FailureClass, Mechanism
 
+# The version of `Verdict.public()`. Keys may be added within a version; one that is removed or
+# changes its meaning makes a new one.
+SCHEMA = "outlast.verdict/1"
+
 
 class Role(str, Enum):
     """What a piece of evidence is worth."""
@@ -99,7 +103,7 @@ class Verdict:
         )
 
     def public(self) -> dict[str, object]:
-        """The shape of `outlast diagnose --json`."""
+        """The shape of `outlast diagnose --json`: docs/reference/verdict.schema.json."""
         return {
             "class": self.failure_class.value,
             "mechanism": None if self.mechanism is None else self.mechanism.value,
@@ -114,4 +118,5 @@ class Verdict:
             "action": self.action,
             "reason": self.reason,
             "others": [{"class": c.value, "confidence": round(p, 4)} for c, p in self.others],
+            "schema": SCHEMA,
         }

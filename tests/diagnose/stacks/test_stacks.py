@@ -36,7 +36,7 @@ WAITS = (
     "step (train.py:40)",
     "<module> (train.py:90)",
 )
-READS = ("read (data.py:3)", "step (train.py:40)", "<module> (train.py:90)")
+READS = ("read (gzip.py:3)", "step (train.py:40)", "<module> (train.py:90)")
 WORKS = ("tokenize (text.py:3)", "step (train.py:40)", "<module> (train.py:90)")
 LOADS = (
     "wait (threading.py:306)",
@@ -58,6 +58,21 @@ def test_the_innermost_known_frame_says_what_a_stack_does() -> None:
         "loader",
         "idle",
     ]
+
+
+def test_a_function_of_the_user_called_load_says_nothing_of_storage() -> None:
+    """It may sleep, spin or wait for a lock; only a library's frame shows that it reads or writes."""
+    for name in ("load", "read", "save", "__getitem__", "_load_batch"):
+        for file in ("train.py", "src/data.py", "app/train.py"):
+            assert doing((f"{name} ({file}:4)", "<module> (train.py:90)")) == "working"
+    for frame in (
+        "load (torch/serialization.py:1)",
+        "decode (json/decoder.py:3)",
+        "read (python3.11/gzip.py:4)",
+        "_read (PIL/ImageFile.py:5)",
+    ):
+        wanted = "working" if frame.startswith("decode") else "loading"
+        assert doing((frame, "load (train.py:4)")) == wanted
 
 
 def test_one_that_does_not_wait_is_shown_and_those_that_wait_are_not() -> None:
@@ -106,7 +121,7 @@ def test_headers_in_a_row_share_the_stack_below_them() -> None:
     read = stacks(
         'Thread 11 (active): "MainThread"\nThread 12 (active): "MainThread"\n    all_reduce'
         ' (c10d.py:1)\n    <module> (train.py:9)\nThread 13 (idle): "MainThread"\n    read'
-        " (data.py:3)\n    <module> (train.py:9)\n"
+        " (gzip.py:3)\n    <module> (train.py:9)\n"
     )
     assert [(one.process, one.rule) for one in read] == [
         ("11", "stack.waiting"),
@@ -189,6 +204,6 @@ def test_a_loaders_worker_without_work_says_nothing_and_its_rank_is_one_however_
     found += stacks(STARVED + IDLE + STUCK, "stack_rank_3.txt")
     assert [(one.rule, one.rank) for one in compare(found)] == [
         ("stack.outlier_loader", 3),
-        ("stack.outlier_io", 3),
+        ("stack.outlier_work", 3),
     ]
     assert "_try_get_data" in found[3].evidence.text

@@ -53,11 +53,18 @@ def decide(
     """
     graph = [] if blame is None else list(blame.findings)
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
+    stopped = {one.rank for one in read if one.rule == "standing.stopped"}
     desync = compare_waits(read)
     accounts = take_accounts(read)
     stacks = compare([one for one in read if isinstance(one, Stack)])
     everything = [*graph, *read, *desync.findings, *stacks]
-    votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
+    # Where a stopped process stands is where the signal met it, and not why it stands.
+    weighed = [
+        one
+        for one in _bearing_on_the_class(everything, accounts, blame)
+        if not (one.rank in stopped and one.rule.startswith("stack."))
+    ]
+    votes = votes_of(weighed, weights)
     shares = probabilities(votes, weights)
     best = next(iter(shares), _UNKNOWN)
     confidence = min(shares.get(best, 0.0), weights.certain)

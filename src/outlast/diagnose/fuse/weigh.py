@@ -200,7 +200,7 @@ def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass,
             vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name,
         )
         if vote.finding.doubt:  # all are in doubt for one reason, and make one another no surer
-            voice = vote.finding.doubt
+            voice = "killed" if vote.finding.doubt == "untied" else vote.finding.doubt
         said = voices[vote.failure_class]
         said[voice] = max(said.get(voice, 0.0), vote.probability)
         kin[vote.failure_class].update(vote.rule.also)

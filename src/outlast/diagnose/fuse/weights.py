@@ -98,6 +98,7 @@ ONE_VOICE: dict[str, str] = {
         ),
         "exception",
     ),
+    **dict.fromkeys(("torch.stream_failed", "torch.stream_writer"), "stream writer"),
     **dict.fromkeys(("cuda.device_assert", "cuda.index_assert"), "assert"),
     **dict.fromkeys(("desync.ahead", "desync.absent", "desync.mismatch"), "order"),
     **dict.fromkeys(("cpu.soft_lockup", "cpu.hard_lockup", "cpu.rcu"), "lockup"),
@@ -112,6 +113,9 @@ SAME_FAULT: dict[str, tuple[str, ...]] = {
     "disk.full": ("loader.bus", "host.shm", "nccl.shm", "exit.bus"),
     # what slows it down is said beside that it is slowed down
     "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),
+    # a protection error at one end is a retry exceeded at the other
+    "ib.retry_exceeded": ("ib.protection",),
+    "torch.stream_failed": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
     "torch.stream_writer": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
 }
 

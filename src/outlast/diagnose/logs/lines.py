@@ -23,7 +23,14 @@ from typing import Any
 
 from outlast.diagnose import self_output
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.logs import failure_table, metrics, tracebacks, xids
+from outlast.diagnose.logs import (
+    failure_table,
+    metrics,
+    process_table,
+    source_echo,
+    tracebacks,
+    xids,
+)
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
@@ -59,8 +66,9 @@ _READERS = (
     self_output.LINE_NEEDLES,
     (b"py_callstack",),
     (b"gpu 0000",),
+    process_table.NEEDLES,
 )
-STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD = range(
+STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES = range(
     _RULES_N, _RULES_N + len(_READERS)
 )
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
@@ -119,6 +127,9 @@ class LineReader:
         self._stack_seen = False
         self._own_left = 0
         self._device: str | None = None
+        self._processes = process_table.ProcessTable()
+        self._around: tuple[list[bytes], int] = ([], 0)  # the block, and the line's place in it
+        self._before: list[bytes] = []  # the last lines of the block before it
         self._tracebacks, self._stacks, self._table, self._csv, self._steps = (
             tracebacks.Tracebacks(),
             StackReader(),
@@ -152,11 +163,24 @@ class LineReader:
                 at = wanted[place]
             if at >= len(lines):
                 break
+            self._around = (lines, at)
             yield from self._given_out(
                 self._one(self._line + at + 1, _text(lines[at]), found.get(at, ()))
             )
             at += 1
         self._line += len(lines)
+        self._before = lines[-source_echo.NEIGHBOURS :]
+
+    def _is_source(self, text: str) -> bool:
+        lines, at = self._around
+        first = at - source_echo.NEIGHBOURS
+        before = self._before[first:] if first < 0 else []
+        after = lines[at + 1 : at + 1 + source_echo.NEIGHBOURS]
+        return source_echo.is_source(
+            text,
+            [_text(line) for line in (*before, *lines[max(first, 0) : at])],
+            [_text(line) for line in after],
+        )
 
     def end(self) -> Iterator[Finding]:
         for thread in self._stacks.end():
@@ -183,6 +207,7 @@ class LineReader:
             or self._tracebacks.active
             or self._stacks.active
             or self._table.active
+            or self._processes.active
             or self._csv.active
         )
 
@@ -249,6 +274,10 @@ class LineReader:
             entry = self._table.feed(line, text)
             if entry is not None:
                 done.append(self._failed(entry))
+        if PROCESSES in owners:
+            self._processes.begin()
+        elif self._processes.active and (row := self._processes.feed(text)) is not None:
+            done.append(replace(self._finding(RULES[row.rule], line, text), rank=row.rank))
         header = _GPU_HEADER.match(low)
         if header:
             self._device = header["device"]
@@ -274,7 +303,7 @@ class LineReader:
         if rule is not None and metrics.says_nothing(low):
             return None
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
-        if raised is None and rule is not None and _is_no_exception(rule, low):
+        if raised is None and rule is not None and self._is_no_failure(rule, text, low):
             return None
         if raised is not None and raised.by_outlast:
             rule, match = RULES["outlast.bug"], None
@@ -293,6 +322,10 @@ class LineReader:
         if rule is None:
             return None
         return self._finding(rule, line, text, groups=match.groupdict() if match else {}, low=low)
+
+    def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
+        """A warning, or source code that the program prints."""
+        return _is_no_exception(rule, low) or self._is_source(text)
 
     def _matching(
         self, low: str, owners: tuple[int, ...]

@@ -39,14 +39,15 @@ NEEDLES = (
     b"xid 9",
 )
 _XID = re.compile(
-    r"\bxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{1,3})\b"
+    r"\bxid ?\((?:pci:)?(?P<device>[^()\s]{1,40})\)[^:]{0,80}: {1,3}(?P<code>\d{1,3})\b"
 )
 _SXID = re.compile(
-    r"sxid ?\((?:pci:)?(?P<device>[0-9a-f:.]{4,24})\)[^:]{0,80}: {1,3}(?P<code>\d{5})\b"
+    r"sxid ?\((?:pci:)?(?P<device>[^()\s]{1,40})\)[^:]{0,80}: {1,3}(?P<code>\d{5})\b"
 )
 _SAID = re.compile(
     r"\bxid(?: error(?:s)?| code)?(?:_errors?\S{0,120})?\s?[:=(]?\s?(?P<code>\d{1,3})\b"
 )
+_ADDRESS = re.compile(r"[0-9a-f:.]{4,24}")
 _SRAM = re.compile(
     r"\bsram\b|l2 cache|l1 cache|\bl1tex\b|register file|shared memory bank|\bgpc\d|in the"
     r" (?:sm|gpc|l2)\b"
@@ -60,14 +61,19 @@ def read_xid(low: str) -> tuple[Rule, str | None] | None:
     """The rule for a line in lower case, and the device it names; None if it is of neither kind."""
     found = _SXID.search(low)
     if found:
-        return _switch(int(found["code"]), low), found["device"]
+        return _switch(int(found["code"]), low), _address(found["device"])
     found = _XID.search(low)
     if found:
-        return _card(int(found["code"]), low[found.end() :]), found["device"]
+        return _card(int(found["code"]), low[found.end() :]), _address(found["device"])
     said = _SAID.search(low)
     if said and 0 < int(said["code"]) < 200 and "sxid" not in low:
         return _card(int(said["code"]), low[said.end() :]), None
     return None
+
+
+def _address(said: str) -> str | None:
+    """The PCI address; None where somebody has blanked it out before showing the log."""
+    return said if _ADDRESS.fullmatch(said) else None
 
 
 def _card(code: int, rest: str) -> Rule:

@@ -6,7 +6,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from outlast.diagnose.rules.table import Grade, Rule, effect, root
+from outlast.diagnose.rules.table import Grade, Rule, advice, root
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
@@ -136,6 +136,14 @@ RULES: tuple[Rule, ...] = (
         also=(C.NVLINK, C.GPU),
     ),
     root(
+        "amdgpu.fatal",
+        r"(?:(?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]).{0,40})?uncorrectable hardware error\(\w{1,60}\) detected",
+        C.GPU,
+        G.LIKELY,
+        "amd amdgpu kernel driver, RAS: amdgpu_ras_global_ras_isr",
+        also=(C.HBM,),
+    ),
+    root(
         "amdgpu.uncorrectable",
         r"uncorrectable hardware errors? detected|ras poison|ras"
         r" (?:uncorrectable|controller).{0,40}(?:interrupt|error)"
@@ -259,7 +267,7 @@ RULES: tuple[Rule, ...] = (
         "linux fs, names of functions in a call trace",
         mechanism=HANG,
     ),
-    effect(
+    advice(
         "task.trace",
         r"call trace:|hung_task_timeout_secs|task:\S{1,20} {1,20}state:d|</?task>|rip: 00|code:"
         r" [0-9a-f]{2} ",

@@ -151,10 +151,9 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "data.nan",
-        r"(?:loss|grad|activation|logits|probabilit)[^,;|]{0,40}(?:: nan|= nan|is nan|are"
-        r" nan|:nan|=nan|:inf|=inf|: inf\b|= inf\b|is inf\b"
-        r"|are inf\b)|nan or inf (?:found|in)|found (?:nan|inf)|non-?finite|contains"
-        r" (?:nan|inf)|nan/inf detected|input contains nan"
+        r"(?:loss|grad|grad_norm|norm|activation|logits|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
+        r"| (?:is|are) (?:nan|-?inf)\b)|nan or inf (?:found|in)|found (?:nan|inf)\b|non-?finite|contains"
+        r" (?:nan|inf)\b|nan/inf detected|input contains nan"
         r"|nan detected|unexpected result nan",
         C.USER_DATA,
         G.HINT,
@@ -163,6 +162,15 @@ RULES: tuple[Rule, ...] = (
         mechanism=Mechanism.CORRUPT,
     ),
     # files
+    root(
+        "files.unopened",
+        r"parent directory .{1,160} does not exist|file .{1,160} cannot be opened",
+        C.USER_CODE,
+        G.POSSIBLE,
+        "torch caffe2/serialize/inline_container.cc, PyTorchStreamWriter",
+        also=(C.STORAGE, C.USER_DATA),
+        mechanism=EXC,
+    ),
     root(
         "files.missing",
         r"filenotfounderror|no such file or"

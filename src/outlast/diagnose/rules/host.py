@@ -112,9 +112,18 @@ RULES: tuple[Rule, ...] = (
         "kubernetes volume manager; linux mount",
         also=(C.DEPENDENCY,),
     ),
+    root(  # the writer says that the file did not take its bytes
+        "torch.stream_failed",
+        r"pytorchstreamwriter failed writing.{0,120}file write failed|basic_ios::clear|iostream error",
+        C.STORAGE,
+        G.LIKELY,
+        "torch caffe2/serialize/inline_container.cc; glibc iostream",
+        also=(C.HOST_MEMORY,),
+        mechanism=EXC,
+    ),
     messenger(
         "torch.stream_writer",
-        r"pytorchstreamwriter failed|unexpected pos \d+ vs|basic_ios::clear|iostream error|file"
+        r"pytorchstreamwriter failed|unexpected pos \d+ vs|file"
         r" write failed|write failed: ",
         "torch caffe2/serialize/inline_container.cc: the disk or the memory under it",
         failure_class=C.STORAGE,

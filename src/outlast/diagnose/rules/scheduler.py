@@ -157,12 +157,15 @@ RULES: tuple[Rule, ...] = (
         also=(C.HBM, C.CHASSIS),
     ),
     # limits and people
-    messenger(
+    root(  # what ended it is said; whether it was slow or stood still before, other lines tell
         "slurm.time",
         r"due to time limit|time limit exhausted|job has timed out|deadlineexceeded|active on the"
         r" node longer than the specified deadline"
         r"|state=timeout|\bjobstate=timeout",
+        C.HOST_MAINTENANCE,
+        G.POSSIBLE,
         SLURM + "; " + KUBE,
+        also=(C.USER_CODE, C.SOFTWARE_BUG, C.NETWORK, C.STRAGGLER),
         mechanism=SIGNAL,
     ),
     messenger(

@@ -14,6 +14,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -70,6 +71,45 @@ LOADING = re.compile(
     r"|copy\w*|rmtree"
     r"|download\w*|urlopen|connect|memmap|mmap|get_batch|next_batch)$",
     re.IGNORECASE,
+)
+# packages that read and write files, by the folder that a frame names
+_IO_PACKAGES = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "torchdata",
+        "utils",
+        "_utils",
+        "numpy",
+        "lib",
+        "pandas",
+        "io",
+        "h5py",
+        "_hl",
+        "PIL",
+        "cv2",
+        "datasets",
+        "fsspec",
+        "implementations",
+        "s3fs",
+        "gcsfs",
+        "webdataset",
+        "lmdb",
+        "safetensors",
+        "pyarrow",
+        "parquet",
+        "requests",
+        "urllib3",
+        "aiohttp",
+        "httpx",
+        "botocore",
+        "boto3",
+        "huggingface_hub",
+        "zarr",
+        "tensorstore",
+        "streaming",
+    ]
 )
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
@@ -215,6 +255,18 @@ def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
     return by_rank
 
 
+def is_library(frame: str) -> bool:
+    """Whether a frame stands in the standard library or a package that reads and writes files.
+
+    A function of the user's own is often called `load` or `read`, and says nothing of storage.
+    """
+    parts = frame.partition(" (")[2].partition(":")[0].split("/")
+    head = parts[0].removesuffix(".py")
+    return (
+        len(parts) > 1 and (head.startswith("python3") or head in _IO_PACKAGES)
+    ) or head in sys.stdlib_module_names
+
+
 def doing(frames: tuple[str, ...] | list[str]) -> str:
     """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files),
     "working", or "idle" (a pool's: says nothing).
@@ -234,7 +286,7 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
             continue
         if _LOADER.match(name):
             return "loader", name
-        if LOADING.match(name) or _FETCH.search(frame):
+        if _FETCH.search(frame) or (LOADING.match(name) and is_library(frame)):
             return "loading", name
         if _QUIET.match(name):
             continue

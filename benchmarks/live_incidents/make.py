@@ -1,0 +1,187 @@
+"""Make live incidents: real torchrun jobs of four ranks that break, and the folders they leave.
+
+    python -m benchmarks.live_incidents.make OUT --kinds development --seed 1 [--minutes 4]
+
+A job that hangs is looked at with `outlast diagnose --collect`; of one that has ended, torchrun's
+logs and what the recorder wrote are kept. Each incident is OUT/<seed>-<kind>/whole and truth.json.
+Incidents that are there already are not made again, so that a long row can be made in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from benchmarks.live_incidents.kinds import DEVELOPMENT, HELD_BACK, Kind
+from outlast.errors import UsageError
+from outlast.runtime.collect import collect
+
+LAYOUTS = ("ddp", "fsdp2", "mesh")
+QUIET_S, START_S, END_S = 5.0, 90.0, 60.0
+TRAIN = Path(__file__).parent / "train.py"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kinds", choices=("development", "held-back"), default="development")
+    parser.add_argument("--only", help="one kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    args = parser.parse_args()
+    over_s = time.monotonic() + args.minutes * 60
+    kinds = DEVELOPMENT if args.kinds == "development" else HELD_BACK
+    for number, kind in enumerate(kinds):
+        if args.only and kind.name != args.only:
+            continue
+        if time.monotonic() > over_s:
+            return 1
+        make(args.out / f"{args.seed:03}-{kind.name}", kind, args.seed, number)
+    return 0
+
+
+def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
+    if (folder / "truth.json").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    chance = random.Random(f"live {seed} {kind.name}")
+    victim, step = chance.randrange(4), chance.randrange(3, 40)
+    layout = LAYOUTS[(number + seed) % 3]
+    recipe = chance.choice(("pipe", "second"))
+    work = folder / "work"
+    work.mkdir(parents=True)
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
+        *("--log-dir", str(work / "logs"), "--redirects", "3", str(TRAIN)),
+        *(kind.name, str(victim), str(step), layout, str(work / "fr"), recipe),
+    ]
+    began_s = time.time()
+    with (work / "torchrun.log").open("wb") as log:
+        job = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        hangs = _wait(job, work, kind)
+        whole = folder / "whole"
+        if hangs:
+            with suppress(UsageError):
+                collect(whole, pids=[job.pid])
+            if recipe == "second":
+                shutil.copytree(work / "fr", whole / "dumps", dirs_exist_ok=True, ignore=_no_parts)
+            for path in whole.glob("dmesg-of-*"):
+                path.unlink()
+        else:
+            whole.mkdir()
+            shutil.copytree(work / "logs", whole / "logs")
+            shutil.copy2(work / "torchrun.log", whole / "logs" / "launcher.log")
+            if (work / "fr").exists():
+                shutil.copytree(work / "fr", whole / "dumps", ignore=_no_parts)
+    finally:
+        _end(job)
+    _kernel_log(whole, kind, began_s)
+    truth = {
+        "kind": kind.name,
+        "victim": victim,
+        "layout": layout,
+        "recipe": recipe,
+        "seed": seed,
+        "ended": not hangs,
+        "step": step,
+        "at_s": time.time(),
+    }
+    (folder / "truth.json").write_text(json.dumps(truth) + "\n")
+    shutil.rmtree(work)
+    print(f"{folder.name}: {layout}, rank {victim}, {'hangs' if hangs else 'ended'}", flush=True)
+
+
+def _no_parts(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(".") or name.endswith((".pipe", ".lock"))]
+
+
+def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
+    """Whether it hangs: no rank prints for a while. False once it has ended."""
+    began_s = time.monotonic()
+    size, changed_s = 0, time.monotonic()
+    while time.monotonic() - began_s < START_S + END_S:
+        if job.poll() is not None:
+            return False
+        now = sum(path.stat().st_size for path in work.rglob("*.log"))
+        if now != size:
+            size, changed_s = now, time.monotonic()
+        stepped = any("step" in path.read_text() for path in work.rglob("stdout.log"))
+        if stepped and kind.is_hang and time.monotonic() - changed_s > QUIET_S:
+            return True
+        time.sleep(0.2)
+    return True
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """torchrun does not end ranks that are stopped or hold the interpreter lock: they are killed."""
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, check=False
+    )
+    pids = [int(pid) for pid in children.stdout.split()]
+    for pid in [job.pid, *pids]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.wait()
+
+
+def _kernel_log(whole: Path, kind: Kind, began_s: float) -> None:
+    """A quiet log of the job's minutes; where it was killed for memory, the line that says so."""
+    lines = [(began_s - 30, "usb 1-1: new high-speed USB device number 4 using xhci_hcd")]
+    if kind.name == "oom_killed":
+        text = (whole / "logs" / "launcher.log").read_text()
+        found = re.search(r"exitcode: -9\).{0,60}\(pid: (\d+)\)", text)
+        pid = int(found[1]) if found else 0
+        lines += oom_kill(pid, "python", _failed_s(whole))
+    (whole / "dmesg-of-node1.txt").write_text("".join(map(kernel_line, lines)))
+
+
+def _failed_s(whole: Path) -> float:
+    times = [path.stat().st_mtime for path in (whole / "logs").rglob("*") if path.is_file()]
+    return max(times) - 1.0
+
+
+def oom_kill(pid: int, command: str, at_s: float, group: str = "/") -> list[tuple[float, str]]:
+    return [
+        (
+            at_s,
+            f"{command} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        ),
+        (at_s, "Call Trace:"),
+        (
+            at_s,
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+            f"oom_memcg={group},task_memcg={group},task={command},pid={pid},uid=0",
+        ),
+        (
+            at_s,
+            f"Memory cgroup out of memory: Killed process {pid} ({command}) total-vm:150248kB,"
+            " anon-rss:749948kB, file-rss:48036kB, shmem-rss:512kB, UID:0 pgtables:1900kB",
+        ),
+    ]
+
+
+def kernel_line(one: tuple[float, str]) -> str:
+    stamp = datetime.fromtimestamp(one[0], timezone.utc).isoformat(timespec="milliseconds")
+    return f"{stamp} node1 kernel: {one[1]}\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

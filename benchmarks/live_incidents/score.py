@@ -1,0 +1,234 @@
+"""Judge the made incidents, whole and with parts left out, and print one table.
+
+    python -m benchmarks.live_incidents.score OUT [--json FILE] [--verbose]
+
+whole           all that was collected
+no kernel       without the kernel's log
+no dumps        without the flight recorders
+logs only       without dumps, stacks and the kernel's log
+other's kill    whole, and the kernel's log of another job's OOM kill a second before the end
+echo            whole, and rank 0's log begins with source code that names failures
+older           whole, and dumps of an earlier attempt beside the others
+
+right       the class is one of those that the evidence allows (`kinds.py`)
+wrong       another class is named; unknown is never wrong
+sure        wrong with confidence 0.8 or more
+exact       the ranks are the guilty ones, where the parts left in show them
+innocent    a rank is named that is not guilty
+worse       less evidence gave a right class and the whole a wrong one, or the whole names an
+            innocent that a part does not
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.live_incidents.kinds import DEVELOPMENT, KINDS, UNKNOWN, Kind
+from benchmarks.live_incidents.make import kernel_line, oom_kill
+from outlast.runtime.evidence.reading import diagnose
+
+SURE = 0.8
+ECHO = """\
+import torch
+def check(loss, step):
+    if torch.isnan(loss):
+        raise ValueError(f"loss is nan at step {step}")
+    assert torch.isfinite(loss), f"loss is inf: {loss}"
+try:
+    import flash_attn
+except ImportError:
+    raise ModuleNotFoundError("No module named 'flash_attn'")
+except torch.cuda.OutOfMemoryError as e:
+    print("CUDA out of memory. Tried to allocate", e)
+except OSError:  # No space left on device
+    logger.error("RuntimeError: uncorrectable ECC error encountered")
+====================================================================================================
+step:1 train_time:51ms step_avg:nanms
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Of one verdict."""
+
+    name: str
+    kind: str
+    part: str
+    right: bool
+    wrong: bool
+    sure: bool
+    can_be_exact: bool
+    exact: bool
+    innocent: bool
+    said: str
+    took_s: float
+
+
+def _without(*names: str) -> Callable[[Path, dict[str, Any]], None]:
+    def change(folder: Path, truth: dict[str, Any]) -> None:
+        for name in names:
+            for path in folder.glob(name):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return change
+
+
+def _other_kill(folder: Path, truth: dict[str, Any]) -> None:
+    ends_s = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
+    with (folder / "dmesg-of-node1.txt").open("a") as file:
+        kill = oom_kill(990_123, "python3", ends_s - 2.0, "/user.slice/session-4.scope")
+        file.write("".join(map(kernel_line, kill)))
+
+
+def _echo(folder: Path, truth: dict[str, Any]) -> None:
+    log = next(iter(sorted(folder.glob("logs/*/attempt_0/0/stdout.log"))), None)
+    path = log or folder / "logs" / "rank_0.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(ECHO + (path.read_text() if log else ""))
+
+
+def _older(folder: Path, truth: dict[str, Any]) -> None:
+    """An hour before, another rank slept: dumps with all times an hour earlier."""
+    target = folder / "earlier"
+    for path in sorted((folder / "dumps").glob("*rank_*")) if (folder / "dumps").exists() else ():
+        raw = path.read_bytes()
+        if raw[:1] != b"{":
+            continue  # a pickle: its times cannot be moved by hand
+        dump = json.loads(raw)
+        for entry in dump.get("entries", []):
+            entry["time_created_ns"] -= 3_600_000_000_000
+        if path.name.endswith(str((truth["victim"] + 1) % 4)):
+            dump["entries"] = dump.get("entries", [])[:-3]
+        target.mkdir(exist_ok=True)
+        (target / path.name).write_text(json.dumps(dump))
+
+
+PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] = {
+    "whole": (_without(), frozenset({"logs", "stacks", "dumps", "kernel"})),
+    "no kernel": (_without("dmesg*"), frozenset({"logs", "stacks", "dumps"})),
+    "no dumps": (_without("dumps"), frozenset({"logs", "stacks", "kernel"})),
+    "logs only": (_without("dmesg*", "dumps", "stacks"), frozenset({"logs"})),
+    "other's kill": (_other_kill, frozenset({"logs", "stacks", "dumps", "kernel"})),
+    "echo": (_echo, frozenset({"logs", "stacks", "dumps", "kernel"})),
+    "older": (_older, frozenset({"logs", "stacks", "dumps", "kernel"})),
+}
+
+
+def judge(folder: Path, part: str) -> Mark:
+    truth = json.loads((folder / "truth.json").read_text())
+    kind = KINDS[truth["kind"]]
+    change, has = PARTS[part]
+    with tempfile.TemporaryDirectory() as work:
+        copy = Path(work) / "incident"
+        shutil.copytree(folder / "whole", copy)
+        change(copy, truth)
+        began_s = time.monotonic()
+        verdict = diagnose([str(copy)]).verdict
+        took_s = time.monotonic() - began_s
+    return _mark(folder.name, kind, part, truth, verdict.public(), has, took_s)
+
+
+def _mark(
+    name: str,
+    kind: Kind,
+    part: str,
+    truth: dict[str, Any],
+    verdict: dict[str, Any],
+    has: frozenset[str],
+    took_s: float,
+) -> Mark:
+    allowed = set(kind.classes)
+    if kind.name == "oom_killed" and "kernel" in has:
+        allowed = {"host_memory"}
+    if not kind.in_logs and has == {"logs"}:
+        allowed.add(UNKNOWN)
+    said, confidence = str(verdict["class"]), float(verdict["confidence"])
+    counts = said in allowed or (said in kind.hedged and confidence < SURE)
+    wrong = not counts and said != UNKNOWN
+    guilty = {truth["victim"]} if kind.victims else set()
+    ranks = {one["rank"] for one in verdict["ranks"]}
+    can = kind.victims and bool(kind.rank_in & has)
+    everybody = kind.name in ("all_raise", "nan")
+    return Mark(
+        name,
+        kind.name,
+        part,
+        right=counts,
+        wrong=wrong,
+        sure=wrong and confidence >= SURE,
+        can_be_exact=can,
+        exact=ranks == guilty,
+        innocent=bool(ranks - guilty) and not everybody,
+        said=f"{said} {confidence:.2f}, {verdict['mechanism']}, ranks {sorted(ranks)}",
+        took_s=took_s,
+    )
+
+
+def table(marks: list[Mark]) -> list[str]:
+    lines = [
+        f"{'part':14}{'n':>5}{'right':>8}{'wrong':>7}{'sure':>6}{'exact':>14}{'innocent':>10}"
+        f"{'slowest':>9}"
+    ]
+    for part in (*PARTS, "all"):
+        of = [mark for mark in marks if part in (mark.part, "all")]
+        can = [mark for mark in of if mark.can_be_exact]
+        if of:
+            exact = f"{sum(mark.exact for mark in can)} of {len(can)}"
+            lines.append(
+                f"{part:14}{len(of):5}{sum(mark.right for mark in of):8}"
+                f"{sum(mark.wrong for mark in of):7}{sum(mark.sure for mark in of):6}{exact:>14}"
+                f"{sum(mark.innocent for mark in of):10}{max(mark.took_s for mark in of):8.1f}s"
+            )
+    return lines
+
+
+def worse(marks: list[Mark]) -> list[str]:
+    """Incidents of which a part was judged better than the whole."""
+    found = []
+    for whole in (mark for mark in marks if mark.part == "whole"):
+        for part in marks:
+            if part.name != whole.name or part.part not in ("no kernel", "no dumps", "logs only"):
+                continue
+            if (part.right and whole.wrong) or (whole.innocent and not part.innocent):
+                found.append(f"{whole.name}: {part.part} says {part.said}; whole {whole.said}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", choices=("all", "development", "held-back"), default="all")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    development = {kind.name for kind in DEVELOPMENT}
+    marks = []
+    for path in sorted(args.out.glob("*/truth.json")):
+        is_known = json.loads(path.read_text())["kind"] in development
+        if args.set != "all" and is_known is not (args.set == "development"):
+            continue
+        marks += [judge(path.parent, part) for part in PARTS]
+    print("\n".join(table(marks)))
+    for one in worse(marks):
+        print("worse:", one)
+    for mark in marks:
+        if args.verbose or mark.wrong or mark.innocent:
+            print(f"{mark.name:24} {mark.part:13} {mark.said}" + ("  WRONG" if mark.wrong else ""))
+        elif mark.can_be_exact and not mark.exact:
+            print(f"{mark.name:24} {mark.part:13} {mark.said}  (not exact)")
+    if args.json:
+        args.json.write_text(json.dumps([asdict(mark) for mark in marks], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""A small training job under torchrun (gloo) that breaks in a chosen way at a chosen step.
+
+    torchrun ... train.py KIND VICTIM STEP LAYOUT FOLDER RECIPE
+
+LAYOUT is ddp, fsdp2 or mesh (2 x 2, replicated and sharded); real wrappers reduce the gradients.
+RECIPE is `pipe` (outlast.record_collectives) or `second` (a thread that dumps once a second).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import _dump_fr_trace_json
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import outlast
+
+WIDTH, STEPS = 16, 100_000
+
+
+class Samples(Dataset[Tensor]):
+    """Samples of noise; a worker may break at one."""
+
+    def __init__(self, kind: str, broken: int) -> None:
+        self.kind, self.broken = kind, broken
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == self.broken and self.kind == "loader_stuck":
+            time.sleep(3_600)
+        if index == self.broken and self.kind == "loader_killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.randn(WIDTH)
+
+
+class Job:
+    """One rank."""
+
+    def __init__(self, kind: str, victim: int, step: int, layout: str, folder: Path) -> None:
+        self.kind, self.step, self.folder = kind, step, folder
+        timeout = timedelta(seconds=8) if kind == "time_out" else timedelta(minutes=30)
+        dist.init_process_group("gloo", timeout=timeout)
+        self.rank = dist.get_rank()
+        self.is_victim = self.rank == victim
+        self.now = 0
+        self.lock = threading.Lock()
+        self.pairs = [dist.new_group([0, 1, 2, 3]) for _ in range(2)]
+        self.model = self.wrapped(layout)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer.register_step_pre_hook(self.before_step)
+
+    def wrapped(self, layout: str) -> nn.Module:
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+        if layout == "ddp":
+            wrapped: nn.Module = DistributedDataParallel(model)
+        elif layout == "fsdp2":
+            wrapped = fully_shard(model, mesh=init_device_mesh("cpu", (4,)))
+        else:
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            wrapped = fully_shard(model, mesh=mesh)
+        return wrapped
+
+    @property
+    def strikes(self) -> bool:
+        return self.now == self.step and self.is_victim
+
+    def batches(self) -> Any:
+        if self.kind.startswith("loader_"):
+            samples = Samples(self.kind, self.step * 4 if self.is_victim else -1)
+            yield from DataLoader(samples, batch_size=4, num_workers=1)
+        while True:
+            yield torch.randn(4, WIDTH)
+
+    def before_step(self, *_: object) -> None:
+        if self.strikes and self.kind == "sleep_optimizer":
+            time.sleep(3_600)
+
+    def in_backward(self, gradient: Tensor) -> Tensor:
+        if self.strikes and self.kind == "sleep_backward":
+            time.sleep(3_600)
+        return gradient
+
+    def run(self) -> None:
+        for now, batch in enumerate(self.batches()):
+            self.now = now
+            if self.now == self.step and self.kind in ("all_raise", "nan"):
+                self.everybody(batch)
+            if self.strikes:
+                if self.kind == "left_loop":
+                    break
+                batch = self.broken(batch)
+            if self.kind in ("order", "extra_reduce", "dtype"):
+                self.by_hand()
+            output = self.model(batch)
+            output.register_hook(self.in_backward)
+            output.square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            print(f"step {self.now} done", flush=True)
+            time.sleep(0.02)
+        dist.barrier()
+
+    def by_hand(self) -> None:
+        first, second = self.pairs
+        if self.strikes and self.kind == "extra_reduce":
+            dist.all_reduce(torch.zeros(3), group=first)
+        if self.strikes and self.kind == "order":
+            first, second = second, first
+        kind = torch.float64 if self.strikes and self.kind == "dtype" else torch.float32
+        dist.all_reduce(torch.zeros(5, dtype=kind), group=first)
+        dist.all_reduce(torch.zeros(5), group=second)
+
+    def everybody(self, batch: Tensor) -> None:
+        if self.kind == "nan":
+            loss = (batch * float("nan")).mean()
+            if not torch.isfinite(loss):
+                raise FloatingPointError(f"loss is {loss.item()} at step {self.now}")
+        raise ValueError(f"unknown schedule 'cosin' at step {self.now}")
+
+    def broken(self, batch: Tensor) -> Tensor:
+        match self.kind:
+            case "sleep_data" | "time_out":
+                time.sleep(3_600)
+            case "lock":
+                self.lock.acquire()
+                self.lock.acquire()
+            case "queue":
+                queue.Queue[int]().get()
+            case "spin":
+                while self.is_victim:
+                    batch = batch + 0
+            case "interpreter_lock":
+                ctypes.PyDLL(None).sleep(3_600)
+            case "store_wait":
+                dist.distributed_c10d._get_default_store().get("a key that nobody sets")
+            case "file_lock":
+                path = self.folder / "index.lock"
+                held = path.open("w")
+                fcntl.flock(held, fcntl.LOCK_EX)
+                fcntl.flock(path.open("w"), fcntl.LOCK_EX)
+            case "socket":
+                server = socket.create_server(("127.0.0.1", 0))
+                socket.create_connection(server.getsockname()).recv(1)
+            case "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "kill9" | "oom_killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "segfault":
+                ctypes.string_at(0)
+            case "abort":
+                os.abort()
+            case "exit_zero":
+                sys.exit(0)
+            case "exit_three":
+                os._exit(3)
+            case "value_error":
+                raise ValueError("optimizer got an invalid learning rate: -1")
+            case "index_error":
+                return [batch][int(batch.numel())]
+            case "key_error":
+                return {"input": batch}["inputs"]
+            case "bad_json":
+                json.loads('{"text": "once upon')
+            case "recursion":
+                self.broken(batch)
+            case "shapes":
+                return batch @ torch.zeros(WIDTH + 1, WIDTH)
+            case "no_module":
+                __import__("flash_attn_interface")
+            case "no_file":
+                Path("/data/shard-00017.bin").read_bytes()
+            case "no_memory":
+                resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
+                torch.zeros(1 << 36)
+            case "disk_write":
+                with open("/dev/full", "w") as file:
+                    file.write("x" * (1 << 20))
+            case "disk_torch":
+                with open("/dev/full", "wb") as full:
+                    torch.save(torch.zeros(1 << 20), full)
+        return batch
+
+
+def each_second(folder: Path, rank: int) -> None:
+    """The recipe of the documentation before `record_collectives`."""
+
+    def keep() -> None:
+        while True:
+            part = folder / f".fr_rank_{rank}"
+            part.write_bytes(_dump_fr_trace_json(True, False))
+            part.replace(folder / f"fr_rank_{rank}")
+            time.sleep(1.0)
+
+    threading.Thread(target=keep, daemon=True).start()
+
+
+@record
+def main() -> None:
+    kind, victim, step, layout, folder, recipe = sys.argv[1:]
+    place = Path(folder)
+    job = Job(kind, int(victim), int(step), layout, place)
+    place.mkdir(parents=True, exist_ok=True)
+    if recipe == "pipe":
+        outlast.record_collectives(place)
+    else:
+        each_second(place, job.rank)
+    job.run()
+
+
+if __name__ == "__main__":
+    main()

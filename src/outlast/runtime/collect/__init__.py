@@ -1,0 +1,6 @@
+"""`outlast diagnose --collect`: gather on one node what a diagnosis wants to read."""
+
+from outlast.runtime.collect.collector import Collected, collect
+from outlast.runtime.collect.processes import JobProcess, find_processes
+
+__all__ = ["Collected", "JobProcess", "collect", "find_processes"]

@@ -1,0 +1,141 @@
+"""The processes of a job on this node, as /proc shows them.
+
+A training process is one whose environment has RANK, as every launcher sets it. A data loader's
+workers and other children inherit it, and are processes of that rank too.
+
+Only this user's processes can be read without further rights; what may not be read is left out, and
+the collector names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# variables that name a job, by the launcher or scheduler that sets them
+JOB_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcess:
+    """One process of the job. `is_rank`: it is the rank itself, and not a child that it started."""
+
+    pid: int
+    rank: int
+    parent: int
+    command: str
+    state: str
+    started_s: float
+    is_rank: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        text = self.environment.get("WORLD_SIZE", "")
+        return int(text) if text.isdecimal() else 0
+
+
+def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProcess]:
+    """Find the job's processes: those named, those of the job's id, or else all with a RANK.
+
+    Processes named by `pids` bring their children, and a launcher brings its ranks.
+    """
+    found: dict[int, JobProcess] = {}
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        pid = int(entry.name)
+        with suppress(OSError, ValueError, IndexError):
+            parents[pid] = _parent_of(pid)
+            one = _read(pid)
+            if one is not None:
+                found[pid] = one
+    named = set(pids)
+    if named:
+        wanted = {pid for pid in found if _line_of(pid, parents) & named}
+    elif job:
+        wanted = {
+            pid
+            for pid, one in found.items()
+            if job in {one.environment.get(name) for name in JOB_IDS}
+        }
+    else:
+        wanted = set(found)
+    ranks = {one.pid: one.rank for one in found.values()}
+    return sorted(
+        (_with_role(found[pid], ranks) for pid in wanted if pid != os.getpid()),
+        key=lambda one: (one.rank, not one.is_rank, one.pid),
+    )
+
+
+def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
+    """A child of a process of the same rank is no rank itself."""
+    is_child = ranks.get(one.parent) == one.rank
+    return JobProcess(
+        one.pid,
+        one.rank,
+        one.parent,
+        one.command,
+        one.state,
+        one.started_s,
+        not is_child,
+        one.environment,
+    )
+
+
+def _line_of(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """The process and all its ancestors."""
+    line = {pid}
+    while (pid := parents.get(pid, 0)) > 1 and pid not in line:
+        line.add(pid)
+    return line
+
+
+def _parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the command's name: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _read(pid: int) -> JobProcess | None:
+    environment = environment_of(pid)
+    rank = environment.get("RANK", "")
+    if not rank.isdecimal() or not environment.get("WORLD_SIZE", "").isdecimal():
+        return None
+    fields = _stat(pid)
+    return JobProcess(
+        pid,
+        int(rank),
+        int(fields[1]),
+        command_of(pid),
+        fields[0],
+        _boot_s() + int(fields[19]) / os.sysconf("SC_CLK_TCK"),
+        environment=environment,
+    )
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Raises OSError where it may not be read."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    return {
+        name: value for name, mark, value in (row.partition("=") for row in raw.split("\0")) if mark
+    }
+
+
+def command_of(pid: int) -> str:
+    raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return raw.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+
+
+def _boot_s() -> float:
+    for row in Path("/proc/stat").read_text().splitlines():
+        if row.startswith("btime "):
+            return float(row.split()[1])
+    return 0.0

@@ -1,0 +1,35 @@
+"""`outlast.diagnose(paths)`: the verdict, for programs that alert on it.
+
+The command line prints the same verdict. Its JSON has a version (`Verdict.public()["schema"]`), and
+its schema is docs/reference/verdict.schema.json.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from outlast.model.verdict import Verdict
+from outlast.runtime.evidence.deadline import DEFAULT_LIMIT_S
+from outlast.runtime.evidence.reading import diagnose as _diagnose
+
+
+def diagnose(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    time_limit_s: float = DEFAULT_LIMIT_S,
+) -> Verdict:
+    """Find out why a job failed or hangs, from what it left behind.
+
+    `paths` are folders, files and archives; several are one incident. `Verdict.public()` is the
+    object that `outlast diagnose --json` prints, secrets not yet taken out.
+
+        verdict = outlast.diagnose("incident")
+        if verdict.failure_class.value == "hbm":
+            cordon(verdict.nodes)
+
+    Raises UsageError where a path cannot be read, or nothing in all of them is evidence. The verdict
+    is from what could be read within `time_limit_s` seconds.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return _diagnose([os.fspath(path) for path in given], limit_s=time_limit_s).verdict
