@@ -131,7 +131,7 @@ def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """torchrun does not end ranks that are stopped or hold the interpreter lock: they are killed."""
+    """Kill all: torchrun does not end ranks that are stopped or hold the interpreter lock."""
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, check=False
     )

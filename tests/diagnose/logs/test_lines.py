@@ -447,7 +447,7 @@ def test_a_prefix_of_any_text_is_read_or_left(text: str) -> None:
 
 
 BUG = """Traceback (most recent call last):
-  File "/work/train.py", line 12, in <module>
+  File "/srv/train.py", line 12, in <module>
     with step:
   File "/usr/lib/python3.11/site-packages/outlast/runtime/worker/state.py", line 90, in keep
     scaler._scale
@@ -461,7 +461,7 @@ def test_an_exception_whose_innermost_frame_is_ours_is_our_bug() -> None:
     (bug,) = read(BUG.format(error=error))
     assert (bug.rule, bug.failure_class) == ("outlast.bug", FailureClass.SOFTWARE_BUG)
     on_purpose = read(BUG.format(error="outlast.errors.StateError: run.state(x=...) is a dict"))
-    below = read(BUG.format(error='  File "/work/net.py", line 3, in forward\n    x\n' + error))
+    below = read(BUG.format(error='  File "/srv/net.py", line 3, in forward\n    x\n' + error))
     assert "outlast.bug" not in {one.rule for one in (*on_purpose, *below)}
 
 
