@@ -130,7 +130,10 @@ class Drill:
         env: Mapping[str, str] | None = None,
         within_s: float = 90.0,
         before: Sequence[str] = (),
+        console: int = -1,
+        cwd: Path | None = None,
     ) -> None:
+        """`console`: a descriptor for both streams, which is closed here; else files in `folder`."""
         self.folder = folder / "run"
         self._scratch = folder
         self._end_s = time.monotonic() + within_s
@@ -163,11 +166,17 @@ class Drill:
             self.process = subprocess.Popen(
                 list(map(str, command)),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
+                stdout=out if console < 0 else console,
+                stderr=errors if console < 0 else console,
                 env=given,
-                cwd=folder,
+                cwd=cwd or folder,
             )
+        if console >= 0:
+            os.close(console)
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text(errors="replace")
 
     def _named(self, kind: str, faults: Sequence[Fault]) -> list[Fault]:
         return [
@@ -270,9 +279,7 @@ class Drill:
             timeout=30,
         )
         report = json.loads(said.stdout) if said.returncode == 0 else {}
-        return Outcome(
-            code, self._stdout.read_text(), self._stderr.read_text(), report, self.commits
-        )
+        return Outcome(code, self._stdout.read_text(), self.stderr, report, self.commits)
 
     def __str__(self) -> str:
         status = self.status

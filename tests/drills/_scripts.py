@@ -113,12 +113,16 @@ def go(
         within_s=within_s,
     ) as drill:
         outcome = drill.finish()
-        deadline_s = time.monotonic() + 3.0
-        while (
-            left := _left(word, str(outcome.report.get("run", "-")))
-        ) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        left = left_behind(word, str(outcome.report.get("run", "-")), within_s=3.0)
     return Ran(outcome, left, script)
+
+
+def left_behind(word: str, run: str = "\0", *, within_s: float) -> list[str]:
+    """Processes with this word in their environment, and the run's shared memory, after a while."""
+    deadline_s = time.monotonic() + within_s
+    while (left := _left(word, run)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return left
 
 
 def _left(word: str, run: str) -> list[str]:

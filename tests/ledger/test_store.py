@@ -28,7 +28,7 @@ from tests.ledger import a_run
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 number = st.integers(-(2**63), 2**63 - 1)
-moment = st.floats(allow_nan=False)
+moment = st.floats(allow_nan=False, allow_infinity=False)
 RECORDS = {
     Generation: st.builds(
         Generation, number, number, moment, st.lists(number, max_size=4).map(tuple)
@@ -385,3 +385,33 @@ def test_add_is_cheap(ledger: Ledger) -> None:
     for _ in range(1000):
         ledger.add(a_run.KILL)
     assert time.perf_counter() - began_s < 0.1
+
+
+_CUT_SHORT = """
+import os, sys
+from pathlib import Path
+from outlast.model.records import Event, Meta
+from outlast.runtime.ledger.store import Ledger, read_ledger
+path = Path(sys.argv[1])
+index = f"{path}-shm"
+ledger = Ledger.create(path, Meta("r", "n", 2, "1", 1.0, 1.0), pid=os.getpid())
+for at_s in (1.0, 2.0, 3.0):
+    ledger.add(Event(at_s, 1.0, "told", {"text": "a"}))
+    ledger.flush()
+    os.truncate(index, 0)
+ledger.end_session(ended_s=5.0, state="ended", exit_code=0, reason="")
+os.truncate(index, 0)
+ledger.close()
+(session,) = read_ledger(path).sessions
+print(len(session.events), session.session.state)
+"""
+
+
+def test_cutting_the_index_short_does_not_end_the_writer(tmp_path: Path) -> None:
+    """SQLite maps ledger.db-shm: reading behind its end is SIGBUS. A process of its own tries."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CUT_SHORT, str(tmp_path / "ledger.db")],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "3 ended\n"), done

@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
             )
             write_new(args.out, "\n".join([render(cluster).rstrip("\n"), *never_seen(one), ""]))
     except OutlastError as error:  # files and their names may hold anything
-        raise type(error)(words.plain(error.args[0]), hint=words.plain(error.hint)) from None
+        raise type(error)(words.escaped(error.args[0]), hint=words.escaped(error.hint)) from None
     if args.json:
         print(json_text(facts(one) | {"out": args.out}))
     else:
@@ -240,7 +240,9 @@ def _show(console: Console, one: Calibration, *, out: str | None) -> None:
             console.print(Padding(_listed(texts), (0, 0, 0, 2)))
     if out is not None:
         console.print(
-            Text(f"\nwritten to {words.plain(out)}: `outlast plan --cluster {words.plain(out)}`")
+            Text(
+                f"\nwritten to {words.escaped(out)}: `outlast plan --cluster {words.escaped(out)}`"
+            )
         )
 
 
@@ -254,7 +256,7 @@ def _head(one: Calibration) -> str:
                 f" {unit.name.lower() if unit is not Unit.GPU else 'GPU'}s"
             )
     return (
-        f"{words.plain(one.source)}: {words.count(one.failures, 'failure')} in"
+        f"{words.escaped(one.source)}: {words.count(one.failures, 'failure')} in"
         f" {' = '.join(watched)}"
     )
 
@@ -304,7 +306,7 @@ def _listed(texts: Sequence[str]) -> Table:
     """A line each, which hangs where it is long."""
     table = Table.grid(padding=(0, 1, 0, 0))
     for text in texts:
-        table.add_row("-", Text(words.plain(text)))
+        table.add_row("-", Text(words.escaped(text)))
     return table
 
 

@@ -8,6 +8,7 @@ import sys
 import typing
 
 from outlast.errors import OutlastError, UsageError
+from outlast.model.texts import escaped
 
 SIGINT_EXIT = 130
 
@@ -52,5 +53,5 @@ def whole(text: str) -> int:
 
 def fail(error: OutlastError) -> int:
     """Print the error on stderr and return its exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {escaped(str(error), lines=True)}", file=sys.stderr)
     return error.exit_code

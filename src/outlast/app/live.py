@@ -59,6 +59,7 @@ class LiveView:
 
         Off a terminal: a line at the start, at each interruption and its end, and now and then.
         """
+        snapshot = words.escaped_all(snapshot)
         self._facts = snapshot
         if self._quiet:
             return
@@ -73,7 +74,7 @@ class LiveView:
     def print_line(self, text: str) -> None:
         """A line for people, above the view."""
         if not self._quiet or text.startswith(_LOUD):
-            self._write(Text(text))
+            self._write(Text(words.escaped(text, lines=True)))
 
     def pass_through(self, write: Callable[[], object]) -> None:
         """Call `write`, which writes to the same terminal by other ways (a worker's output), with

@@ -33,9 +33,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _run(args)
     except OutlastError as error:  # values of flags and files may hold anything
-        from outlast.app.words import plain
+        from outlast.app.words import escaped
 
-        raise type(error)(plain(error.args[0]), hint=plain(error.hint)) from None
+        raise type(error)(escaped(error.args[0]), hint=escaped(error.hint)) from None
 
 
 def parser() -> Parser:

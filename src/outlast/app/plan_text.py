@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from outlast.app.charts import drawn
 from outlast.app.plan_answer import Found
 from outlast.app.plan_charts import NOTHING, TELLING, charts, gpus_words, share_words
-from outlast.app.words import count, long_duration, percent, plain
+from outlast.app.words import count, escaped, long_duration, percent
 from outlast.planner.cluster_file import Input, Origin
 from outlast.planner.optimise import Option
 from outlast.planner.plan import Plan
@@ -26,7 +26,7 @@ def show(found: Found, *, inputs: bool, blocks: bool) -> list[str]:
         lines += ["", *drawn(chart, blocks=blocks)]
     if inputs:
         lines += ["", *_inputs(found.plan)]
-    return [plain(line) for line in lines]
+    return [escaped(line) for line in lines]
 
 
 def answer_lines(found: Found) -> list[str]:

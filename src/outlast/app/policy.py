@@ -26,6 +26,7 @@ from outlast.engine.replay import replay
 from outlast.errors import OutlastError, UsageError
 from outlast.model.policy import Action, Policy, parse
 from outlast.model.recorded import Recorded
+from outlast.model.texts import escaped
 from outlast.runtime.given import read_text
 from outlast.runtime.incidents import read_incidents
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             _test(args)
     except OutlastError as error:  # files and their names may hold anything
-        raise type(error)(_plain(error.args[0]), hint=_plain(error.hint)) from None
+        raise type(error)(escaped(error.args[0]), hint=escaped(error.hint)) from None
     sys.stdout.flush()
     return 0
 
@@ -114,10 +115,10 @@ def _check(name: str) -> None:
     policy = _read(name)
     rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
     dry_run = ", nothing of which is done (dry_run)" if policy.dry_run else ""
-    print(f"{_plain(name)}: {rules}{dry_run}")
+    print(f"{escaped(name)}: {rules}{dry_run}")
     for rule in policy.rules:
         dry = " (dry run)" if rule.dry_run and not policy.dry_run else ""
-        print(f"  {_plain(rule.id)}: {rule.action.value}, otherwise {rule.otherwise.value}{dry}")
+        print(f"  {escaped(rule.id)}: {rule.action.value}, otherwise {rule.otherwise.value}{dry}")
     if any(rule.action is Action.SHRINK for rule in policy.rules):
         print("note: shrink waits for a node with room and drains; if none comes the run stops")
 
@@ -154,21 +155,13 @@ def _facts(one: Recorded, at_s: float, said: ActionVerdict) -> dict[str, Any]:
 def _show(number: int, facts: Mapping[str, Any]) -> None:
     where = f", on {_listed(facts['blamed'])}" if facts["blamed"] else ""
     print(
-        f"{number}. {_plain(facts['incident'])}, at {facts['at_s']:,.0f} s: {facts['class']},"
+        f"{number}. {escaped(facts['incident'])}, at {facts['at_s']:,.0f} s: {facts['class']},"
         f" confidence {facts['confidence']:.2f}{where}"
     )
     done = " ".join(part for part in (facts["action"], _listed(facts["nodes"])) if part)
     print(f"   {'would ' if facts['dry_run'] and facts['action'] != 'retry' else ''}{done}")
-    print(f"   because {_plain(facts['reason'])}")
+    print(f"   because {escaped(facts['reason'])}")
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(_plain, names))
-
-
-def _plain(text: str) -> str:
-    """Nothing that a terminal obeys."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+    return ", ".join(map(escaped, names))

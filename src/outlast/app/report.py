@@ -80,7 +80,7 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
             _recorded_verdict(event.data)
             for part in records.sessions
             for event in part.events
-            if event.kind == "verdict"
+            if event.kind == "verdict" and isinstance(event.data.get("verdict"), dict)
         ],
         "warnings": [
             str(event.data.get("text", ""))

@@ -27,6 +27,7 @@ from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.own_bugs import REPORT, is_own_bug
 from outlast.model.records import Meta
+from outlast.model.texts import escaped
 from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -384,9 +385,9 @@ class WorkerOutput:
 def _say_end(end: End, folder: RunFolder) -> None:
     """Say how the run ended, if not well."""
     if end.traceback:
-        print(end.traceback, file=sys.stderr, end="")
+        print(escaped(end.traceback, lines=True), file=sys.stderr)
     if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
-        print(f"error: {end.reason}", file=sys.stderr)
+        print(f"error: {escaped(end.reason, lines=True)}", file=sys.stderr)
         if "\nhint: " not in end.reason:  # one thing to do is enough
             print(
                 f"\nhint: `outlast report {folder.path}` shows what happened; logs lie in"

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 
 from outlast.app.command_line import Parser, add_json
+from outlast.errors import CorruptError
 
 DESCRIPTIONS = {
     "status": "Show how a run is doing: its state, its step, its processes, and its last failures.",
@@ -58,17 +59,38 @@ def _show(
 ) -> int:
     from outlast.runtime.ledger.view import look
 
-    facts = facts_of(look(args.run))
-    if args.json:
-        from outlast.app.json_text import json_text
-
-        print(json_text(facts))
-    else:
-        from outlast.app.words import console_for
-
-        console = console_for(environment=os.environ)
-        with console.capture() as page:
-            show(console, facts)
-        print("\n".join(line.rstrip() for line in page.get().splitlines()))
+    view = look(args.run)
+    try:
+        text = _text(facts_of(view), show, as_json=args.json)
+    except _NOT_UNDERSTOOD as error:  # boundary: the folder's bytes may say anything
+        raise CorruptError(
+            f"the ledger of {view.path} says what cannot be: {type(error).__name__}: {error}",
+            hint="the file was damaged or changed; restore it, or start a new run",
+        ) from None
+    print(text)
     sys.stdout.flush()
     return 0
+
+
+# what the code that shows a run raises where a ledger holds values of another kind
+_NOT_UNDERSTOOD = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def _text(facts: Mapping[str, typing.Any], show: Callable[..., None], *, as_json: bool) -> str:
+    from outlast.app.json_text import json_text
+    from outlast.app.words import console_for, escaped_all
+
+    if as_json:
+        return json_text(facts)
+    console = console_for(environment=os.environ)
+    with console.capture() as page:
+        show(console, escaped_all(facts))
+    return "\n".join(line.rstrip() for line in page.get().splitlines())

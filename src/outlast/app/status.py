@@ -5,6 +5,7 @@ Read from the ledger, so it works on a live, an ended and a lost run.
 
 from __future__ import annotations
 
+import math
 import typing
 
 from rich.console import Console, Group, RenderableType
@@ -38,7 +39,7 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
     What the launcher said last; of a run that is over, nobody is shown as training.
     """
     records, state = view.records, view.state
-    said: dict[str, typing.Any] = dict(records.snapshot or {})
+    said: dict[str, typing.Any] = dict(_sound(records.snapshot) or {})
     books = account(records, now_s=view.now_s)
     newest = records.sessions[-1]
     alive = [life for life in newest.lives if life.ended_s is None]
@@ -83,6 +84,31 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
         facts["spares"] = []
         facts["reason"] = newest.session.reason or facts["reason"]
     return facts
+
+
+_NUMBERS = ("step", "generation", "steps_per_s", "wall_s", "ettr", "session", "until")
+_TABLES: dict[str, dict[str, type]] = {
+    "workers": {"rank": int, "pid": int, "node": str, "state": str},
+    "spares": {"pid": int, "kind": str, "node": str},
+}
+
+
+def _sound(snapshot: Facts | None) -> Facts | None:
+    """What the launcher said last, or None where it is not as a launcher says it."""
+    if snapshot is None:
+        return None
+    numbers = (snapshot[name] for name in _NUMBERS if snapshot.get(name) is not None)
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
+        return None
+    for name, columns in _TABLES.items():
+        rows = snapshot.get(name, [])
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict)
+            and all(isinstance(row.get(key), of) for key, of in columns.items())
+            for row in rows
+        ):
+            return None
+    return snapshot
 
 
 def show_status(console: Console, facts: Facts) -> None:

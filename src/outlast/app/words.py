@@ -10,6 +10,8 @@ from rich.console import Console
 from outlast.model.texts import cost_words
 from outlast.model.texts import count as count
 from outlast.model.texts import duration as duration
+from outlast.model.texts import escaped as escaped
+from outlast.model.texts import escaped_all as escaped_all
 from outlast.model.texts import recovery_words as recovery_words
 from outlast.model.texts import span as span
 
@@ -61,14 +63,6 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
     return (
         "\N{FULL BLOCK}" * (eighths // 8)
         + "\u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths % 8 - 1 :][: min(1, eighths % 8)]
-    )
-
-
-def plain(text: str) -> str:
-    """Nothing that a terminal obeys."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
     )
 
 

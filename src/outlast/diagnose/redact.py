@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from outlast.model.texts import cut_at_word
+from outlast.model.texts import cut_at_word, escaped
 
 GONE = "[redacted]"
 TEXT_MAX = 100_000  # characters of one string that are looked at; what is longer is cut
@@ -83,10 +83,6 @@ _NETRC = re.compile(
 _SSHPASS = re.compile(r"(\bsshpass\s{1,4}-p\s{0,4})(\S{1,1024})")
 _WANDB = re.compile(r"(?i)\b(wandb\b[^\n]{0,200}?[^0-9a-fx])([0-9a-f]{40})(?![0-9a-f])")
 
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
 
 def redacted(text: str) -> str:
     """The text without its secrets. Idempotent."""
@@ -119,15 +115,6 @@ def redacted_words(words: Sequence[str]) -> list[str]:
         )
         out.append(GONE if named else alone)
     return out
-
-
-def escaped(text: str, *, lines: bool = False) -> str:
-    """Control characters as they would be written in Python.
-
-    A newline and a tab stay where `lines` says so; else they are a space.
-    """
-    text = _CONTROL.sub(_visible, text.replace("\r\n", "\n").rstrip("\r\n"))
-    return text if lines else text.replace("\n", " ").replace("\t", " ")
 
 
 def clean(text: str, *, lines: bool = False) -> str:
@@ -166,14 +153,3 @@ def _assigned(match: re.Match[str]) -> str:
     ):
         return match[0]
     return f"{name}{between}{quote}{GONE}{quote}"
-
-
-def _visible(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )

@@ -5,10 +5,16 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 ELLIPSIS = "..."
+# What a terminal obeys: ESC, C0, C1, DEL, line and paragraph separators, and what turns the
+# direction of text or hides in it.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def cut_at_word(text: str, most_count: int) -> str:
@@ -84,3 +90,34 @@ def cost_words(one: Mapping[str, Any]) -> str:
         return "steps lost: not known, the script's own checkpoint decides"
     repeated = count(one.get("steps_repeated") or 0, "step")
     return f"{repeated} repeated, {one.get('steps_lost') or 0:,} lost"
+
+
+def escaped(text: str, *, lines: bool = False) -> str:
+    """Control characters as they would be written in Python.
+
+    All that outlast itself prints from a folder, a message or an exception goes through here.
+
+    A newline and a tab stay where `lines` says so; else they are a space.
+    """
+    text = _CONTROL.sub(_visible, text.replace("\r\n", "\n").rstrip("\r\n"))
+    return text if lines else text.replace("\n", " ").replace("\t", " ")
+
+
+def escaped_all(value: Any) -> Any:
+    """The same of every text in a JSON value, keys included; the lines of a text stay."""
+    if isinstance(value, str):
+        return escaped(value, lines=True)
+    if isinstance(value, Mapping):
+        return {escaped(str(key)): escaped_all(one) for key, one in value.items()}
+    return [escaped_all(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )

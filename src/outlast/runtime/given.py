@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,24 @@ def read_text(path: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8") from None
+
+
+def read_small(path: Path, *, most_bytes: int) -> bytes:
+    """The whole of an ordinary file; what is none (a pipe, a device) is not waited for.
+
+    Raises OSError, and ValueError where it is no ordinary file or too long.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("it is no ordinary file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(most_bytes + 1)
+    finally:
+        os.close(fd)
+    if len(data) > most_bytes:
+        raise ValueError(f"it is longer than {most_bytes:,} bytes")
+    return data
 
 
 def read_lines(path: str) -> Iterator[str]:

@@ -27,8 +27,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from outlast.errors import CapacityError, RunFolderError
-from outlast.model.limits import LEDGER_VERSION, LOCK_PATIENCE_S
+from outlast.model.limits import CARD_MAX_BYTES, LEDGER_VERSION, LOCK_PATIENCE_S
 from outlast.runtime import clock
+from outlast.runtime.given import read_small
 
 ROOT = Path("runs")
 
@@ -152,13 +153,13 @@ def read_card(path: Path) -> dict[str, object]:
     Raises RunFolderError where there is none or it is of another version.
     """
     try:
-        card = json.loads((path / "run.json").read_text())
+        card = json.loads(read_small(path / "run.json", most_bytes=CARD_MAX_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise RunFolderError(
             f"{path} is not a run folder: it has no run.json",
             hint="name a folder that `outlast run` made",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(
             f"{path / 'run.json'} cannot be read: {error}",
             hint="restore the file, or start a new run",
@@ -217,7 +218,7 @@ def holder(path: Path) -> int | None:
     told.
     """
     try:
-        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError:

@@ -14,7 +14,7 @@ import time
 import strikes
 import torch
 import torch.nn.functional as F
-from commits import note_commit
+from commits import note_commit, note_digest
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -56,6 +56,7 @@ def main() -> None:
         time.sleep(args.step_s)
     rank = run.rank
     print("digest", rank, outlast.digest(model), flush=True)
+    note_digest(rank, outlast.digest(model))
     strikes.strike("after", rank=rank, step=args.steps)
     print("over", rank, flush=True)
     atexit.register(strikes.strike, "exit", rank=rank, step=args.steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sqlite3
 import types
 import typing
@@ -104,9 +105,17 @@ def from_row(kind: type, row: sqlite3.Row) -> Any:
     """A record. Raises CorruptError where a column holds what the field cannot."""
     try:
         return kind(**{name: read(row[name]) for name, read in _readers(kind).items()})
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise CorruptError(
-            f"the ledger holds a {kind.__name__} that cannot be read: {error}"
+            f"the ledger holds a {kind.__name__} that cannot be read: {error}",
+            hint="the file was damaged or changed; restore it, or start a new run",
         ) from None
 
 
@@ -158,23 +167,50 @@ def _to_sql(value: Any) -> Sql:
     return typing.cast(Sql, value)
 
 
-def _read_tuple(text: str) -> tuple[Any, ...]:
-    return tuple(json.loads(text))
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no finite number")
+    return number
 
 
-def _read_by_cause(text: str) -> dict[Cause, Any]:
-    return {Cause(key): item for key, item in json.loads(text).items()}
+def _whole(value: Any) -> int:
+    number = int(value)
+    if number != value and str(number) != value:
+        raise ValueError(f"{value!r} is no whole number")
+    return number
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {float: _finite, int: _whole}
+
+
+def _read_tuple(hint: Any) -> Callable[[str], tuple[Any, ...]]:
+    of = typing.get_args(hint)[0]
+    read = _SCALARS.get(of, str)
+    return lambda text: tuple(read(one) for one in json.loads(text))
+
+
+def _read_by_cause(text: str) -> dict[Cause, float]:
+    # a torn beacon may have said anything: the accounts cut it to what can be
+    return {Cause(key): float(item) for key, item in json.loads(text).items()}
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
     inner, optional = _required(hint)
     origin = typing.get_origin(inner)
     if origin is tuple:
-        read: Callable[[Any], Any] = _read_tuple
+        read: Callable[[Any], Any] = _read_tuple(inner)
     elif origin is not None and issubclass(origin, Mapping):
-        read = _read_by_cause if typing.get_args(inner)[0] is Cause else json.loads
+        read = _read_by_cause if typing.get_args(inner)[0] is Cause else _read_object
     else:
-        read = inner
+        read = _SCALARS.get(inner, inner)
     return (lambda value: None if value is None else read(value)) if optional else read
 
 

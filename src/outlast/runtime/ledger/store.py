@@ -17,8 +17,11 @@ Threads       `add` and `set_snapshot` may be called from one thread and `flush`
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
-from outlast.model.limits import LEDGER_QUEUE_MAX_COUNT, LEDGER_VERSION
+from outlast.model.limits import LEDGER_QUEUE_MAX_COUNT, LEDGER_VERSION, RUN_RANKS_MAX_COUNT
 from outlast.model.records import (
     Event,
     Generation,
@@ -44,6 +47,7 @@ from outlast.model.records import (
 from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, schema, to_row
 
 _BUSY_S = 2.0
+_BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
 # what is not written now stays queued for the next flush: a recovery does not wait for a lock
 _BUSY_FLUSH_S = 0.02
 
@@ -67,6 +71,7 @@ class Ledger:
         self.path = path
         self.session = session
         self.dropped_count = 0
+        self._index_bytes = 0
         self._connection = connection
         self._queue: list[Record] = []
         self._snapshot: tuple[float, str] | None = None  # when it was taken, and its JSON
@@ -133,6 +138,7 @@ class Ledger:
         then stays queued.
         """
         with self._writing:
+            self._keep_index_whole()
             self._connection.execute(f"PRAGMA busy_timeout = {int(patience_s * 1000)}")
             with self._queueing:
                 queue, self._queue = self._queue, []
@@ -152,6 +158,7 @@ class Ledger:
         """Flush, and say how this launcher ended: `state` is ended, failed or stopped."""
         self.flush(patience_s=_BUSY_S)
         with self._writing, _as_our_errors(self.path), self._connection:
+            self._keep_index_whole()
             self._connection.execute(
                 "UPDATE sessions SET seen_s = max(seen_s, ?), ended_s = ?, state = ?, exit_code ="
                 " ?, reason = ? WHERE session = ?",
@@ -167,6 +174,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close without flushing. Safe to call twice."""
+        self._keep_index_whole()
         self._connection.close()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -202,6 +210,20 @@ class Ledger:
         return Newest(generation, worker, interruption, step=highest[3] or 0)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _keep_index_whole(self) -> None:
+        """SQLite maps the file ledger.db-shm. A process that reads behind the end of a mapped file
+        dies of SIGBUS: where somebody has cut it short, it gets its length back before it is used.
+        SQLite sees by its checksum that what it held is gone, and makes it anew.
+
+        Not covered: who cuts it short in the microseconds that a transaction takes.
+        """
+        with contextlib.suppress(OSError):
+            index = f"{self.path}-shm"
+            size_bytes = os.stat(index).st_size
+            if size_bytes < self._index_bytes:
+                os.truncate(index, self._index_bytes)
+            self._index_bytes = max(size_bytes, self._index_bytes)
 
     def _begin(self, session: Session) -> None:
         with _as_our_errors(self.path), self._connection:
@@ -243,6 +265,12 @@ class Ledger:
             raise CorruptError(
                 f"{self.path} holds no run",
                 hint="the launcher was killed while it made the file; start the run again",
+            )
+        if not 0 < meta[0].world_size <= RUN_RANKS_MAX_COUNT:
+            raise CorruptError(
+                f"{self.path} tells of {meta[0].world_size:,} ranks; at most"
+                f" {RUN_RANKS_MAX_COUNT:,} can be",
+                hint="the file was damaged or replaced; restore it, or start a new run",
             )
         snapshot = self._connection.execute("SELECT json FROM snapshot").fetchone()
         parts = tuple(
@@ -310,8 +338,10 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
             f"there is no ledger at {path}",
             hint="name the folder of a run, as in runs/<time>-<name>",
         )
+    _refuse_odd_files(path)
     connection = _connect(path, writable=writable)
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    with _as_our_errors(path):
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != LEDGER_VERSION:
         connection.close()
         other = (
@@ -326,11 +356,29 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     return connection
 
 
+def _refuse_odd_files(path: Path) -> None:
+    """SQLite would wait for ever for what a pipe in place of one of its files says."""
+    for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
+        try:
+            ordinary = stat.S_ISREG(name.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        except OSError:  # a link to itself
+            ordinary = False
+        if not ordinary:
+            raise CorruptError(
+                f"{name} is no ordinary file", hint="remove it; outlast writes none like it"
+            )
+
+
 def _object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise CorruptError(f"the ledger's snapshot cannot be read: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"the ledger's snapshot cannot be read: {error}",
+            hint="the file was damaged or changed; restore it, or start a new run",
+        ) from None
     return value if isinstance(value, dict) else {}
 
 
@@ -346,6 +394,11 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes what it found in the file
+            raise CorruptError(
+                f"{self._path} is not a ledger: a name in it is no text",
+                hint="the file was damaged or replaced; restore it, or start a new run",
+            ) from error
         if not isinstance(error, sqlite3.Error):
             return
         text = str(error)

@@ -1,0 +1,67 @@
+"""docs/explanation/what-survives-what.md, made from the table."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from tests.drills.surroundings.table import LEFT_OUT, ROWS, Row, cells
+
+HEAD = """\
+# What survives what
+
+What surrounds a run (its console, its helper processes, its folders, the machine's limits, the
+people on it) can stop, die, be removed, fill up and come back. This page says what becomes of the
+training then. It is made from the table of a drill, by
+
+    python -m tests.drills.surroundings --page
+
+and each row is tried on real processes, at the moments that it names, by
+`tests/drills/test_surroundings.py` (`-k` with the words of the row finds its tests).
+
+*Trains on* means: to the last step, with weights that are bit for bit those of a run that nothing
+happened to, with exit code 0, and without standing still for longer than 30 seconds. Where a run
+ends, a sentence on the console names the cause.
+
+Moments: *start* (no step is committed yet), *training*, *regroup* (right after a rank was killed),
+*checkpoint* (one is being written), *end* (behind the last step). Where the moment makes no
+difference, some are drawn.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    moments: dict[str, list[str]] = {}
+    for cell in cells():
+        moments.setdefault(cell.row.name, []).append(cell.moment.value)
+    out = [HEAD.rstrip("\n"), ""]
+    for thing, rows in groupby(ROWS, key=lambda row: row.thing):
+        out += [f"## {thing[0].upper()}{thing[1:]}", ""]
+        out += ["| what happens | tried at | what becomes of the run | what you see |"]
+        out += ["|---|---|---|---|"]
+        out += [_line(row, moments[row.name]) for row in rows]
+        out.append("")
+    out += ["## Not tried, and why", ""]
+    out += [f"- {what}: {why}." for what, why in LEFT_OUT]
+    return "\n".join(out) + "\n"
+
+
+def _line(row: Row, moments: list[str]) -> str:
+    when = "each" if len(moments) == 5 else ", ".join(moments)
+    if row.act == "do_nothing":
+        when = "the whole run"
+    return f"| {row.happens} | {when} | {_outcome(row)} | {row.sees or 'nothing, or an interruption'} |"
+
+
+def _outcome(row: Row) -> str:
+    if row.codes == (0,):
+        text = "trains on"
+    else:
+        code = row.codes[0]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        text = f"ends ({how}); kept: {row.kept}"
+        if row.resumes:
+            text += "; `--resume` reaches the same weights"
+    if row.within_s != 30.0:
+        text += f"; may stand still for {row.within_s:g} s: {row.because}"
+    return text

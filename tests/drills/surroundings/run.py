@@ -1,0 +1,166 @@
+"""One cell of the table on real processes: start, wait for the moment, act, and judge the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.drills._run import Drill
+from tests.drills._scripts import left_behind
+from tests.drills.surroundings import acts
+from tests.drills.surroundings.acts import Around
+from tests.drills.surroundings.settings import prepared
+from tests.drills.surroundings.table import SAVES, Cell, Moment, Row
+
+STEPS = 80
+LATE_S = 0.8  # the code behind the last step takes so long: time for what happens at the end
+SAVED_STEP = 20
+BOUND_S = 75.0  # for a whole cell, on top of what its row allows
+
+Digests = dict[int, str]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """problems: what is not as the table says. waited_s: the longest wait after the fault."""
+
+    problems: list[str]
+    waited_s: float
+    lasted_s: float
+    stderr: str
+
+    def __str__(self) -> str:
+        return "\n".join([*self.problems, f"waited {self.waited_s:.1f} s", self.stderr[-5000:]])
+
+
+def calm(scratch: Path) -> Digests:
+    """The weights of a run that nothing happens to."""
+    with Drill(scratch, "quick.py", "--steps", STEPS, workers=2) as drill:
+        outcome = drill.finish()
+    assert outcome.code == 0, str(outcome)
+    return outcome.digests
+
+
+def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
+    """Run the cell; what is wrong with it."""
+    row, word, begun_s = cell.row, uuid.uuid4().hex, time.monotonic()
+    late = [{"at": "after", "rank": rank, "do": "sleep", "for_s": LATE_S} for rank in (0, 1)]
+    flags = row.flags
+    if cell.moment is Moment.CHECKPOINT and "--checkpoint-every" not in flags:
+        flags += SAVES
+    problems: list[str] = []
+    with contextlib.ExitStack() as closing:
+        setting = closing.enter_context(prepared(row.setting, scratch))
+        options = {**setting.options}
+        options["env"] = {**options.get("env", {}), "DRILL_WORD": word}
+        drill = closing.enter_context(
+            Drill(
+                scratch, setting.script, "--steps", STEPS, *setting.arguments, workers=2,
+                flags=flags, strikes=late if cell.moment is Moment.END else (),
+                within_s=BOUND_S + row.within_s, **options,
+            )
+        )  # fmt: skip
+        around = Around(drill, setting, scratch, cell.moment, closing)
+        try:
+            if row.act != "do_nothing":
+                wait_for(around)
+            struck_s = time.monotonic()
+            undo = getattr(acts, row.act)(around)
+            if row.back_after_s is not None:
+                timer = threading.Timer(row.back_after_s, lambda: _undo(undo, problems))
+                timer.start()
+                closing.callback(timer.cancel)
+            waited_s, code = _watch(
+                drill, struck_s, within_s=row.within_s, cold=row.act == "do_nothing"
+            )
+        except AssertionError as error:
+            return Judged([str(error)[:3000]], 0.0, time.monotonic() - begun_s, drill.stderr)
+        problems += _wrong(row, around, code, expected)
+        # what the cell made stand still would be told from what the run left
+        left = left_behind(word, within_s=5.0)
+        if left and not row.resumes:
+            problems.append(f"left behind: {left}")
+    if row.resumes and not problems:
+        problems += _resumed(scratch, flags, expected)
+    return Judged(problems, waited_s, time.monotonic() - begun_s, drill.stderr)
+
+
+def wait_for(around: Around) -> None:
+    """Wait for the cell's moment; a regroup is begun by the death of rank 1."""
+    drill, moment = around.drill, around.moment
+    drill.until(lambda: (around.folder / "run.json").exists(), "the run's folder")
+    if moment is Moment.START:
+        assert drill.step == 0, "training has begun before the fault"
+    elif moment is Moment.TRAINING:
+        drill.until(lambda: drill.step >= 10, "step 10")
+    elif moment is Moment.REGROUP:
+        drill.until(lambda: drill.step >= 10, "step 10")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+    elif moment is Moment.CHECKPOINT:
+        folder = around.folder / "checkpoints"
+        drill.until(lambda: any(folder.glob(f"step-*{SAVED_STEP}")), "a checkpoint")
+    else:
+        drill.until(lambda: digests_of(around.scratch), "the last step")
+
+
+def _undo(undo: acts.Undo, problems: list[str]) -> None:
+    try:
+        undo()
+    except (OSError, AssertionError) as error:
+        problems.append(f"it could not be brought back: {error}")
+
+
+def _watch(drill: Drill, struck_s: float, *, within_s: float, cold: bool) -> tuple[float, int]:
+    """The longest time from the fault on in which no new step was committed, and the exit code."""
+    moved_s, step, longest_s = struck_s, drill.step, 0.0
+    bound_s = within_s + (30.0 if cold else 0.0)  # torch has to be imported first
+    while (code := drill.process.poll()) is None:
+        now_s = time.monotonic()
+        if (newest := drill.step) != step:
+            longest_s, moved_s, step = max(longest_s, now_s - moved_s), now_s, newest
+        if now_s - moved_s > bound_s:
+            raise AssertionError(f"nothing has moved for {bound_s:g} s, at step {step}\n{drill}")
+        time.sleep(0.02)
+    return max(longest_s, time.monotonic() - moved_s), code
+
+
+def digests_of(scratch: Path) -> Digests:
+    """The newest digest of each rank: where the code behind the last step ran again, all agree."""
+    path = scratch / "commits.digests"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {int(rank): digest for rank, digest in (line.split() for line in lines)}
+
+
+def _wrong(row: Row, around: Around, code: int, expected: Digests) -> list[str]:
+    wrong = []
+    at_end = around.moment is Moment.END
+    codes = {*row.codes, *((0,) if at_end else ())}
+    if code not in codes:
+        wrong.append(f"exit code {code}, not {sorted(codes)}")
+    if code == 0 and (found := digests_of(around.scratch)) != expected:
+        wrong.append(f"the weights are not equal: {found}, not {expected}")
+    said = around.drill.stderr
+    # at the end there may be no time to say it
+    if not re.search(row.said, said, re.DOTALL) and not at_end:
+        wrong.append(f"nobody said {row.said!r}")
+    if "Traceback" in said:
+        wrong.append("a traceback on the console")
+    return wrong
+
+
+def _resumed(scratch: Path, flags: tuple[str, ...], expected: Digests) -> list[str]:
+    (scratch / "commits.digests").unlink(missing_ok=True)
+    given = ("--resume", *flags)
+    with Drill(scratch, "quick.py", "--steps", STEPS, workers=2, flags=given) as drill:
+        outcome = drill.finish()
+    if outcome.code != 0:
+        return [f"--resume ended with {outcome.code}\n{outcome}"]
+    found = digests_of(scratch)
+    return [] if found == expected else [f"after --resume the weights are not equal: {found}"]

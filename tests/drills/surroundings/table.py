@@ -1,0 +1,253 @@
+"""Everything around a run, times what can happen to it, times the moment: data, and nothing else.
+
+A row says what happens to which thing, what the run makes of it, and what is kept. `act` names the
+function in acts.py that does it. A cell is a row at one moment. Where the moment does not matter,
+the row names how many moments are drawn by SEED. What cannot be done here is in LEFT_OUT.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+SEED = 22
+
+
+class Moment(str, Enum):
+    START = "start"  # the run's folder is made, and no step is committed
+    TRAINING = "training"
+    REGROUP = "regroup"  # right after a rank was killed
+    CHECKPOINT = "checkpoint"  # a checkpoint is being written
+    END = "end"  # the last steps, and what comes behind them
+
+
+S, T, G, C, E = Moment
+EACH = (S, T, G, C, E)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    thing, happens   of what surrounds a run; what happens to it
+    act              name of the function in acts.py
+    moments          those that are tried; `drawn`: so many of them, drawn by seed
+    back_after_s     it comes back after so long; None: never
+    codes            exit codes that are right; 0: it trains on, with equal weights
+    said             must be on the console (a regular expression)
+    sees             for the page: what people see; "": nothing
+    kept             for the page, where the run ends
+    resumes          the run ends, and `--resume` brings it to the same weights
+    setting          name of the setting in settings.py that the run is started in
+    within_s         nothing may wait longer, from the fault on; `because`: why it is more than 30 s
+    """
+
+    thing: str
+    happens: str
+    act: str
+    moments: tuple[Moment, ...] = EACH
+    drawn: int = 0
+    back_after_s: float | None = None
+    codes: tuple[int, ...] = (0,)
+    said: str = ""
+    sees: str = ""
+    kept: str = ""
+    resumes: bool = False
+    setting: str = ""
+    flags: tuple[str, ...] = ()
+    within_s: float = 30.0
+    because: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.thing}: {self.happens}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    row: Row
+    moment: Moment
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}-{self.moment.value}"
+
+
+GONE = r"training goes on, and what is written there is lost"
+GONE_SEES = "a warning at once that names what is gone; `outlast report` lacks what came after"
+LEDGER_SEES = "a warning if it lasts for some seconds, and at the end if anything is missing"
+STOPPED = "the last step, in the checkpoint of the stop"
+SAVES = ("--checkpoint-every", "20")
+SPARE = ("--spares", "1")
+
+ROWS: tuple[Row, ...] = (
+    # --- console
+    Row("console", "its reader goes away", "close_console", setting="piped console"),
+    Row("console", "its reader stops", "stop_console", setting="piped console",
+        sees="log files have what the console could not take"),
+    Row("console", "its reader stops, and reads on", "stop_console", (T, G, C), 2, 1.5,
+        setting="piped console", sees="how many lines were left out"),
+    Row("console", "its terminal is closed", "close_terminal", (S, T, G, E), 2, setting="terminal"),
+    Row("console", "the disk of its file is full", "do_nothing", (S,), setting="full console"),
+    # --- store
+    Row("store host", "dies", "kill_store"),
+    Row("store host", "stops", "stop_store"),
+    Row("store host", "is slow (stops for a second)", "stop_store", (T, G, C), 2, 1.0),
+    Row("store host", "dies, and the next one too", "kill_store_twice", (T, G)),
+    Row("store host", "dies, and a spare stands ready", "kill_store", (G,), flags=SPARE),
+    # --- zygote
+    Row("zygote", "dies", "kill_zygote"),
+    Row("zygote", "stops", "stop_zygote"),
+    Row("zygote", "is slow (stops for a second)", "stop_zygote", (S, G), 0, 1.0),
+    Row("zygote", "dies, and a spare stands ready", "kill_zygote", (G,), flags=SPARE),
+    Row("zygote", "dies, and the store host too", "kill_zygote_and_store", (T, G)),
+    Row("zygote", "stops, and the store host too", "stop_zygote_and_store", (T, G)),
+    # --- vault
+    Row("vault", "is removed", "remove_vault", said="vault|shared memory",
+        sees="a warning; the vault is made anew"),
+    Row("vault", "is removed, and a folder of its name is made", "replace_vault", (T, G)),
+    Row("vault", "shared memory fills up", "fill_shm", (T, G, C), setting="small shared memory"),
+    Row("vault", "shared memory fills up, and has room again", "fill_shm", (T, G), 1, 2.0,
+        setting="small shared memory"),
+    Row("vault", "shared memory is full from the start", "do_nothing", (S,), codes=(1,),
+        said="no vault can be made|the vault needs", sees="how much more is needed", kept="nothing began",
+        setting="full shared memory"),
+    # --- run folder
+    Row("run folder", "is removed", "remove_folder", said=GONE, sees=GONE_SEES),
+    Row("run folder", "is moved", "move_folder", (T, G, C, E), 3, said=GONE, sees=GONE_SEES),
+    Row("run folder", "is moved, and comes back", "move_folder", (T, G), 0, 2.0, said=GONE,
+        sees=GONE_SEES),
+    Row("run folder", "another one takes its place", "replace_folder", (T, G), said=GONE,
+        sees=GONE_SEES),
+    Row("run folder", "its logs are removed", "remove_logs", (T, G), 1),
+    Row("run folder", "its evidence is removed", "remove_evidence", (T, G)),
+    Row("run folder", "it is held by another launcher", "do_nothing", (S,), codes=(2,),
+        said="is in use by process", sees="which process has it", kept="nothing is touched",
+        setting="held folder"),
+    # --- disk
+    Row("disk", "fills up", "fill_disk", (T, G, C, E), setting="small disk", sees=LEDGER_SEES),
+    Row("disk", "fills up, and has room again", "fill_disk", (T, G, C), 2, 2.5, setting="small disk",
+        sees=LEDGER_SEES),
+    Row("disk", "is full from the start", "do_nothing", (S,), codes=(1,), said="cannot be written",
+        sees="what cannot be written", kept="nothing began", setting="full disk"),
+    Row("disk", "becomes read-only", "make_read_only", (T, G, C, E), setting="small disk",
+        sees=LEDGER_SEES),
+    Row("disk", "becomes read-only, and comes back", "make_read_only", (G, C), 0, 2.0,
+        setting="small disk", sees=LEDGER_SEES),
+    # --- checkpoints
+    Row("checkpoint folder", "is removed", "remove_checkpoints", (T, G, C)),
+    Row("checkpoint folder", "a file takes its place", "replace_checkpoints", (T, C),
+        said="checkpoint.*failed", sees="a warning that names the checkpoint"),
+    # --- ledger
+    Row("ledger", "is locked to the end", "lock_ledger", (T, G, C, E),
+        said="the ledger lacks this run's end", sees=LEDGER_SEES),
+    Row("ledger", "is locked for a while", "lock_ledger", (S, T, G), 2, 1.5),
+    Row("ledger", "is removed", "remove_ledger", (T, G, C, E), 3, said=GONE, sees=GONE_SEES),
+    Row("ledger", "is cut to nothing", "cut_ledger", (T, G, E), sees=LEDGER_SEES),
+    Row("ledger", "is overwritten", "overwrite_ledger", (T, G, C), 2, sees=LEDGER_SEES),
+    Row("ledger", "its index (-shm) is cut", "cut_index", (S, T, G, E), 3),
+    Row("ledger", "its log (-wal) is cut", "cut_wal", (T, G), 1, sees=LEDGER_SEES),
+    # --- limits
+    Row("descriptors", "the launcher may open no more", "limit_descriptors", (T, G, C),
+        back_after_s=2.0, sees="what cannot be started, and that it is tried again"),
+    Row("descriptors", "the zygote may open no more", "limit_zygote_descriptors", (T, G), 0, 2.0),
+    Row("memory", "the launcher gets no more", "limit_memory", (T, G, C), 2, 2.0),
+    Row("file size", "the launcher may write no longer files", "limit_file_size", (T, C),
+        sees=LEDGER_SEES),
+    Row("processes", "no more can be started", "limit_processes", (T, G), 0, 3.0,
+        setting="own process group", sees="what cannot be started, and that it is tried again"),
+    Row("threads", "a rank gets no more", "limit_rank_threads", (T, G), 0, 3.0,
+        setting="own process group"),
+    # --- launcher
+    Row("launcher", "SIGTERM", "send_term", codes=(143,), said="stopping|", kept=STOPPED,
+        flags=SAVES, sees="why it stops"),
+    Row("launcher", "SIGINT (Ctrl-C)", "send_int", codes=(130,), kept=STOPPED, flags=SAVES,
+        sees="why it stops"),
+    Row("launcher", "SIGHUP (its terminal is closed)", "send_hup", (S, T, G, C), codes=(129,),
+        kept=STOPPED, flags=SAVES, sees="why it stops"),
+    Row("launcher", "SIGQUIT", "send_quit", (T, G, C), 2, codes=(131,), kept=STOPPED, flags=SAVES,
+        sees="why it stops"),
+    Row("launcher", "SIGTERM twice", "send_term_twice", (T, G), codes=(143,), flags=SAVES,
+        kept="the newest checkpoint"),
+    Row("launcher", "SIGHUP under nohup", "send_hup", (T, G), 1, setting="nohup"),
+    Row("launcher", "stops for two seconds", "stop_launcher", back_after_s=2.0),
+    Row("launcher", "is killed", "kill_launcher", (S, T, G, C), codes=(-9,), resumes=True,
+        flags=SAVES, kept="the newest checkpoint; under FSDP2 the images in shared memory"),
+    Row("launcher", "SIGUSR1, which ends a process", "send_usr1", (T,), codes=(-10,), resumes=True,
+        flags=SAVES, kept="the newest checkpoint"),
+    Row("launcher", "SIGPIPE, SIGWINCH, SIGCHLD", "send_harmless", (T, G)),
+    Row("launcher", "Ctrl-Z, and on again", "stop_by_terminal", (T, G), 1, 1.5),
+    # --- ranks and their children, for comparison
+    Row("rank", "dies", "kill_rank"),
+    Row("rank", "stops", "stop_rank", (T, C, E)),
+    Row("rank", "all die", "kill_all_ranks", (S, T, C), flags=SAVES,
+        sees="how many steps are trained again"),
+    Row("loader worker", "dies", "kill_loader", (T, G), setting="loaders"),
+    Row("loader worker", "stops", "stop_loader", (T,), setting="loaders"),
+    # --- what a replacement needs
+    Row("script", "is removed, and put back", "remove_script", (T, G), 0, 1.5, setting="own script"),
+    Row("working folder", "is removed", "remove_working_folder", (T, G), setting="own folder"),
+    Row("temporary folder", "is removed", "remove_temporary", (T, G), 1, setting="own temporary"),
+    # --- network
+    Row("loopback", "is down for two seconds", "loopback_down", (T, G), 0, 2.0,
+        setting="own network"),
+    Row("loopback", "is down from the start", "do_nothing", (S,), codes=(1,), said=r"error: ",
+        kept="nothing began", setting="no network", sees="what could not be reached"),
+    # --- others on the machine
+    Row("others", "send garbage to the store's port", "garbage_to_store", (T, G, E), 2),
+    Row("others", "hold a hundred connections to the store", "flood_store", (T, G), 1),
+    Row("others", "have files of our names in shared memory", "do_nothing", (S,),
+        setting="strange shared memory"),
+    # --- clocks
+    Row("clock", "the monotonic clock is a day ahead of the machine's", "do_nothing", (S,),
+        setting="other clock"),
+    Row("clock", "the processors are taken away for two seconds", "stop_everything", (T, G, C), 2,
+        2.0),
+)  # fmt: skip
+
+LEFT_OUT: tuple[tuple[str, str], ...] = (
+    (
+        "the wall clock jumps",
+        "that would change the clock of everything on the machine;"
+        " nothing but stamps for people is taken from it",
+    ),
+    (
+        "the disk is slow",
+        "needs a device of its own (dm-delay); a locked ledger is the same to the"
+        " launcher, and checkpoints are written by ranks in the background",
+    ),
+    (
+        "files of the vault are cut short",
+        "a process that has mapped them dies of SIGBUS; nobody but"
+        " this user can do that, and none of the known cleaners does",
+    ),
+    (
+        "limits of another user (RLIMIT_NPROC, chmod)",
+        "the tests run as root, whom these do not bind;"
+        " a control group stands in for the first, a read-only disk for the second",
+    ),
+    (
+        "systemd-logind's RemoveIPC",
+        "it removes the vault by name, which is a row of the table; it"
+        " spares users whose id is below 1000 and those who linger",
+    ),
+    ("a real interface goes down", "one node talks over loopback only"),
+    (
+        "the interpreter or torch is removed or upgraded",
+        "a fork of the zygote needs neither; a"
+        " spawned worker fails, and says what it could not import",
+    ),
+    ("power is lost", "nothing of it can be had here without losing the machine"),
+)
+
+
+def cells(seed: int = SEED) -> list[Cell]:
+    """All cells: a row at each of its moments, or at so many as are drawn."""
+    out = []
+    for row in ROWS:
+        moments = row.moments
+        if row.drawn:
+            chance = random.Random(f"{seed} {row.name}")
+            moments = tuple(sorted(chance.sample(moments, row.drawn), key=EACH.index))
+        out += [Cell(row, moment) for moment in moments]
+    return out
