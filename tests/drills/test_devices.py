@@ -92,8 +92,12 @@ def run_on_gpus(
     return outcome, Log(path)
 
 
-def kill_rank_3_once_a_spare_is_ready(drill: Drill, ready: Path) -> None:
-    drill.until(lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare")
+def kill_rank_3_once_spares_are_ready(drill: Drill, ready: Path) -> None:
+    """Two spares: gloo can block a second rank for ever in a send to the one that is killed."""
+    drill.until(
+        lambda: [one["parked"] for one in drill.status.get("spares", ())] == [True, True],
+        "two spares",
+    )
     ready.touch()
     drill.until(lambda: drill.oldest >= 5, "five steps")
     os.kill(drill.pid_of(3), signal.SIGKILL)
@@ -128,7 +132,7 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("FIRST", first))
     outcome, log = run_on_gpus(
-        tmp_path, str(script), flags=("--spares", 1), then=kill_rank_3_once_a_spare_is_ready
+        tmp_path, str(script), flags=("--spares", 2), then=kill_rank_3_once_spares_are_ready
     )
     assert [one["rung"] for one in outcome.interruptions] == ["spare"], outcome
     each_group_is_on_the_ranks_gpu(log)
