@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.mutation.commit_named import COMMIT
 from tools.mutation.files import (
     AGENT,
     CHANGES,
@@ -37,6 +38,7 @@ from tools.mutation.files import (
 from tools.mutation.planted import Mutant
 
 NAMED = (
+    *COMMIT,
     Mutant(
         "stale_plan_is_taken",
         WORKER,

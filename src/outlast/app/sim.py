@@ -27,7 +27,7 @@ from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.options import POLICIES, SPARE_KINDS, WAYS
+from outlast.sim.options import MOVES, POLICIES, SPARE_KINDS, WAYS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.simulated_run import SimulatedRun, simulate, simulate_seed
@@ -56,6 +56,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "failures",
     "policy",
     "warns",
+    "moves",
 )
 
 
@@ -218,6 +219,12 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
         "--warns",
         action=argparse.BooleanOptionalAction,
         help="let each process warn that its work is not bit-exact",
+    )
+    group.add_argument(
+        "--moves",
+        choices=tuple(MOVES),
+        help="let the script change private state behind each block, alike or apart on the ranks;"
+        " '' for no such changes",
     )
 
 

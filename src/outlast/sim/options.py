@@ -17,12 +17,19 @@ WAYS: Mapping[str, str] = {
     "sharded": "sharded state inside outlast.main",
     "plain": "a script that makes no outlast call",
 }
+MOVES: Mapping[str, str] = {
+    "": "the script's code behind a block leaves private state as it is",
+    "alike": "it changes private state, in the same way on all ranks",
+    "apart": "it changes private state in another way on each rank, so all steps vote late",
+}
 SPARE_KINDS = ("hot", "warm")
 POLICIES: Mapping[str, str] = {
     "none": "nobody diagnoses, and no policy is asked",
     "default": "interruptions get verdicts, right and wrong, and the default policy acts on them",
     "eager": "the same, and whatever a policy can do is done soon and often",
 }
+# lives of fewer steps have no barriers: they are there to be struck at each step
+LONG_LIFE_STEPS = 30
 RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_000, 20_000, 10_000
 
 
@@ -39,6 +46,7 @@ class Options:
     many faults are drawn as hardware fails, spread over `for_s`, in place of those that try the
     protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to stop it is asked once
     more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
+    `moves`: see MOVES.
     """
 
     way: str = "in_place"
@@ -62,6 +70,7 @@ class Options:
     policy: str = "none"
     again_s: float = 0.0
     warns: bool = False
+    moves: str = ""
 
     def pieces(self, step: int) -> int:
         """Of the script's own code between `step` and the next one: what stands behind the step,
@@ -181,6 +190,13 @@ def draw_pace(stream: Stream, options: Options) -> Options:
     return replace(options, step_s=step_s) if slow else options
 
 
+def draw_moves(stream: Stream, options: Options) -> Options:
+    """Whether the script changes private state behind its blocks: drawn apart, as checkpoints are."""
+    moves = stream.pick(("", "", "", "alike", "apart", "apart"))
+    short = options.steps < LONG_LIFE_STEPS and options.way not in ("plain", "sharded")
+    return replace(options, moves=moves) if short and not options.failures else options
+
+
 def draw_policy(stream: Stream, options: Options) -> Options:
     """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as
     checkpoints are.
@@ -193,6 +209,10 @@ def check(options: Options) -> None:
     if options.policy not in POLICIES:
         raise UsageError(
             f"there is no policy {options.policy!r} here", hint=f"one of {', '.join(POLICIES)}"
+        )
+    if options.moves not in MOVES:
+        raise UsageError(
+            f"there are no moves {options.moves!r}", hint=f"one of {', '.join(filter(None, MOVES))}"
         )
     if options.way not in WAYS:
         raise UsageError(

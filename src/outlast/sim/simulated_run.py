@@ -32,6 +32,7 @@ from outlast.sim.options import (
     Options,
     draw_checkpoints,
     draw_hardware,
+    draw_moves,
     draw_options,
     draw_pace,
     draw_policy,
@@ -127,6 +128,8 @@ def simulate_seed(
         options = draw_pace(Stream(seed, "pace"), options)
     if "policy" not in given and not options.failures:
         options = draw_policy(Stream(seed, "policy"), options)
+    if "moves" not in given:
+        options = draw_moves(Stream(seed, "moves"), options)
     # what is drawn together with something else may be given by itself
     options = replace(options, **given)
     if faults is None and options.failures:

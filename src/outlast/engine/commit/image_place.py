@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from outlast.model.limits import SLOTS_COUNT
+
 PREPARED, ENTERED, BEGUN = "prepared", "entered", "begun"
 _ORDER = (PREPARED, ENTERED, BEGUN)
 
@@ -69,6 +71,21 @@ def place_of(metadata: Mapping[str, str]) -> Place:
         int(metadata.get("phases", "0")),
         int(metadata.get("legs", "0")),
     )
+
+
+def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> int:
+    """Choose the slot in which the image of `step` is sealed, so that one image is whole anyway.
+
+    An image goes beside the newest one. The exception is an image of a step that was not committed:
+    the step is repeated, so the image is written over. What the repeat begins from stays.
+
+    newest        the slot that holds the newest image, -1 if none is known
+    newest_step   the step of that image
+    committed     the newest step that this rank has committed
+    """
+    if newest < 0:
+        return step % SLOTS_COUNT
+    return newest if newest_step > committed else 1 - newest
 
 
 def choose_image(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import torch
 
-from outlast.engine.commit.image_place import BEGUN, PREPARED, Place
-from outlast.model.limits import SLOTS_COUNT
+from outlast.engine.commit.image_place import BEGUN, PREPARED, Place, choose_slot
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker.membership import Membership
@@ -187,9 +186,14 @@ class Images:
     # --- sealing ----------------------------------------------------------------------------------
 
     def _seal_private(self, step: int, place: Place) -> None:
-        """Seal in the slot beside the newest image, so that one is whole at any time."""
+        """Seal in the slot that leaves an image to begin from, should this rank be lost meanwhile."""
         self._session.mark("sealing", step)
-        slot = 1 - self._slot if self._slot >= 0 else step % SLOTS_COUNT
+        slot = choose_slot(
+            newest=self._slot,
+            newest_step=self.sealed,
+            step=step,
+            committed=self._session.machine.committed,
+        )
         rank, generation = self._member.rank(), self._member.generation
         self._session.vault.write(
             rank,

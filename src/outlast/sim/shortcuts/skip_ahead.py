@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.commit.image_place import AT_VOTE
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Line, SetTimer
 from outlast.engine.protocol.worker import State
@@ -26,6 +27,7 @@ from outlast.model.messages import Beat, Grant
 from outlast.model.terms import Cause, Phase
 from outlast.sim.durations import LEAST_S, SEAL_S, pause_s, steady_step_s
 from outlast.sim.faults.strikes import Strikes
+from outlast.sim.options import LONG_LIFE_STEPS
 from outlast.sim.rules.observations import Stretch
 from outlast.sim.shortcuts.identical_ranks import IdenticalRanks, by_rank
 from outlast.sim.world.booked_seconds import publish
@@ -36,11 +38,10 @@ from outlast.sim.world.frame import Frame
 from outlast.sim.world.node import Node
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import Process, SealedStep
 from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.timeline import BUSY
 
-LONG_LIFE_STEPS = 30  # lives of fewer steps have no stretches: they are there to be struck at each
 LEAST_STEPS = 5  # a shorter stretch is not worth its barriers
 AGAIN_STEPS = 2  # after a barrier that nothing came of
 LOOKS = 50  # for the moment at which nothing is on its way
@@ -203,6 +204,7 @@ class SkipAhead:
         world = self._world
         return (
             world.frame.options.steps >= LONG_LIFE_STEPS
+            and not world.frame.options.moves
             and world.frame.options.way != "plain"
             and world.host.lives
             and world.host.coordinator.stage is Stage.TRAINING
@@ -355,7 +357,10 @@ class SkipAhead:
         machine, book, now_s = process.machine, process.book, self._frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})
-        slots[last % limits.SLOTS_COUNT], slots[(last - 1) % limits.SLOTS_COUNT] = last, last - 1
+        for step in (last - 1, last):
+            slot = step % limits.SLOTS_COUNT
+            slots[slot] = SealedStep(step, AT_VOTE, 0)
+            process.newest = slot, step, AT_VOTE
         if self._frame.options.way == "sharded":
             book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
             machine.now_sealed(steps=(last, last - 1))

@@ -37,7 +37,7 @@ from outlast.engine.commit.commands import (
     Vote,
     WaitToBeKilled,
 )
-from outlast.engine.commit.image_place import BEGUN
+from outlast.engine.commit.image_place import BEGUN, PREPARED, Place
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.exhaustive import assert_never
 from outlast.model.messages import Checkpointed, Regroup
@@ -66,7 +66,7 @@ class CommitCommands:
         self._thread = thread
         self._late = late
         self._copy: int | None = None  # of the shared state: the step that it is of
-        self._phase_ran = 0  # pieces of the script's code that had run before the phase in hand
+        self._phase_began = (0, 0)  # `ran` and `own` of the process before the phase in hand
 
     def run(self, flow: Flow[Any]) -> Thread:
         """Run `flow` to its end and return its result."""
@@ -87,13 +87,13 @@ class CommitCommands:
     def begin(self) -> None:
         """A step is given out: keep what a repeat has to take back."""
         process = self._thread.p
-        process.began_ran = process.ran
+        process.began_ran, process.began_own = process.ran, process.own
         if self._late.on:
             self._copy = process.content
 
     def begin_phase(self) -> None:
         """A phase begins: keep what a repeat has to take back."""
-        self._phase_ran = self._thread.p.ran
+        self._phase_began = self._thread.p.ran, self._thread.p.own
 
     # --- the commands -----------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class CommitCommands:
             case Prepare():
                 self._leave_script()
                 if not thread.sharded:
-                    yield from thread.seal(command.step)
+                    yield from thread.seal(command.step, command.place)
             case Vote():
                 return (yield from self._vote(command.step))
             case Deliver():
@@ -121,8 +121,7 @@ class CommitCommands:
             case CallBack():
                 pass  # the simulated script has no on-commit work
             case SealMoved():
-                if thread.sharded and command.place.kind == BEGUN:
-                    yield from self._seal_whole(command.step)
+                yield from self._seal_moved(command)
             case Save():
                 yield from self._save_if_due(command.step, stopping=command.stopping)
             case ProveEqual():
@@ -131,11 +130,12 @@ class CommitCommands:
                     yield "collective", None
             case PreparePhase():
                 if not thread.sharded:
-                    yield from thread.seal(command.step)
+                    yield from thread.seal(command.step, Place(PREPARED, command.phases))
             case RollBackPhase():
-                thread.p.ran = self._phase_ran
+                thread.p.ran, thread.p.own = self._phase_began
             case ForgetPhase():
-                pass  # an image of the step before the phase lies beside it
+                if not thread.sharded:
+                    thread.unseal()
             case HandOver():
                 return (yield from self._hand_over(command.step))
             case _:
@@ -146,7 +146,7 @@ class CommitCommands:
         thread = self._thread
         match command:
             case TakeBackTail():
-                thread.p.ran = thread.p.began_ran
+                thread.p.ran, thread.p.own = thread.p.began_ran, thread.p.began_own
             case Refuse():
                 raise command.error
             case Break():
@@ -203,12 +203,21 @@ class CommitCommands:
         thread.enter(Phase.BETWEEN)
         yield from thread.mark("committed")
 
-    def _seal_whole(self, step: int) -> Thread:
+    def _seal_moved(self, command: SealMoved) -> Thread:
+        """Seal the private state that the script has moved, or the whole of sharded state."""
+        thread = self._thread
+        if thread.sharded:
+            if command.place.kind == BEGUN:
+                yield from self._seal_whole(command.step, command.place)
+        elif thread.world.options.moves and thread.p.newest[1:] != (command.step, command.place):
+            yield from thread.seal(command.step, command.place)
+
+    def _seal_whole(self, step: int, place: Place) -> Thread:
         thread = self._thread
         if step in thread.sealed() or thread.machine.broken:
             return
         thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
-        yield from thread.seal(step)
+        yield from thread.seal(step, place)
         thread.machine.now_sealed(steps=thread.sealed())
 
     # --- saving and handing over ------------------------------------------------------------------
@@ -266,7 +275,7 @@ class CommitCommands:
     def _image_is_there(self, generation: int, step: int) -> None:
         """The replicated state lies where a successor finds it."""
         thread, late = self._thread, self._late.metadata()
-        thread.world.transfer = (generation, step, thread.node, thread.p.ran, late)
+        thread.world.transfer = (generation, step, thread.node, thread.p.ran, late, thread.p.own)
         thread.do(thread.machine.donated(step=step))
 
     # --- after a fault ----------------------------------------------------------------------------
@@ -275,7 +284,7 @@ class CommitCommands:
         thread, world = self._thread, self._thread.world
         yield "sleep", world.lasting(thread.p, 0.0005, 0.002)
         if in_flight:
-            thread.p.ran = thread.p.began_ran
+            thread.p.ran, thread.p.own = thread.p.began_ran, thread.p.began_own
             if self._copy is not None:
                 thread.p.holds(self._copy)
         self._copy = None

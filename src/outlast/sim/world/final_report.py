@@ -12,8 +12,8 @@ from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.faults.strikes import Strikes
+from outlast.sim.options import LONG_LIFE_STEPS
 from outlast.sim.rules.final_observations import Booked, FirstFault, Named, Noted, RunOver
-from outlast.sim.shortcuts.skip_ahead import LONG_LIFE_STEPS
 from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.population import Population

@@ -11,6 +11,7 @@ Tensors are one number here: the step that the state in memory is of (`Process.c
 
 from __future__ import annotations
 
+from outlast.engine.commit.image_place import AT_VOTE, Place, choose_slot
 from outlast.engine.protocol.outputs import Output
 from outlast.errors import StepInterrupted
 from outlast.model import limits
@@ -18,7 +19,7 @@ from outlast.model.messages import Refused, Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.sim.durations import SEAL_MOST_S, SEAL_S
 from outlast.sim.rules.observations import Arrived
-from outlast.sim.world.processes import Died, PeerFailure, Process, Thread, UserError
+from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
 from outlast.sim.world.world import World
 
 USER_PLACES = ("setup", "body", "reduced", "applied")  # the script's own code runs there
@@ -143,14 +144,31 @@ class MainThread:
         """Return the steps that lie sealed in this rank's slots, the newest first."""
         return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
 
-    def seal(self, step: int) -> Thread:
+    def seal(self, step: int, place: Place) -> Thread:
         """Seal an image of `step`. The slot that it goes to holds none until that is done."""
         slots = self.node.slots.setdefault(self.p.rank, {})
-        slots.pop(step % 2, None)
+        slot = step % limits.SLOTS_COUNT
+        if not self.sharded:
+            newest, newest_step, _ = self.p.newest
+            slot = choose_slot(
+                newest=newest,
+                newest_step=newest_step,
+                step=step,
+                committed=self.machine.committed,
+            )
+        slots.pop(slot, None)
         yield from self.mark("sealing")
         yield "sleep", self.world.lasting(self.p, SEAL_S, SEAL_MOST_S)
         self.look_at_lease()
-        slots[step % 2] = step
+        slots[slot] = SealedStep(step, place, 0 if place == AT_VOTE else self.p.own)
+        self.p.newest = slot, step, place
+
+    def unseal(self) -> None:
+        """Take the newest image away: it is of a phase that did not pass."""
+        slot = self.p.newest[0]
+        left = self.node.slots.get(self.p.rank, {})
+        left.pop(slot, None)
+        self.p.newest = 1 - slot, int(left.get(1 - slot, -1)), None
 
     def begins_image(self, step: int) -> None:
         """Begin to write a transfer image: over the one that is there, unless it is of `step`."""

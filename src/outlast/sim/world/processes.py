@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.commit.image_place import Place
 from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
@@ -84,7 +85,7 @@ class Home(Protocol):
 
 # generation and step, where it lies, how much of the script's own code behind the step its writer
 # had run, and the late votes that it took part in
-TransferImage = tuple[int, int, Home, int, dict[str, str]]
+TransferImage = tuple[int, int, Home, int, dict[str, str], int]
 
 
 def copied(beacon: Beacon) -> Beacon:
@@ -109,6 +110,26 @@ def copied(beacon: Beacon) -> Beacon:
         one.typical_s,
         one.torn,
     )
+
+
+class SealedStep(int):
+    """An image in a slot: the number of its step, and what tells it from others of that step.
+
+    place   where the script stood when it was sealed
+    own     pieces of the script's code behind the step that its private state has seen
+    """
+
+    place: Place
+    own: int
+
+    def __new__(cls, step: int, place: Place, own: int) -> SealedStep:
+        made = super().__new__(cls, step)
+        made.place, made.own = place, own
+        return made
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.place.metadata()
 
 
 class PeerFailure(Exception):
@@ -201,7 +222,11 @@ class Process:
     content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
     ran: int = 1  # pieces of the script's own code behind that step that its state has seen
+    own: int = 1  # the same of its private state, where the script moves that there
     began_ran: int = 1  # `ran` when the step in hand was given out
+    began_own: int = 1  # and `own`
+    # the slot of the newest image, its step, and the place if this process has sealed it
+    newest: tuple[int, int, Place | None] = (-1, -1, None)
     warm: bool = False  # it has done a step: compiled, allocated
     high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
     in_body: bool = False

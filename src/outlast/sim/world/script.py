@@ -7,6 +7,7 @@ comes from, follows runtime/worker/{membership,attach,run}.py.
 
 from __future__ import annotations
 
+from outlast.engine.commit.image_place import BEGUN, Place, choose_image
 from outlast.errors import Reenter
 from outlast.model import limits
 from outlast.model.booking import Book
@@ -16,7 +17,7 @@ from outlast.sim.rules.observations import MadeAnew, Restored
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node import Script
-from outlast.sim.world.processes import Died, PeerFailure, Process, Thread, UserError
+from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
 from outlast.sim.world.step_loop import StepLoop
 from outlast.sim.world.world import World
 
@@ -226,19 +227,43 @@ class Main:
             )
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.reads("transfer image", plan, (step,) if there else ())
+        loop.comes_to(plan, in_place=self.way == "in_place")
         if plan.private == "slot":
             self.reads(
                 "slots", plan, tuple(sorted(self.p.node.slots.get(self.p.rank, {}).values()))
             )
+            self.reads_private(plan)
         if plan.private == "none" and plan.then == "start":
             self.begins_anew(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
-        loop.comes_to(plan, in_place=self.way == "in_place")
         self.takes_over_late(plan, loop)
         whole = plan.replicated != "none" or (self.thread.sharded and plan.private == "slot")
         # what the script makes is the state before the first step
         self.p.holds(plan.step if whole else 0)
+
+    def reads_private(self, plan: Regroup) -> None:
+        """Take private state from this rank's own image, as Attachment._load_slot does."""
+        slots = self.p.node.slots.get(self.p.rank, {})
+        images = [
+            (slot, one)
+            for slot, one in slots.items()
+            if isinstance(one, SealedStep) and one == plan.step
+        ]
+        if not images or self.thread.sharded:
+            return
+        slot, image, place = choose_image(images, begun=not plan.replay, phases=plan.phases)
+        self.p.newest = slot, plan.step, None
+        if self.way != "in_place" and self.world.options.pieces(plan.step) > 1:
+            return  # all begin anew, and what an interrupted phase would have done is left out
+        donated, apart = self.world.transfer, self.world.options.moves == "apart"
+        if place.is_complete:
+            self.p.own = image.own
+        elif donated is not None and not apart:
+            self.p.own = donated[5]  # the parts that moved are the same on all ranks
+        elif not place.phases:
+            self.p.own = image.own
+        # Otherwise the worker warns that this rank is not bit-exact: `own` stays as it should be.
 
     def takes_over_late(self, plan: Regroup, loop: StepLoop) -> None:
         """Vote late where the others do, or where nobody knows yet whether all ranks are equal."""
@@ -247,6 +272,8 @@ class Main:
                 loop.late.take_over(self.world.transfer[4])
         elif not self.thread.sharded and self.world.options.ranks > 1:
             loop.late.unproven = True
+            if self.world.options.moves == "apart":
+                loop.late.want()
 
     def begins_anew(self, plan: Regroup) -> None:
         """With private state as the script makes it.
@@ -299,7 +326,7 @@ class Main:
     def ready(self, plan: Regroup) -> Thread:
         self.forget_after(plan.step)
         if plan.step not in self.p.node.slots.get(self.p.rank, {}).values():
-            yield from self.thread.seal(plan.step)
+            yield from self.thread.seal(plan.step, Place(BEGUN, 0))
         if self.thread.sharded:
             self.p.machine.now_sealed(steps=self.thread.sealed())
         self.register(self.way)

@@ -61,6 +61,7 @@ class StepLoop:
             self.past = min(1 + plan.phases, pieces)
         donated = in_place and plan.step and plan.replicated == "donor" and image is not None
         process.ran = image[3] if donated and image is not None else self.past
+        process.own = self.past
         self._block = plan.step
 
     def _runs_own(self, pieces: int) -> None:
@@ -69,6 +70,7 @@ class StepLoop:
         It may change state.
         """
         self._thread.p.ran += max(0, pieces - self.past)
+        self._thread.p.own += max(0, pieces - self.past)
         self.past = max(self.past, pieces)
 
     # --- the loop ---------------------------------------------------------------------------------
@@ -107,6 +109,7 @@ class StepLoop:
             self._block = thread.machine.committed
             self.machine.attached(self._block)
             self.past = thread.p.ran = thread.world.options.pieces(self._block)
+            thread.p.own = self.past
 
     def _phase(self) -> Thread:
         """Do the phase once, or again where it is cut short.
@@ -168,7 +171,7 @@ class StepLoop:
         yield "sleep", thread.world.lasting(thread.p, APPLY_S, APPLY_MOST_S)
         yield from thread.mark("applied")
         thread.p.holds(before + 1)
-        thread.p.ran = 0
+        thread.p.ran = thread.p.own = 0
 
     def _warming_up_s(self) -> float:
         """Return by how much the first step of a process is longer: it compiles, and allocates."""

@@ -355,6 +355,8 @@ class World:
         generation, self.steps.last = process.machine.generation, step
         late = process.node.still.outlives_lease
         odd = process.began_ran - options.pieces(step - 1) if step > 1 else 0
+        if options.moves and step > 1 and not odd:
+            odd = process.began_own - options.pieces(step - 1)
         for one in process.each():
             owners = self._owners(one, alone=not late)
             count, content = process.node.count, process.content

@@ -1,0 +1,291 @@
+"""The two-phase commit of a step, driven by hand: which commands come, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from outlast.engine.commit.commands import (
+    Break,
+    CallBack,
+    Command,
+    Count,
+    Donate,
+    Flow,
+    Join,
+    Keep,
+    Prepare,
+    ProveEqual,
+    Record,
+    RollBack,
+    SealMoved,
+    StandStill,
+    TakeBackTail,
+    Vote,
+    drive,
+)
+from outlast.engine.commit.commit_machine import CommitMachine
+from outlast.engine.commit.image_place import BEGUN, Place, choose_slot
+from outlast.engine.commit.late_votes import LateVotes
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.errors import Reenter, StepInterrupted
+from outlast.model.messages import Leave, Regroup
+
+
+class PeerLost(Exception):
+    """What a collective raises."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    stop: bool = False
+
+
+def plan(generation: int, step: int, **more: Any) -> Regroup:
+    """A plan by which this rank goes on in place, unless `more` says otherwise."""
+    return Regroup(
+        **{
+            "generation": generation, "rank": 0, "world_size": 2, "step": step,
+            "store_host": "", "store_port": 0, "then": "in_place", "settle": "repeat",
+            "donor": -1, "donate": False, "replicated": "none", "private": "keep",
+            "checkpoint": "", "high_water": 0, "fault_s": None, "detected_s": None,
+        }
+        | more
+    )  # fmt: skip
+
+
+@dataclass
+class Rank:
+    """One rank's machine; `fails` are command types that raise once, `plans` come one by one."""
+
+    plans: list[Regroup] = field(default_factory=list)
+    fails: list[type] = field(default_factory=list)
+    sharded: bool = False
+    seen: list[Command] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.worker = WorkerMachine(worker=1)
+        self.late = LateVotes()
+        self.machine = CommitMachine(self.worker, self.late)
+        self.machine.until = 9
+        self._joins(plan(1, 0))
+
+    def _joins(self, its: Regroup) -> None:
+        self.worker.on_message(its)
+        self.worker.follow()
+        self.worker.joined(its, group_s=0.0, restore_s=0.0)
+
+    def run(self, flow: Flow[Any]) -> Any:
+        return drive(flow, self._carry_out)
+
+    def _carry_out(self, command: Command) -> object:
+        self.seen.append(command)
+        if type(command) in self.fails:
+            self.fails.remove(type(command))
+            raise PeerLost
+        match command:
+            case Record():
+                command.act(self.worker)
+            case Vote():
+                return Passed()
+            case Keep():
+                return self.sharded
+            case Count():
+                self.worker.now_committed(step=command.step, now_s=0.0)
+            case Break():
+                self.worker.broke(mechanism="collective", error="", traceback="", now_s=0.0)
+            case StandStill():
+                self.worker.stand_still(in_hook=command.in_hook)
+                its = self.plans.pop(0)
+                self.worker.on_message(its)
+                return its
+            case Join():
+                self.worker.joined(command.plan, group_s=0.0, restore_s=0.0)
+            case _:
+                pass
+        return None
+
+    def names(self) -> list[str]:
+        """The commands since the last call, without what is only recorded."""
+        seen, self.seen = self.seen, []
+        return [type(one).__name__ for one in seen if not isinstance(one, Record)]
+
+    def begin_step(self) -> None:
+        assert self.run(self.machine.next_step())
+        self.machine.give_out()
+        self.machine.enter_block()
+        self.names()
+
+
+def test_a_step_is_prepared_then_voted_on_then_kept() -> None:
+    rank = Rank()
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert rank.names() == ["Prepare", "Vote", "Deliver"]
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.names() == ["Keep", "Count", "CallBack"]
+    assert (rank.machine.committed, rank.worker.committed) == (1, 1)
+
+
+def test_a_block_without_an_optimizer_votes_at_its_end() -> None:
+    rank = Rank()
+    rank.begin_step()
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.names()[:2] == ["Prepare", "Vote"]
+
+
+def test_sharded_state_counts_once_it_is_sealed() -> None:
+    rank = Rank(sharded=True)
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    rank.run(rank.machine.end_block(None))
+    assert Count not in map(type, rank.seen)
+    assert CallBack(now=False) in rank.seen
+    rank.names()
+    rank.run(rank.machine.next_step())
+    assert rank.names() == ["SealMoved", "Count", "Save"]
+
+
+def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
+    """All ranks are compared before the first step of a run is committed."""
+    rank = Rank()
+    rank.late.unproven = True
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.names() == []
+    assert rank.machine.waits_for_vote
+    rank.run(rank.machine.next_step())
+    assert [one for one in rank.seen if isinstance(one, Prepare)] == [Prepare(1, Place(BEGUN, 0))]
+    assert rank.names()[:3] == ["ProveEqual", "Prepare", "Vote"]
+    assert not rank.late.on
+
+
+def test_a_forward_plan_is_applied_first_and_followed_before_the_next_step() -> None:
+    rank = Rank(plans=[plan(2, 1, settle="forward")], fails=[Vote])
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert StandStill(in_hook=True) in rank.seen
+    rank.names()
+    assert rank.run(rank.machine.end_block(None))
+    assert Join not in map(type, rank.seen)
+    rank.names()
+    assert rank.run(rank.machine.next_step())
+    assert rank.names() == ["SealMoved", "Save", "RollBack", "Join"]
+
+
+def test_a_step_that_is_repeated_is_rolled_back_and_never_sealed() -> None:
+    """Method: a peer is lost in the vote; the loop's code behind the block runs all the same."""
+    rank = Rank(plans=[plan(2, 0)], fails=[Vote])
+    rank.begin_step()
+    with pytest.raises(StepInterrupted):
+        rank.run(rank.machine.vote_early())
+    assert not rank.run(rank.machine.end_block(StepInterrupted()))
+    assert next(one for one in rank.seen if isinstance(one, RollBack)).in_flight
+    rank.names()
+    assert rank.run(rank.machine.next_step())
+    assert SealMoved not in map(type, rank.seen)
+    assert rank.names() == ["TakeBackTail"]
+
+
+def test_a_body_that_swallows_its_interruption_does_not_vote() -> None:
+    rank = Rank(plans=[plan(2, 0)])
+    rank.begin_step()
+    rank.worker.on_message(Leave(1, "a peer is gone"))
+    with pytest.raises(StepInterrupted):
+        rank.run(rank.machine.vote_early())
+    assert not rank.run(rank.machine.end_block(None))
+    assert Vote not in map(type, rank.seen)
+
+
+def test_a_torn_step_does_not_follow_its_forward_plan() -> None:
+    """Method: the optimizer raises after the plan said that the step is to be applied."""
+    rank = Rank(plans=[plan(2, 1, settle="forward"), plan(3, 0)], fails=[Vote])
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    rank.names()
+    assert not rank.run(rank.machine.end_block(RuntimeError("half applied")))
+    assert StandStill(in_hook=False) in rank.seen
+    assert [one.plan.generation for one in rank.seen if isinstance(one, Join)] == [3]
+
+
+def test_a_peer_that_is_lost_while_a_plan_is_followed_means_the_next_plan() -> None:
+    rank = Rank(plans=[plan(2, 0), plan(3, 0), plan(4, 0)], fails=[Vote, Join, Join])
+    rank.begin_step()
+    with pytest.raises(StepInterrupted):
+        rank.run(rank.machine.vote_early())
+    rank.run(rank.machine.end_block(StepInterrupted()))
+    assert [one.plan.generation for one in rank.seen if isinstance(one, Join)] == [2, 3, 4]
+    assert [one.in_flight for one in rank.seen if isinstance(one, RollBack)] == [True, False, False]
+
+
+def test_a_donor_hands_over_before_it_leaves_main() -> None:
+    """Method: the script swallows the exception that leaves the function; it is raised again."""
+    rank = Rank(plans=[plan(2, 0, then="reenter", donate=True)], fails=[Vote])
+    rank.begin_step()
+    with pytest.raises(StepInterrupted):
+        rank.run(rank.machine.vote_early())
+    with pytest.raises(Reenter):
+        rank.run(rank.machine.end_block(StepInterrupted()))
+    assert [type(one) for one in rank.seen][-1] is Donate
+    assert rank.machine.is_leaving
+    with pytest.raises(Reenter):
+        rank.run(rank.machine.next_step())
+
+
+def test_a_plan_of_a_generation_that_broke_too_is_forgotten() -> None:
+    """Method: the forward plan waits for the next step, and its generation breaks before that."""
+    rank = Rank(plans=[plan(2, 1, settle="forward"), plan(3, 1)], fails=[Vote])
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    rank.run(rank.machine.end_block(None))
+    rank.worker.on_message(Leave(2, "a peer is gone"))
+    assert rank.run(rank.machine.next_step())
+    rank.machine.give_out()
+    rank.machine.enter_block()
+    assert not rank.machine.is_cut
+
+
+def test_a_phase_that_was_interrupted_is_rolled_back_and_done_again() -> None:
+    rank = Rank(plans=[plan(2, 0)], fails=[Vote])
+    assert rank.run(rank.machine.before_phase())
+    rank.names()
+    assert not rank.run(rank.machine.end_phase(0))
+    assert rank.names() == [
+        "PreparePhase", "Vote", "Break", "StandStill", "RollBackPhase", "RollBack", "Join",
+        "ForgetPhase",
+    ]  # fmt: skip
+
+
+def test_a_phase_that_a_peer_saw_pass_is_done() -> None:
+    rank = Rank(plans=[plan(2, 0, phases=1)], fails=[Vote])
+    rank.run(rank.machine.before_phase())
+    assert rank.run(rank.machine.end_phase(0))
+    assert {"RollBackPhase", "ForgetPhase"}.isdisjoint(rank.names())
+
+
+def test_the_first_step_is_compared_before_its_vote() -> None:
+    rank = Rank(fails=[ProveEqual], plans=[plan(2, 0)])
+    rank.late.unproven = True
+    rank.begin_step()
+    rank.run(rank.machine.end_block(None))
+    rank.run(rank.machine.next_step())
+    assert TakeBackTail in map(type, rank.seen)
+    assert rank.machine.committed == 0
+
+
+@pytest.mark.parametrize(
+    ("newest", "newest_step", "committed", "slot"),
+    [
+        (-1, -1, 0, 1),  # nothing is known: by the number of the step
+        (0, 4, 4, 1),  # the image of a committed step stays
+        (0, 5, 4, 0),  # the image of an attempt that was rolled back does not
+    ],
+)
+def test_an_image_goes_where_what_a_repeat_begins_from_stays(
+    newest: int, newest_step: int, committed: int, slot: int
+) -> None:
+    found = choose_slot(newest=newest, newest_step=newest_step, step=5, committed=committed)
+    assert found == slot
