@@ -84,7 +84,7 @@ class Home(Protocol):
 
 
 # generation and step, where it lies, how much of the script's own code behind the step its writer
-# had run, and the late votes that it took part in
+# had run, its late votes, and how much of that code its private state had seen
 TransferImage = tuple[int, int, Home, int, dict[str, str], int]
 
 
