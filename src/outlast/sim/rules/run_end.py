@@ -38,6 +38,7 @@ VERDICTS = {
     "crash loop": (),
     "whole restarts": (),
     "budget": (),
+    "behind the last step": ("raise", "exit"),
 }
 WAITS_S = {
     f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, limits.ENROL_WAIT_S)
