@@ -212,3 +212,16 @@ def test_the_status_line_comes_as_often_as_was_asked_for(every_s: float, said: i
     for second in range(6):
         view.update(snapshot(float(second)))
     assert out.getvalue().count("training") == said * 2  # the state, and that of the workers
+
+
+def test_what_a_terminal_obeys_is_escaped_in_a_message_and_in_a_snapshot(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
+    """The message of an ordinary exception comes to both; a worker's own output passes as it is."""
+    view, out = plain
+    view.print_line("warning: \x1b]0;owned\x07 and \x9b31m\nthe next line")
+    view.update(snapshot(1.0, run="toy\x1b[2J"))
+    said = out.getvalue()
+    assert "\\x1b]0;owned\\x07 and \\x9b31m\nthe next line" in said
+    assert "toy\\x1b[2J" in said
+    assert not set("\x1b\x07\x9b") & set(said)

@@ -151,6 +151,7 @@ class Drill:
         ]
         self._commits = folder / "commits"
         self._commits.touch()
+        self._read_bytes, self._noted = 0, list[tuple[int, int, int]]()
         given = {
             name: value
             for name, value in os.environ.items()
@@ -196,8 +197,15 @@ class Drill:
 
     @property
     def commits(self) -> list[tuple[int, int, int]]:
-        rows = (line.split() for line in self._commits.read_text().splitlines())
-        return [(int(rank), int(step), int(pid)) for rank, step, pid in rows]
+        """All that were noted so far. What was read before is not read again."""
+        with self._commits.open("rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]  # the last line may be in the making
+        self._read_bytes += len(data)
+        rows = (map(int, line.split()) for line in data.splitlines())
+        self._noted += [(rank, step, pid) for rank, step, pid in rows]
+        return list(self._noted)
 
     @property
     def step(self) -> int:
@@ -207,10 +215,14 @@ class Drill:
     @property
     def oldest(self) -> int:
         """The newest step that every rank (of four) has noted as committed."""
+        return self.oldest_of(4)
+
+    def oldest_of(self, ranks: int) -> int:
+        """The newest step that each of so many ranks has noted as committed."""
         newest: dict[int, int] = {}
         for rank, step, _ in self.commits:
             newest[rank] = max(step, newest.get(rank, 0))
-        return min(newest.values()) if len(newest) == 4 else 0
+        return min(newest.values()) if len(newest) == ranks else 0
 
     def pid_of(self, rank: int) -> int:
         """The process that noted a commit of this rank last."""

@@ -1,0 +1,149 @@
+"""After many faults a run holds no more than after ten: descriptors, sockets, threads, memory.
+
+60 faults here; more by `OUTLAST_FAULTS=1000 pytest tests/drills/test_leaks.py -m drill -s`, which
+prints what was measured. The launcher, rank 0 (which survives all of them), the zygote and the
+store host of that moment are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.drills._pids import below, zombies_of
+from tests.drills._run import Drill
+
+FAULTS = int(os.environ.get("OUTLAST_FAULTS", "60"))
+EARLY = 10
+STEPS_BETWEEN = 12  # committed ones: the budgets of replacements refill by ten
+SECONDS_EACH = 4.0
+# what a fault may cost for ever: its records in the launcher's books, a page of an allocator
+BYTES_EACH = {"launcher": 48 << 10, "rank 0": 48 << 10}
+BYTES_ONCE = 12 << 20
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one process holds."""
+
+    descriptors: int
+    sockets: int
+    threads: int
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> Held:
+        links = []
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+            except OSError:
+                continue  # closed meanwhile
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return cls(
+            len(links),
+            sum(link.startswith("socket:") for link in links),
+            len(os.listdir(f"/proc/{pid}/task")),
+            pages * os.sysconf("SC_PAGE_SIZE"),
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """All that a run holds at one moment."""
+
+    held: dict[str, Held]
+    processes: int
+    zombies: int
+    vault_files: int
+    vault_bytes: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {name:9} {one.descriptors:4} descriptors {one.sockets:4} sockets"
+            f" {one.threads:3} threads {one.resident_bytes / 2**20:7.1f} MiB"
+            for name, one in self.held.items()
+        ]
+        rest = (
+            f"  {self.processes} processes, {self.zombies} zombies; vault: {self.vault_files} files,"
+            f" {self.vault_bytes / 2**20:.1f} MiB"
+        )
+        return "\n".join([*lines, rest])
+
+
+def look(drill: Drill, survivor: int) -> Look:
+    launcher = drill.process.pid
+    pids = {
+        "launcher": launcher,
+        "rank 0": survivor,
+        "zygote": drill.zygote(),
+        "store": drill.store(),
+    }
+    files = [path.stat() for path in drill.vault().rglob("*") if path.is_file()]
+    return Look(
+        {name: Held.of(pid) for name, pid in pids.items()},
+        len(below(launcher)),
+        len(zombies_of(launcher)),
+        len(files),
+        sum(one.st_blocks * 512 for one in files),
+    )
+
+
+def settled(drill: Drill, survivor: int) -> Look:
+    """A look at a run that has had its rest from the newest fault."""
+    at = drill.step
+    drill.until(lambda: drill.step >= at + 100, "a hundred steps in peace")
+    return look(drill, survivor)
+
+
+def strike(drill: Drill, number: int) -> None:
+    """Rank 1 is killed each time; each tenth time the zygote or the store host as well."""
+    newest = drill.pid_of(1)
+    if number % 10 == 4:
+        os.kill(drill.zygote(), signal.SIGKILL)
+    if number % 10 == 9:
+        os.kill(drill.store(), signal.SIGKILL)
+    os.kill(newest, signal.SIGKILL)
+    at = drill.step
+    drill.until(
+        lambda: drill.pid_of(1) != newest and drill.step >= at + STEPS_BETWEEN,
+        f"training after fault {number}",
+    )
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120 + int(FAULTS * SECONDS_EACH))
+def test_nothing_is_held_for_each_fault_that_was(tmp_path: Path) -> None:
+    """The looks after ten faults and after all of them are compared."""
+    arguments = ("--steps", 10_000_000, "--step-s", 0.005)
+    within_s = 100 + FAULTS * SECONDS_EACH
+    begun_s = time.monotonic()
+    with Drill(tmp_path, "quick.py", *arguments, workers=2, within_s=within_s) as drill:
+        drill.until(lambda: drill.step >= 20 and drill.oldest_of(2) >= 20, "step 20")
+        survivor = drill.pid_of(0)
+        for number in range(EARLY):
+            strike(drill, number)
+        early = settled(drill, survivor)
+        print(f"\nafter {EARLY} faults\n{early}", flush=True)
+        for number in range(EARLY, FAULTS):
+            strike(drill, number)
+        late = settled(drill, survivor)
+        print(f"after {FAULTS} faults, {time.monotonic() - begun_s:.0f} s\n{late}", flush=True)
+        assert drill.pid_of(0) == survivor, "rank 0 was to survive them all"
+    more = FAULTS - EARLY
+    for name, after in late.held.items():
+        before = early.held[name]
+        assert after.descriptors <= before.descriptors + 1, (name, before, after)
+        assert after.sockets <= before.sockets + 1, (name, before, after)
+        assert after.threads <= before.threads, (name, before, after)
+        grown = after.resident_bytes - before.resident_bytes
+        allowed = BYTES_ONCE + BYTES_EACH.get(name, 0) * more
+        assert grown <= allowed, f"{name} has grown by {grown:,} bytes in {more} faults"
+    assert (late.processes, late.zombies) == (early.processes, 0), late
+    assert late.vault_files <= early.vault_files + 1, late
+    assert late.vault_bytes <= early.vault_bytes + (1 << 20), late
