@@ -35,10 +35,16 @@ class CoordinatorEnd(Protocol):
 class AgentEnd(Protocol):
     """The agent's end of the link of one node."""
 
-    name: str
-    place: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> int: ...
+
     lives: bool
-    fleet: Fleet | None
+
+    @property
+    def fleet(self) -> Fleet | None: ...
 
     @property
     def still(self) -> Standstill: ...

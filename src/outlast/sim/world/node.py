@@ -1,23 +1,14 @@
-"""One node: its agent, and the processes it hosts.
-
-The agent and each process's listener are the machines of the product; what they would do to the
-world is simulated here. A process's main thread is a generator (script.py).
-"""
+"""One node of a simulated run."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.lease import void_after_s
-from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import (
     Answer,
     Deliver,
@@ -45,7 +36,6 @@ from outlast.model.messages import (
     ForAgent,
     FromAgent,
     Grant,
-    Images,
     OnLine,
     Ping,
     Pong,
@@ -59,188 +49,144 @@ from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.rules.observations import PowerLost, RankGiven
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_nodes import Fleet
-from outlast.sim.world.agent_link import AgentLink, CoordinatorEnd
+from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
-from outlast.sim.world.booked_seconds import Lives
-from outlast.sim.world.chance import Chance
-from outlast.sim.world.collectives import Collectives
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.links import Links
+from outlast.sim.world.node_clock import NodeClock
+from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readings_of
+from outlast.sim.world.node_ports import Surroundings
+from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
 from outlast.sim.world.node_words import NodeWords
-from outlast.sim.world.processes import Home, PeerFailure, Process, Thread, TransferImage
+from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
+from outlast.sim.world.processes import PeerFailure, Process
 from outlast.sim.world.standstill import Standstill
-from outlast.sim.world.store import Store
-from outlast.sim.world.timeline import BUSY, FIXED, ROUTINE
+from outlast.sim.world.timeline import FIXED
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
-BEAT, BATCH = "beat", "batch"  # timers of the agent's session
-ROUNDING_S = 1e-9
-LOOKED_S, PINGS_KEPT = 2.0, 4
+LOOKED_S = 2.0
 SESSIONS = 1 << 53  # so many differ
-Script = Callable[[Any, Process], Thread]  # given the world, whatever the script uses of it
-
-
-class Ranks(Protocol):
-    """What a node asks of the register of all processes."""
-
-    stirred: dict[Home, None]
-    living: int
-    done: set[int]
-    lives: Lives
-
-    def owners(self, rank: int) -> list[Process]: ...
-
-    def takes_rank(self, process: Process, rank: int) -> None: ...
-
-    def luck(self, process: Process) -> Luck | None: ...
-
-
-class Listener(CoordinatorEnd, Protocol):
-    """What a node asks of the place where the coordinator lives."""
-
-    @property
-    def coordinator(self) -> Coordinator: ...
-
-    def hear(self, news: Any) -> None: ...
-
-
-class Fences(Protocol):
-    """Whoever books what strikes a process."""
-
-    def fenced(self, process: Process) -> None: ...
-
-
-class Barrier(Protocol):
-    """Where ranks come together before a stretch is skipped."""
-
-    def arrive(self, process: Process) -> None: ...
-
-    def give_up(self) -> None: ...
-
-
-class Surroundings(Protocol):
-    """What a node asks of the world around it."""
-
-    transfer: TransferImage | None
-    transfer_died: bool
-
-    @property
-    def frame(self) -> Frame: ...
-
-    @property
-    def chance(self) -> Chance: ...
-
-    @property
-    def population(self) -> Ranks: ...
-
-    @property
-    def host(self) -> Listener: ...
-
-    @property
-    def strikes(self) -> Fences: ...
-
-    @property
-    def skip_ahead(self) -> Barrier: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def collectives(self) -> Collectives: ...
-
-    def isolate(self, node: Home, for_s: float) -> None: ...
-
-    def spare_ended_early(self) -> None: ...
 
 
 class Node:
-    """`heard_s`: when a worker last printed something.
+    """One node: its agent, and the processes it hosts. The agent and each process's listener are
+    the machines of the product; what they would do to the world is simulated here.
 
-    `doomed`: workers that the agent has killed, forked by then or not. `slots`: of each rank that
-    was here, slot -> step. `lives`: it has power. Its clock has an offset, and a rate of its own.
-    `fleet`: the nodes that this one is simulated for, `count` of them; None: itself. `drawn_at`:
-    where its ranks' draws begin, `luck`: draws of nodes that draw alike. `told`: the trace tells of
-    it.
-
-    Where there are several nodes the agent stands behind an `AgentSession`, whose line is `cable`.
+    Example     `Node(world, given, clock=(0.0, 1.0), ...)`, then `begin`: the agent connects, is
+                ordered to start workers, looks at them on its ticks, and says what it sees.
+    Its life    It `lives` while it has power. `lose_power` ends all of it; with the power a new
+                agent begins, which knows nothing but what is on the disk.
+    Parts       `clock`, `link` (to the coordinator), `still` (while it stands still), the agent's
+                seat (machine, ticks, words, session), its memory, and what runs its processes.
+    Not here    Memory pressure, devices, and clocks that jump.
     """
 
     def __init__(
         self,
         world: Surroundings,
+        given: NodeGiven,
         *,
-        name: str,
-        place: int,
-        script: Script,
-        links: Links,
-        kernel: Stream,
+        clock: tuple[float, float],
         lines: Stream,
         standstills: Stream,
-        rests: bool,
-        clock: tuple[float, float],
-        fleet: Fleet | None,
-        drawn_at: int,
-        luck: Luck | None,
     ) -> None:
-        self.name = name
-        self.place = place
-        self.fleet = fleet
-        self.count = 1 if fleet is None else len(fleet)
-        self.drawn_at = drawn_at
+        frame = world.frame
         self.lives = True
-        self.processes: dict[int, Process] = {}
-        self.slots: dict[int, dict[int, int]] = {}
-        self.heard_s: dict[int, float] = {}
-        self.doomed: set[int] = set()
+        self.clock = NodeClock(frame.timeline, *clock)
+        self._given = given
+        self._memory = NodeMemory()
         self._world = world
-        self._frame = world.frame
-        self._script = script
-        self._links = links
-        self.luck = luck
-        self._kernel = luck or kernel
-        self._rests = rests
-        self._offset_s, self._rate = clock
-        self._true = clock == (0.0, 1.0)  # it goes as the world's
-        self._timeline = world.frame.timeline
-        # name -> its number, and what the timeline calls it: 0 once it has rung
-        self._timers: dict[str, tuple[int, int]] = {}
-        self._set = 0  # timers that were
-        self._boots = 0
-        self._pinged: dict[int, deque[float]] = {}  # worker -> when it was asked whether it lives
-        self._beat_due_s = 0.0
-        self.link = AgentLink(world.frame, self, world.host, world.chance, luck or lines)
+        self._timers = NodeTimers(frame.timeline, self.clock, self._rings)
+        self.link = AgentLink(frame, self, world.host, world.chance, given.luck or lines)
         self.still = Standstill(
-            world.frame, self, standstills, isolate=lambda for_s: world.isolate(self, for_s)
+            frame, self, standstills, isolate=lambda for_s: world.isolate(self, for_s)
         )
-        self._boot()
+        self._runner = ProcessRunner(
+            world, self, self.still.kernel, to_agent=self._from, reap=self._reap
+        )
+        self._seat = self._boot(1)
 
-    def _boot(self) -> None:
-        """The agent begins, with nothing in memory."""
-        options = self._frame.options
-        self._boots += 1
-        self.agent = Agent(
+    def _boot(self, number: int) -> AgentSeat:
+        """Return an agent that begins, with nothing in memory."""
+        options, world = self._frame.options, self._world
+        agent = Agent(
             now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
         )
-        self.ticks = AgentTicks(
+        ticks = AgentTicks(
             self._frame.timeline,
-            self.agent,
+            agent,
             look=self._look,
-            rests=self._rests,
-            clock=self,
+            rests=self._given.rests,
+            clock=self.clock,
             place=self.place,
         )
-        several = options.nodes > 1
-        self._words = NodeWords(
-            self._frame, self, self._world.store, roster=lambda: self._world.host.coordinator.roster
+        words = NodeWords(
+            self._frame, self, world.store, roster=lambda: world.host.coordinator.roster
         )
-        self.outpost = (
-            AgentSession(
-                self.agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
+        outpost = None
+        if options.nodes > 1:
+            outpost = AgentSession(
+                agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
             )
-            if several
-            else None
-        )
-        self._ear: Agent | AgentSession = self.outpost if self.outpost is not None else self.agent
+        return AgentSeat(number, agent, ticks, words, outpost)
+
+    # --- its parts by their short names -----------------------------------------------------------
+
+    @property
+    def _frame(self) -> Frame:
+        return self._world.frame
+
+    @property
+    def name(self) -> str:
+        return self._given.name
+
+    @property
+    def place(self) -> int:
+        return self._given.place
+
+    @property
+    def fleet(self) -> Fleet | None:
+        return self._given.fleet
+
+    @property
+    def drawn_at(self) -> int:
+        return self._given.drawn_at
+
+    @property
+    def luck(self) -> Luck | None:
+        return self._given.luck
+
+    @property
+    def processes(self) -> dict[int, Process]:
+        return self._memory.processes
+
+    @property
+    def slots(self) -> dict[int, dict[int, int]]:
+        return self._memory.slots
+
+    @property
+    def heard_s(self) -> dict[int, float]:
+        return self._memory.heard_s
+
+    @property
+    def doomed(self) -> set[int]:
+        return self._memory.doomed
+
+    @property
+    def agent(self) -> Agent:
+        return self._seat.agent
+
+    @property
+    def ticks(self) -> AgentTicks:
+        return self._seat.ticks
+
+    @property
+    def outpost(self) -> AgentSession | None:
+        return self._seat.outpost
+
+    @property
+    def count(self) -> int:
+        """Return how many nodes it is simulated for, itself included."""
+        return 1 if self._given.fleet is None else len(self._given.fleet)
 
     def begin(self) -> None:
         self.ticks.begin()
@@ -249,16 +195,26 @@ class Node:
 
     @property
     def now_s(self) -> float:
-        """By the node's own clock."""
-        at_s = self._timeline.now_s
-        return at_s if self._true else at_s * self._rate + self._offset_s
+        """Return the time by the node's own clock."""
+        return self.clock.local_s(self._world.frame.timeline.now_s)
 
     def local_s(self, at_s: float) -> float:
-        """What its clock says when the world's says `at_s`."""
-        return at_s if self._true else at_s * self._rate + self._offset_s
+        """Return what its clock says when the world's says `at_s`."""
+        return self.clock.local_s(at_s)
 
     def world_s(self, local_s: float) -> float:
-        return local_s if self._true else (local_s - self._offset_s) / self._rate
+        """Return what the world's clock says when its own says `local_s`."""
+        return self.clock.world_s(local_s)
+
+    def resume_if(
+        self, process: Process, token: int, error: Exception | None, value: Any = None
+    ) -> None:
+        """Let a main thread go on, if it still waits for what `token` numbers."""
+        self._runner.resume_if(process, token, error, value)
+
+    def sleeps_no_more(self, process: Process) -> None:
+        """Cancel the end of a main thread's sleep."""
+        self._runner.sleeps_no_more(process)
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
@@ -266,28 +222,13 @@ class Node:
     # --- the agent --------------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """Whether somebody waits for a processor."""
-        readings, unit, found = {}, None, None
-        starving = [
-            process for process in self.processes.values() if not process.reaped and process.starves
-        ]
-        for process in self.processes.values():
-            if not process.reaped:
-                # mates are read as their crew
-                if found is None or process.crew is None or process.crew is not unit:
-                    unit, found = process.crew, process.reading()
-                readings[process.worker] = found
-        for process in starving:
-            closely = self.agent.looks_closely(process.worker, now_s=self.now_s)
-            readings[process.worker] = replace(
-                readings[process.worker],
-                starved_s=process.starved_s(closely=closely, now_s=self.now_s),
-            )
+        """Let the agent look at its processes; return True if somebody waits for a processor."""
+        readings, starving = readings_of(self.processes, self.agent, now_s=self.now_s)
         outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
         self.do(
             outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s)
         )
-        return bool(starving)
+        return starving
 
     def obey(self, command: ForAgent) -> None:
         """An order, on the one node there is."""
@@ -296,7 +237,7 @@ class Node:
 
     def looks_at(self, worker: int) -> int:
         """How often its agent has asked it within the last seconds whether it lives."""
-        return sum(self._timeline.now_s - at_s < LOOKED_S for at_s in self._pinged.get(worker, ()))
+        return self._memory.pinged_since(worker, self._frame.timeline.now_s - LOOKED_S)
 
     def stir(self) -> None:
         """Something changes that the agent looks at."""
@@ -307,7 +248,7 @@ class Node:
 
     def _hear(self, message: FromAgent) -> None:
         self.stir()
-        self.do(self._ear.on_event(message, now_s=self.now_s))
+        self.do(self._seat.ear.on_event(message, now_s=self.now_s))
 
     def lends(self, process: Process) -> bool:
         """Whether `process` may vote, seal and restore, by the word that its agent has left in
@@ -324,17 +265,15 @@ class Node:
 
     def _on_connected(self) -> None:
         if self.outpost is not None and self.lives:
-            images = tuple(
-                Images(rank, tuple(sorted(slots.values(), reverse=True)))
-                for rank, slots in sorted(self.slots.items())
-                if slots
-            )
             there = self._world.transfer
             transfer = there[:2] if there is not None and there[2] is self else ()
             session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
                 self.outpost.on_connected(
-                    images=images, transfer=transfer, session=session, now_s=self.now_s
+                    images=self._memory.images(),
+                    transfer=transfer,
+                    session=session,
+                    now_s=self.now_s,
                 )
             )
 
@@ -355,39 +294,21 @@ class Node:
             self.do(self.outpost.on_line(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
-        _, before = self._timers.pop(order.name, (0, 0))
-        if before:
-            self._timeline.cancel(before, sort=ROUTINE)
-        if order.at_s is not None:
-            # it must not make it come too early by its own clock
-            due_s = self.world_s(order.at_s) + ROUNDING_S
-            self._set += 1
-            self._timers[order.name] = (
-                self._set,
-                self._timeline.at(due_s, partial(self._rings, order.name, self._set), sort=ROUTINE),
-            )
-            if order.name == BEAT:
-                self._beat_due_s = due_s
-            elif order.name == BATCH:
-                self._words.waits()
+        self._timers.set(order)
+        if order.at_s is not None and order.name == BATCH:
+            self._seat.words.waits()
 
     def _rings(self, name: str, number: int) -> None:
-        self._timers[name] = number, 0
         self.still.agent.through(partial(self._timer, name, number))
 
     def last_beat_s(self, until_s: float) -> float:
-        """When the last heartbeat up to then is asked for; 0: none is."""
-        if BEAT not in self._timers or self._beat_due_s > until_s:
-            return 0.0
-        return (
-            self._beat_due_s
-            + math.floor((until_s - self._beat_due_s) / self.beats_every_s) * self.beats_every_s
-        )
+        """Return when the last heartbeat up to then is asked for; 0: none is."""
+        return self._timers.last_beat_s(until_s, self.beats_every_s)
 
     @property
     def beats_every_s(self) -> float:
         """By the world's clock."""
-        return self._frame.options.beat_s / self._rate + ROUNDING_S
+        return self._frame.options.beat_s / self.clock.rate + ROUNDING_S
 
     @property
     def told(self) -> bool:
@@ -395,7 +316,7 @@ class Node:
 
     def run_over(self) -> None:
         self.ticks.ends()
-        self._words.over()
+        self._seat.words.over()
 
     def is_quiet(self) -> bool:
         """Its line stands, its agent asks nobody anything, and nothing stands still."""
@@ -412,12 +333,11 @@ class Node:
         )
 
     def _timer(self, name: str, number: int) -> None:
-        if name not in self._timers or self._timers[name][0] != number:
+        if not self._timers.take_due(name, number):
             return  # the agent stood still, and it was set anew since
-        del self._timers[name]
         if self.outpost is not None and self._frame.end is None:
             if name == BATCH:
-                self._words.rings()
+                self._seat.words.rings()
             self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
 
     # --- power ------------------------------------------------------------------------------------
@@ -442,8 +362,7 @@ class Node:
         self.still.lose_power()
         self.link.drop()
         self.ticks.ends()
-        for name in list(self._timers):
-            self._set_timer(SetTimer(name, None))
+        self._timers.cancel_all()
         self._frame.timeline.after(for_s, self._power_again, sort=FIXED)
 
     def _power_again(self) -> None:
@@ -453,7 +372,7 @@ class Node:
         self.lives = True
         self.processes.clear()
         self.doomed.clear()
-        self._boot()
+        self._seat = self._boot(self._seat.number + 1)
         self.begin()
 
     def do(self, outputs: list[Output]) -> None:
@@ -463,9 +382,7 @@ class Node:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
                 if isinstance(output.message, Ping):
-                    self._pinged.setdefault(output.worker, deque(maxlen=PINGS_KEPT)).append(
-                        self._timeline.now_s
-                    )
+                    self._memory.pings(output.worker, now_s=self._frame.timeline.now_s)
                 if process is not None:
                     told.setdefault(process.unit, []).append(output)
             else:
@@ -473,21 +390,21 @@ class Node:
         for unit, orders in told.items():
             if unit.mates:
                 identical_ranks.told_as_one(unit, orders)
-                self._links.send_to(unit, partial(self._deliver, unit, *orders))
+                self._given.links.send_to(unit, partial(self._deliver, unit, *orders))
                 continue
             for order in orders:
-                self._links.send_to(unit, partial(self._deliver, unit, order))
+                self._given.links.send_to(unit, partial(self._deliver, unit, order))
 
     def _carry_out(self, output: Output) -> None:
         after = self._frame.timeline.after
         if isinstance(output, ToCoordinator):
             news = output.message
-            self._links.send(
+            self._given.links.send(
                 "news", getattr(news, "worker", 0), lambda: self._world.host.hear(news)
             )
         elif isinstance(output, Line):
             if isinstance(output.message, Enrol):
-                self._words.enrols(output.message)
+                self._seat.words.enrols(output.message)
             self.link.up(output.message)
         elif isinstance(output, SetTimer):
             self._set_timer(output)
@@ -498,31 +415,33 @@ class Node:
                     self._world.strikes.fenced(housed)
             self.link.drop()
         elif isinstance(output, Wipe):
-            self.slots = {rank: slots for rank, slots in self.slots.items() if rank in output.keep}
+            self._memory.slots = {
+                rank: slots for rank, slots in self.slots.items() if rank in output.keep
+            }
         elif isinstance(output, Kill):
             self.doomed.add(output.worker)
             if self.outpost is not None and self.outpost.fenced and output.worker in self.processes:
                 self._world.strikes.fenced(self.processes[output.worker])
             doomed = self.processes.get(output.worker)
             takes_s = (
-                self._kernel.between(0.0005, 0.005)
+                self._given.kernel.between(0.0005, 0.005)
                 if doomed is None or doomed.luck is None
                 else doomed.luck.once(0.0005, 0.005)
             )
             after(
                 takes_s,
                 lambda: self.still.kernel.through(
-                    lambda: self._kill(self.processes.get(output.worker))
+                    lambda: self._runner.kill(self.processes.get(output.worker))
                 ),
             )
         elif isinstance(output, Spawn):
-            self._words.spawns(output.worker)
-            spawn = partial(self._spawn, output, self._boots)
-            after(self._kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
+            self._seat.words.spawns(output.worker)
+            spawn = partial(self._spawn, output, self._seat.number)
+            after(self._given.kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Tell):
             self._frame.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
-            self._terminate(self.processes.get(output.worker))
+            self._runner.terminate(self.processes.get(output.worker))
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
@@ -531,9 +450,9 @@ class Node:
 
     def _spawn(self, order: Spawn, boots: int) -> None:
         assert order.worker not in self.processes, "a worker's number is given twice"
-        if not self.lives or boots != self._boots:
+        if not self.lives or boots != self._seat.number:
             return
-        self._words.spawned(order.worker)
+        self._seat.words.spawned(order.worker)
         machine, beacon = (
             WorkerMachine(worker=order.worker),
             Beacon(worker=order.worker, rank=order.rank),
@@ -558,28 +477,30 @@ class Node:
         self._world.population.takes_rank(process, order.rank)
         if self.still.agent.shut:
             self._world.strikes.fenced(process)  # born to an agent that cannot speak for it
-        process.main = self._script(self._world, process)
+        process.main = self._given.script(self._world, process)
         self.event(
             process, WorkerStarted(order.worker, process.pid, self.name or "node", self.now_s)
         )
         if order.worker in self.doomed:
             self.end(process, None, 9)
         else:
-            self._resume(process, None, None)
+            self._runner.resume(process, None, None)
 
     def event(self, process: Process, message: Any) -> None:
         """Of the kernel, to the agent."""
-        self._from(process, lambda: self.do(self._ear.on_event(message, now_s=self.now_s)))
+        self._from(process, lambda: self.do(self._seat.ear.on_event(message, now_s=self.now_s)))
 
     def tell(self, process: Process, message: Any) -> None:
         """Of the process, to the agent."""
         workers, outpost = tuple([mate.worker for mate in process.mates]), self.outpost
         if outpost is None:
-            self._from(process, lambda: self.do(self._ear.on_worker(message, now_s=self.now_s)))
+            self._from(
+                process, lambda: self.do(self._seat.ear.on_worker(message, now_s=self.now_s))
+            )
             return
 
         def arrives() -> None:
-            self._words.hears(workers or (message.worker,), message)
+            self._seat.words.hears(workers or (message.worker,), message)
             if workers:
                 self.do(outpost.on_workers(workers, message, now_s=self.now_s))
             else:
@@ -589,106 +510,24 @@ class Node:
 
     def _from(self, process: Process, act: Callable[[], None]) -> None:
         """To the agent, if that is still the one which started it."""
-        boots = self._boots
+        boots = self._seat.number
 
         def arrive() -> None:
-            if self.lives and self._boots == boots:
+            if self.lives and self._seat.number == boots:
                 self.stir()
                 act()
 
-        self._links.send_from(process, lambda: self.still.agent.through(arrive))
-
-    def _kill(self, process: Process | None) -> None:
-        """SIGKILL.
-
-        A process that is in the kernel runs no code of its own any more, and ends later.
-        """
-        if process is None or not process.alive or process.dying:
-            return
-        if process.lingers_s:
-            process.dying = process.stopped = True
-            self._frame.timeline.after(
-                process.lingers_s, lambda: self.end(process, None, 9), sort=FIXED
-            )
-        else:
-            self.end(process, None, 9)
-
-    def _terminate(self, process: Process | None) -> None:
-        """SIGTERM, which the script leaves to the kernel.
-
-        A stopped process takes it once it goes on.
-        """
-        if process is None or not process.alive or process.dying:
-            return
-        if process.listed_stopped:
-            process.asked_since_s = process.asked_since_s or self._timeline.now_s
-            process.backlog.append(lambda: self._terminate(process))
-        else:
-            self.end(process, None, 15)
+        self._given.links.send_from(process, lambda: self.still.agent.through(arrive))
 
     def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
-        if process is None or not process.alive:
-            return
-        if process.mates:
-            for mate in tuple(process.mates):
-                self.end(mate, exit_code, signal)
-            return
-        if process.crew is not None:
-            identical_ranks.leave(process)
-        process.alive, process.ended_s = False, self.now_s
-        self._world.population.living -= 1
-        self.sleeps_no_more(process)
-        if self.told:
-            self._frame.say(
-                f"worker {process.worker} (rank {process.rank}) ends:"
-                f" {f'signal {signal}' if signal else f'exit code {exit_code}'}"
-            )
-        self._world.population.lives.ended(process, now_s=self._frame.now_s)
-        self._world.collectives.leave(process, well=exit_code == 0)
-        if process.rank >= 0:
-            self._world.skip_ahead.give_up()
-        if exit_code == 0:
-            self._world.population.done.add(process.rank)
-        if (
-            process.rank < 0
-            and process.worker not in self.doomed
-            and process.beacon.phase is not Phase.PARKED
-        ):
-            self._world.spare_ended_early()
-        if (
-            process.main is not None
-            and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING
-        ):
-            process.main.close()
-        rank = process.beacon.rank
-        steps = tuple(sorted(self.slots.get(rank, {}).values(), reverse=True)) if rank >= 0 else ()
-        committed, phase = process.beacon.step, process.beacon.phase.value
-        exited = WorkerExited(
-            process.worker,
-            process.pid,
-            exit_code,
-            signal,
-            False,
-            committed,
-            steps,
-            steps,
-            phase,
-            self.now_s,
-            self.now_s,
-            "",
-        )
-        self._from(process, lambda: self._reap(process, exited))
-
-    def sleeps_no_more(self, process: Process) -> None:
-        if process.alarm:
-            self._frame.timeline.cancel(process.alarm, sort=BUSY)
-            process.alarm = 0
+        """End a process, and say so to the agent."""
+        self._runner.end(process, exit_code, signal)
 
     def _reap(self, process: Process, exited: WorkerExited) -> None:
         """The agent hears of its end; until then its beacon lies there to be read."""
         process.reaped = True
         self.heard_by_agent(exited)
-        self._words.ends()
+        self._seat.words.ends()
 
     def _deliver(self, process: Process, *orders: Deliver) -> None:
         """One order; or of a crew one for each mate, in the order in which they are told."""
@@ -716,15 +555,8 @@ class Node:
         """Whether that is more than an answer of its listener."""
         return (
             isinstance(output, Say)
-            or (isinstance(output, Wake) and self._wakes(process))
-            or (isinstance(output, Plan) and _waits_for_plan(process))
-        )
-
-    def _wakes(self, process: Process) -> bool:
-        waits = process.waits
-        return waits is not None and (
-            waits[0] in ("collective", "build")
-            or (waits[0] == "sleep" and process.in_body and not process.hung)
+            or (isinstance(output, Wake) and self._runner.wakes(process))
+            or (isinstance(output, Plan) and waits_for_plan(process))
         )
 
     def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
@@ -746,12 +578,12 @@ class Node:
             self.tell(process, output.message)
         elif isinstance(output, Wake):
             self._world.collectives.leave(process)
-            if self._wakes(process):
+            if self._runner.wakes(process):
                 self._world.collectives.wake(process, PeerFailure("woken"))
             self._world.skip_ahead.give_up()
         elif isinstance(output, Plan):
-            if _waits_for_plan(process):
-                self._offer_plan(process)
+            if waits_for_plan(process):
+                self._runner.offer_plan(process)
         elif isinstance(output, Answer):
             self.tell(
                 process,
@@ -763,70 +595,3 @@ class Node:
                     self._world.collectives.cut_off(process),
                 ),
             )
-
-    # --- main threads -----------------------------------------------------------------------------
-
-    def resume_if(
-        self, process: Process, token: int, error: Exception | None, value: Any = None
-    ) -> None:
-        if not process.alive or process.token != token:
-            return
-        if process.stopped or self.still.kernel.shut:
-            process.backlog.append(lambda: self.resume_if(process, token, error, value))
-        elif not process.hung:
-            self._resume(process, value, error)
-
-    def _wakes_up(self, process: Process, token: int) -> None:
-        process.alarm = 0
-        self.resume_if(process, token, None)
-
-    def _resume(self, process: Process, value: Any, error: Exception | None) -> None:
-        """Run the main thread up to its next wait."""
-        assert process.main is not None
-        self.stir()
-        process.waits = None
-        process.token += 1
-        try:
-            waits = process.main.throw(error) if error is not None else process.main.send(value)
-        except StopIteration as ended:
-            self.end(process, ended.value, None)
-            return
-        if not process.alive:
-            process.main.close()
-            return
-        process.waits = waits
-        token = process.token
-        if waits[0] == "sleep":
-            process.alarm = self._timeline.after(waits[1], partial(self._wakes_up, process, token))
-        elif waits[0] == "plan":
-            self._offer_plan(process)
-        elif waits[0] == "collective":
-            self._world.collectives.enter(process)
-        elif waits[0] == "barrier":
-            self._world.skip_ahead.arrive(process)
-        else:
-            self._build(process, waits[1])
-
-    def _offer_plan(self, process: Process) -> None:
-        plan = (
-            process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
-        )
-        if plan is not None:
-            token = process.token
-            self._frame.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
-
-    def _build(self, process: Process, plan: Regroup) -> None:
-        store = self._world.store
-        if (
-            (process.machine.broken and process.machine.generation == plan.generation)
-            or plan.store_port != store.port
-            or store.home is None
-            or not store.lives
-        ):
-            self._world.collectives.wake(process, PeerFailure("cancelled"))
-        else:
-            self._world.collectives.build(process, plan, store.home)
-
-
-def _waits_for_plan(process: Process) -> bool:
-    return process.waits is not None and process.waits[0] == "plan"

@@ -8,7 +8,9 @@ from outlast.sim.draws import Luck, Stream
 from outlast.sim.options import Options
 from outlast.sim.shortcuts.identical_nodes import PLACE, Echo, Fleet, Likeness
 from outlast.sim.world.links import Links
-from outlast.sim.world.node import Node, Script, Surroundings
+from outlast.sim.world.node import Node
+from outlast.sim.world.node_parts import NodeGiven, Script
+from outlast.sim.world.node_ports import Surroundings
 
 
 def make_nodes(
@@ -40,18 +42,20 @@ def make_nodes(
             name,
             Node(
                 world,
-                name=name,
-                place=place,
-                script=script,
-                links=links,
-                kernel=kernel,
+                NodeGiven(
+                    name,
+                    place,
+                    script,
+                    links,
+                    luck or kernel,
+                    fleet if which == 0 else None,
+                    place if luck is None else PLACE,
+                    luck,
+                    rests,
+                ),
+                clock=clock,
                 lines=lines,
                 standstills=standstills,
-                rests=rests,
-                clock=clock,
-                fleet=fleet if which == 0 else None,
-                drawn_at=place if luck is None else PLACE,
-                luck=luck,
             ),
         )
 

@@ -37,10 +37,16 @@ HERE = (Joined, Committed)
 class Speaker(Protocol):
     """The node whose words these are."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
     lives: bool
-    processes: dict[int, Process]
-    doomed: set[int]
+
+    @property
+    def processes(self) -> dict[int, Process]: ...
+
+    @property
+    def doomed(self) -> set[int]: ...
 
     @property
     def outpost(self) -> AgentSession | None: ...

@@ -36,17 +36,37 @@ class Asleep(Protocol):
 class Home(Protocol):
     """A node, as the processes on it and the parts that nodes share see it."""
 
-    name: str
-    place: int
-    drawn_at: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> int: ...
+
+    @property
+    def drawn_at(self) -> int: ...
+
     lives: bool
-    fleet: Fleet | None
-    luck: Luck | None
-    ticks: AgentTicks
-    processes: dict[int, Process]
-    slots: dict[int, dict[int, int]]
-    heard_s: dict[int, float]
-    doomed: set[int]
+
+    @property
+    def fleet(self) -> Fleet | None: ...
+
+    @property
+    def luck(self) -> Luck | None: ...
+
+    @property
+    def ticks(self) -> AgentTicks: ...
+
+    @property
+    def processes(self) -> dict[int, Process]: ...
+
+    @property
+    def slots(self) -> dict[int, dict[int, int]]: ...
+
+    @property
+    def heard_s(self) -> dict[int, float]: ...
+
+    @property
+    def doomed(self) -> set[int]: ...
 
     @property
     def now_s(self) -> float: ...

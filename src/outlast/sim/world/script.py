@@ -16,7 +16,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.sim.rules.observations import MadeAnew, Restored
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
-from outlast.sim.world.node import Script
+from outlast.sim.world.node_parts import Script
 from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
 from outlast.sim.world.step_loop import StepLoop
 from outlast.sim.world.world import World

@@ -53,7 +53,9 @@ class Sleeper(Protocol):
     """The node that stands still."""
 
     lives: bool
-    ticks: AgentTicks
+
+    @property
+    def ticks(self) -> AgentTicks: ...
 
     @property
     def now_s(self) -> float: ...

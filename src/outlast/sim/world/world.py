@@ -31,8 +31,9 @@ from outlast.sim.world.disk import Disks
 from outlast.sim.world.final_report import FinalReport
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.links import Links
-from outlast.sim.world.node import Node, Script
+from outlast.sim.world.node import Node
 from outlast.sim.world.node_maker import make_nodes
+from outlast.sim.world.node_parts import Script
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import Home, Process, TransferImage

@@ -1,0 +1,111 @@
+"""What a node is made of: what it was given, what it remembers, and its agent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outlast.engine.agent.agent import Agent
+from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.model.messages import Images
+from outlast.sim.draws import Draws, Luck
+from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.world.agent_ticks import AgentTicks
+from outlast.sim.world.links import Links
+from outlast.sim.world.node_words import NodeWords
+from outlast.sim.world.processes import Process, Thread
+
+PINGS_KEPT = 4
+Script = Callable[[Any, Process], Thread]  # given the world, whatever the script uses of it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGiven:
+    """What a node is from the beginning, and stays.
+
+    `fleet`: the nodes that this one is simulated for; None: itself. `drawn_at`: where its ranks'
+    draws begin, `luck`: draws of nodes that draw alike. `kernel`: draws what its kernel does.
+    `rests`: ticks of the agent that can lead to nothing are left out.
+    """
+
+    name: str
+    place: int
+    script: Script
+    links: Links
+    kernel: Draws
+    fleet: Fleet | None
+    drawn_at: int
+    luck: Luck | None
+    rests: bool
+
+
+@dataclass(slots=True)
+class NodeMemory:
+    """`slots`: of each rank that was here, slot -> step. `heard_s`: when a worker last printed
+    something. `doomed`: workers that the agent has killed, forked by then or not. `pinged`: when
+    each was asked whether it lives.
+    """
+
+    processes: dict[int, Process] = field(default_factory=dict)
+    slots: dict[int, dict[int, int]] = field(default_factory=dict)
+    heard_s: dict[int, float] = field(default_factory=dict)
+    doomed: set[int] = field(default_factory=set)
+    pinged: dict[int, deque[float]] = field(default_factory=dict)
+
+    def images(self) -> tuple[Images, ...]:
+        """Return what lies sealed here, by rank, the newest step first."""
+        return tuple(
+            Images(rank, tuple(sorted(slots.values(), reverse=True)))
+            for rank, slots in sorted(self.slots.items())
+            if slots
+        )
+
+    def pings(self, worker: int, *, now_s: float) -> None:
+        """Note that the agent asks a worker whether it lives."""
+        self.pinged.setdefault(worker, deque(maxlen=PINGS_KEPT)).append(now_s)
+
+    def pinged_since(self, worker: int, since_s: float) -> int:
+        """Return how often a worker was asked since then."""
+        return sum(at_s > since_s for at_s in self.pinged.get(worker, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSeat:
+    """The agent of one boot of the node, and what belongs to it; `outpost`: its session with the
+    coordinator, where there are several nodes.
+    """
+
+    number: int
+    agent: Agent
+    ticks: AgentTicks
+    words: NodeWords
+    outpost: AgentSession | None
+
+    @property
+    def ear(self) -> Agent | AgentSession:
+        """Return what hears of the node's events."""
+        return self.agent if self.outpost is None else self.outpost
+
+
+def readings_of(
+    processes: Mapping[int, Process], agent: Agent, *, now_s: float
+) -> tuple[dict[int, Reading], bool]:
+    """Return what the agent reads of each process, and whether any waits for a processor."""
+    readings: dict[int, Reading] = {}
+    unit: Process | None = None
+    found: Reading | None = None
+    starving = [one for one in processes.values() if not one.reaped and one.starves]
+    for process in processes.values():
+        if not process.reaped:
+            # mates are read as their crew
+            if found is None or process.crew is None or process.crew is not unit:
+                unit, found = process.crew, process.reading()
+            readings[process.worker] = found
+    for process in starving:
+        closely = agent.looks_closely(process.worker, now_s=now_s)
+        starved_s = process.starved_s(closely=closely, now_s=now_s)
+        readings[process.worker] = replace(readings[process.worker], starved_s=starved_s)
+    return readings, bool(starving)

@@ -1,0 +1,88 @@
+"""What a node asks of the world around it, in narrow protocols."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.sim.draws import Luck
+from outlast.sim.world.agent_link import CoordinatorEnd
+from outlast.sim.world.booked_seconds import Lives
+from outlast.sim.world.chance import Chance
+from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.frame import Frame
+from outlast.sim.world.processes import Home, Process, TransferImage
+from outlast.sim.world.store import Store
+
+
+class Ranks(Protocol):
+    """What a node asks of the register of all processes."""
+
+    stirred: dict[Home, None]
+    living: int
+    done: set[int]
+    lives: Lives
+
+    def owners(self, rank: int) -> list[Process]: ...
+
+    def takes_rank(self, process: Process, rank: int) -> None: ...
+
+    def luck(self, process: Process) -> Luck | None: ...
+
+
+class Listener(CoordinatorEnd, Protocol):
+    """What a node asks of the place where the coordinator lives."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+
+    def hear(self, news: Any) -> None: ...
+
+
+class Fences(Protocol):
+    """Whoever books what strikes a process."""
+
+    def fenced(self, process: Process) -> None: ...
+
+
+class Barrier(Protocol):
+    """Where ranks come together before a stretch is skipped."""
+
+    def arrive(self, process: Process) -> None: ...
+
+    def give_up(self) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What a node asks of the world around it."""
+
+    transfer: TransferImage | None
+    transfer_died: bool
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def chance(self) -> Chance: ...
+
+    @property
+    def population(self) -> Ranks: ...
+
+    @property
+    def host(self) -> Listener: ...
+
+    @property
+    def strikes(self) -> Fences: ...
+
+    @property
+    def skip_ahead(self) -> Barrier: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def collectives(self) -> Collectives: ...
+
+    def isolate(self, node: Home, for_s: float) -> None: ...
+
+    def spare_ended_early(self) -> None: ...
