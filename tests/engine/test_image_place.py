@@ -57,11 +57,11 @@ def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
 
 def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
     """Between two legs there is no step: both images are of the same one."""
-    before, behind = Place(BEGUN, 0), Place(BEGUN, 0, legs=1)
+    before, behind = Place(BEGUN, 0), Place(BEGUN, 0, calls=1)
     for order in ((before, behind), (behind, before)):
         images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]
-        assert choose_image(images, begun=True, phases=0, legs=1)[2] == behind
-        assert choose_image(images, begun=True, phases=0, legs=0)[2] == before
+        assert choose_image(images, begun=True, phases=0, calls=1)[2] == behind
+        assert choose_image(images, begun=True, phases=0, calls=0)[2] == before
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:

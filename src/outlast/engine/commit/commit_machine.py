@@ -108,15 +108,15 @@ class CommitMachine:
         self.committed = 0
         self.stage = StepStage.IDLE
         self.stopping = False  # a rank was asked to stop, and all know
-        self.until = 0  # the last step of this leg
-        self.leg_began = -1  # the step at which an earlier leg of this process ended
+        self.until = 0  # the last step of this call of run.steps
+        self.last_call_ended = -1  # where an earlier call of run.steps ended
         self._plan: Regroup | None = None  # it was given at a vote, and is followed later
         self._unsealed = 0  # a step that passed its vote, and counts once it is sealed
         self._saved = 0  # the step up to which checkpoints were looked after
 
     @property
     def is_over(self) -> bool:
-        """Return True if this leg has no further step."""
+        """Return True if this call of run.steps has no further step."""
         return self.committed >= self.until or self.stopping
 
     @property
@@ -157,8 +157,8 @@ class CommitMachine:
         """Note that an exception which is not for outlast, such as an exit, leaves the block."""
         self.stage = StepStage.CUT
 
-    def begin_leg(self) -> None:
-        """Note that run.steps is called again. A step of the leg before may not be committed."""
+    def begin_steps_call(self) -> None:
+        """Note that run.steps is called again. A step of the call before may not be committed."""
         self.stage = StepStage.REPEAT if self.repeats else StepStage.IDLE
 
     @property
@@ -173,7 +173,7 @@ class CommitMachine:
     # --- the loop ---------------------------------------------------------------------------------
 
     def next_step(self) -> Flow[bool]:
-        """Get to the beginning of the next step. Return False if the leg is over instead."""
+        """Get to the beginning of the next step. Return False if there is none."""
         if self.stage is StepStage.LEFT:
             raise Reenter  # the script has swallowed the first one
         while True:
@@ -237,8 +237,8 @@ class CommitMachine:
         return True
 
     def finish(self) -> Flow[None]:
-        """Say that this rank is past the last step of the leg."""
-        self.leg_began = self.committed
+        """Say that this rank is past the last step of this call."""
+        self.last_call_ended = self.committed
         yield Record(partial(WorkerMachine.finished, stopped=self.stopping))
 
     # --- prepare, vote, commit --------------------------------------------------------------------
@@ -308,7 +308,7 @@ class CommitMachine:
             yield from self._vote_late(Place(kind, 0))
         if self.repeats:
             return  # the step is not committed, so nothing of it may be sealed
-        place = Place(kind, self.worker.phases, legs=int(self.committed == self.leg_began))
+        place = Place(kind, self.worker.phases, calls=int(self.committed == self.last_call_ended))
         yield SealMoved(self.committed, place, last=self.is_over)
         if kind != BEGUN:
             return
@@ -386,9 +386,9 @@ class CommitMachine:
                     raise Reenter
                 yield Join(plan)
                 self.committed = max(self.worker.committed, 0)
-                if self.committed == self.leg_began:
-                    # A rank that starts afresh begins with the leg before this one, and votes at
-                    # the end of that leg.
+                if self.committed == self.last_call_ended:
+                    # A rank that starts afresh begins with the call before this one, and votes at
+                    # the end of that call.
                     yield from self._vote_between()
                     yield from self._hand_over_votes()
                 return
@@ -423,7 +423,7 @@ class CommitMachine:
         plan, self._plan = self._plan, None
         return plan
 
-    # --- the end of a leg -------------------------------------------------------------------------
+    # --- the end of run.steps ---------------------------------------------------------------------
 
     def _close(self) -> Flow[bool]:
         """Vote that all ranks are past the last step, and have sealed it. False: go on."""

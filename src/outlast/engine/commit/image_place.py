@@ -38,16 +38,16 @@ class Place:
 
     kind     PREPARED, ENTERED or BEGUN
     phases   how many phases behind the step are done
-    legs     1 if run.steps was called again behind the step, else 0
+    calls    1 if run.steps was called again behind the step, else 0
     """
 
     kind: str
     phases: int
-    legs: int = 0
+    calls: int = 0
 
     def metadata(self) -> dict[str, str]:
         """Return what travels with the image."""
-        return {"place": self.kind, "phases": str(self.phases), "legs": str(self.legs)}
+        return {"place": self.kind, "phases": str(self.phases), "legs": str(self.calls)}
 
     @property
     def is_complete(self) -> bool:
@@ -89,19 +89,19 @@ def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> 
 
 
 def choose_image(
-    images: Iterable[tuple[int, ImageT]], *, begun: bool, phases: int, legs: int = 0
+    images: Iterable[tuple[int, ImageT]], *, begun: bool, phases: int, calls: int = 0
 ) -> tuple[int, ImageT, Place]:
     """Choose the image from which a successor begins; return its slot, the image and its place.
 
     The choice is the image that was sealed last, of those that are not later than the place where
     the survivors stand. The survivors stand in the next step or right before it (`begun`), or
-    behind so many phases; and in the next leg of the run, or (legs=0) before it. There is at least
+    behind so many phases; and in the next call of run.steps, or (calls=0) before it. There is at least
     one image. Where all are later than the survivors, the earliest is taken.
     """
 
     def order(place: Place) -> tuple[bool, tuple[int, int, int]]:
-        at = (place.legs, place.phases, _ORDER.index(place.kind))
-        fits = place.legs <= legs and (begun or place.phases <= phases)
+        at = (place.calls, place.phases, _ORDER.index(place.kind))
+        fits = place.calls <= calls and (begun or place.phases <= phases)
         return fits, at if fits else (-at[0], -at[1], -at[2])
 
     found = [(slot, image, place_of(image.metadata)) for slot, image in images]

@@ -1,17 +1,13 @@
-"""One rank's part in the protocol: what it has committed, whether its generation still holds, what
-it does next.
+"""One rank's part in the protocol between workers, agents and the coordinator.
 
     NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──> STILL ──Regroup──> MOVING
                         └──────────────────── Leave of this generation ────────┘
 
-A worker whose main thread has taken no plan yet (it boots, is parked, or runs the user's set-up
-code in no group) is DETACHED: it has nothing to lose, answers Leave by itself, and takes the newest
-plan when it gets to where plans are taken. One that is FINISHED is past its last step: it answers
-Leave by itself too, and is woken from whatever the script does there.
-
-Two threads of one process drive this: the listener with messages, the main thread with what the
-step did. Their lock lies outside. Sans-IO: methods take `now_s` where they need it and return
-outputs.
+A worker is DETACHED while its main thread has taken no plan: it boots, is parked, or runs the
+user's set-up code outside of any group. It has nothing to lose, so the listener answers Leave. The
+main thread takes the newest plan once it gets to where plans are taken. A worker is FINISHED behind
+its last step. The listener answers Leave there too, and the main thread is woken from whatever the
+script does.
 """
 
 from __future__ import annotations
@@ -47,7 +43,31 @@ class State(Enum):
 
 
 class WorkerMachine:
-    """`committed` is -1 until state is attached. Steps count from 1; step 0 is the initial state."""
+    """What one worker has committed, whether its generation still holds, and what it says of that.
+
+    Two threads of a process drive it, under a lock that lies outside. The listener passes on
+    messages from the agent (`on_message`). The main thread tells what its step did, by way of the
+    commit machine (engine/commit). An example, one step that a peer's death cuts short::
+
+        now_prepared(step=7)           the image of step 7 is sealed
+        on_message(Leave(...))         a peer is dead: [Wake()], which ends the vote
+        broke(...)                     nothing more is said: Leave has told the coordinator
+        stand_still(in_hook=True)      [Say(Inventory(...))]: what this rank holds
+        on_message(Regroup(...))       [Plan()]: the main thread follows it
+        joined(plan, ...)              [Say(Joined(...))]
+
+    It is sans-IO: methods take `now_s` where they need it, and return outputs. It does not decide
+    what happens to a step. The commit machine decides that by the plans that come in here.
+
+    committed   -1 until state is attached. Steps count from 1; step 0 is the initial state
+    prepared    the newest step whose image is sealed for a vote
+    passed      the newest step whose vote this rank saw pass, or was told of
+    sealed      steps of sharded state that lie sealed, the newest first
+    phases      how many phases behind `committed` are done
+    begun       the step after `committed` was asked for, so all phases lie behind
+    over        no step follows `committed`
+    finishing   the block of `committed` is not over; it was applied on the word of a plan
+    """
 
     def __init__(self, *, worker: int) -> None:
         self.worker = worker
@@ -61,21 +81,21 @@ class WorkerMachine:
         self.prepared = -1
         self.passed = -1
         self.sealed: tuple[int, ...] = ()
-        self.phases = 0  # done since `committed`
-        self.begun = False  # the step after `committed` was asked for: all phases lie behind
-        self.over = False  # there is none
-        # in the block of `committed` yet, which was applied on the word of a plan
+        self.phases = 0
+        self.begun = False
+        self.over = False
         self.finishing = False
         self._first_commit_said = True
 
     @property
     def broken(self) -> bool:
-        """This generation's collectives must not be entered again."""
+        """Return True if this generation's collectives must not be entered again."""
         return self.state in (State.BROKEN, State.STILL)
 
     # --- the listener's side ---
 
     def on_message(self, message: ForWorker) -> list[Output]:
+        """Take in a message of the agent."""
         if isinstance(message, Regroup):
             return self._on_regroup(message)
         if isinstance(message, Leave):
@@ -117,44 +137,44 @@ class WorkerMachine:
     # --- the main thread's side ---
 
     def detach(self) -> None:
-        """The plan is known but no group is built until run.steps: the survivors build theirs there
-        too.
-        """
+        """Build no group for the known plan before run.steps, where the survivors build theirs."""
         self._detached = True
         if self.state is State.MOVING:
             self.state = State.DETACHED
 
     def newer_plan(self, *, than: int) -> Regroup | None:
-        """The newest plan, if its generation is above `than`."""
+        """Return the newest plan if its generation is above `than`."""
         return self.plan if self.plan is not None and self.plan.generation > than else None
 
     def may_act(self, *, lent_until_s: float, now_s: float) -> bool:
-        """Whether it may vote, seal, restore or commit: by its node's lease
-        (AgentSession.lent_until_s). False: it ends by itself, for its agent may not be there to do
-        it, and its rank is about to be given away.
+        """Return True if the lease of its node lets this worker vote, seal, restore and commit.
+
+        Otherwise the worker ends itself (see AgentSession.lent_until_s). Its rank is about to be
+        given away, and its agent may not be there to end it.
         """
         return now_s < lent_until_s
 
     def in_time(self, generation: int) -> bool:
-        """Whether what was begun in `generation` may still go on: neither broken nor past."""
+        """Return True if what was begun in `generation` may go on: it is not broken, and not past."""
         return not self.broken and self.generation == generation
 
     def begins_anew(self, plan: Regroup, *, reenters: bool) -> bool:
-        """Whether a rank that broke while it attached leaves main's function for `plan`.
+        """Return True if a rank that broke while it attached leaves main's function for `plan`.
 
-        `reenters`: it had its group before the function began.
+        reenters   the rank had its group before the function began
         """
         return plan.then == "reenter" or (reenters and plan.replicated != "donor")
 
     def born_in(self, generation: int) -> None:
-        """It ends without ever having joined: the launcher has sent a plan of `generation`, or
-        will.
+        """Note the generation of a worker that ends before it has joined any.
+
+        The launcher has sent a plan of `generation`, or will.
         """
         if self.generation == 0 and self.plan is None:
             self.generation = generation
 
     def follow(self) -> None:
-        """The main thread takes the newest plan: from here on a Leave concerns it."""
+        """Let the main thread take the newest plan. From here on a Leave concerns it."""
         self._detached = False
         if self.state is State.DETACHED:
             self.state = State.MOVING
@@ -162,7 +182,7 @@ class WorkerMachine:
     def register(
         self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
     ) -> list[Output]:
-        """How this script can be healed: said at join and again at run.steps."""
+        """Say how this script can be healed: when it joins, and again at run.steps."""
         return [
             Say(
                 Registered(
@@ -179,14 +199,15 @@ class WorkerMachine:
         ]
 
     def underway(self, *, place: int) -> list[Output]:
-        """At a place where others may be waited for: see Underway."""
+        """Say that this rank is at a place where it may wait for others (see Underway)."""
         return [Say(Underway(self.worker, self.generation, place))]
 
     def donated(self, *, step: int) -> list[Output]:
+        """Say that the transfer image of `step` is written."""
         return [Say(Donated(self.worker, self.generation, step))]
 
     def joined(self, plan: Regroup, *, group_s: float, restore_s: float) -> list[Output]:
-        """The group of `plan` stands and the state is of its step.
+        """Note that the group of `plan` stands, and that the state is of its step.
 
         Nothing is said if this generation broke meanwhile.
         """
@@ -204,15 +225,19 @@ class WorkerMachine:
         return [Say(Joined(self.worker, self.generation, step, group_s, restore_s))]
 
     def now_prepared(self, *, step: int) -> None:
+        """Note that the image of `step` is sealed for its vote."""
         self.prepared = step
 
     def now_passed(self, *, step: int) -> None:
+        """Note that this rank saw the vote of `step` pass."""
         self.passed = step
 
     def now_sealed(self, *, steps: tuple[int, ...]) -> None:
+        """Note which steps of sharded state lie sealed."""
         self.sealed = steps
 
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
+        """Note that `step` is committed, and say so if it is the first of its generation."""
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
         self.finishing = self.plan is not None and (self.plan.settle, self.plan.step) == (
@@ -221,7 +246,7 @@ class WorkerMachine:
         )
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
-            return []
+            return []  # only the first commit of a generation ends an interruption
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
 
@@ -236,13 +261,15 @@ class WorkerMachine:
         return [Say(Committed(self.worker, self.generation, step, now_s))]
 
     def now_past_block(self) -> None:
+        """Note that the block of the newest step is over."""
         self.finishing = False
 
     def now_past_phase(self) -> None:
+        """Note that the vote of a phase has passed."""
         self.phases += 1
 
     def now_begun(self, *, over: bool) -> None:
-        """The next step is asked for. `over`: there is none, and what follows is the last vote."""
+        """Note that the next step is asked for. `over`: there is none, so the last vote follows."""
         self.begun, self.over = True, over
 
     def broke(
@@ -254,12 +281,9 @@ class WorkerMachine:
         now_s: float,
         unreached: tuple[int, ...] = (),
     ) -> list[Output]:
-        """The main thread cannot go on in this generation.
-
-        A victim of a Leave need not say so. `unreached`: as in Broke.
-        """
+        """Say that the main thread cannot go on in this generation. `unreached`: as in Broke."""
         if self.broken:
-            return []
+            return []  # the coordinator knows: it has sent a Leave, or was told before
         self.state = State.BROKEN
         return [
             Say(
@@ -277,26 +301,27 @@ class WorkerMachine:
         ]
 
     def stand_still(self, *, in_hook: bool) -> list[Output]:
-        """The main thread has left its collectives.
+        """Send the inventory: the main thread has left its collectives.
 
-        `in_hook`: it can still apply the prepared step.
+        in_hook   the rank can still apply the prepared step
         """
         if self.state is State.STILL:
             return []
         return self._inventory(in_hook=in_hook)
 
     def finished(self, *, stopped: bool) -> list[Output]:
+        """Say that this rank is past its last step."""
         if self.state is State.TRAINING:
             self.state = State.FINISHED
         return [Say(Finished(self.worker, self.generation, self.committed, stopped))]
 
     def goes_on(self) -> None:
-        """Run.steps is called again after it had ended."""
+        """Note that run.steps is called again after it had ended."""
         if self.state is State.FINISHED:
             self.state = State.TRAINING
 
     def forget_state(self) -> None:
-        """Main's function is entered again: what the old one held is gone, the images stay."""
+        """Forget the state in memory: main's function is entered again. The images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
         self.phases, self.begun, self.over, self.finishing = 0, False, False, False

@@ -61,9 +61,9 @@ class Attachment:
         # the line that needed a group before run.steps; collectives of the steps are another matter
         self._need = ""
         self._strangers: list[str] = []
-        # the step behind which the leg in hand began, as long as that is the newest
-        self._leg_from = -1
-        # what this process began with, if the others are in the next leg already
+        # the step behind which this call of run.steps began, as long as that is the newest
+        self._call_from = -1
+        # what this process began with, if the others are in the next call already
         self._again: tuple[Regroup, Image] | None = None
 
     # --- attaching --------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Attachment:
             self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
             load_edited(self.state, image)
-            if _is_a_leg_ahead(image, plan.step):
+            if _is_a_call_ahead(image, plan.step):
                 self._again = (
                     plan,
                     Image(
@@ -245,18 +245,18 @@ class Attachment:
         for wrapped in self.replicas:
             ddp.restore_views(wrapped)
 
-    def begin_leg(self, step: int) -> None:
+    def begin_steps_call(self, step: int) -> None:
         """Run.steps is called again, behind `step`.
 
-        What the script did between the two legs it may have done to state in which it was done
-        already: that of peers which were in this leg when this process came. Then what they handed
+        What the script did between the two calls it may have done to state in which it was done
+        already: that of peers which were in this call when this process came. Then what they handed
         over is loaded once more.
         """
         if self._again is not None and self._again[0].step == step:
             plan, image = self._again
             load_shared(self.state, image)
             self._restore_own(plan, image)
-        self._again, self._leg_from = None, step
+        self._again, self._call_from = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
         """Load this rank's own image.
@@ -272,7 +272,7 @@ class Attachment:
                 images,
                 begun=begun,
                 phases=plan.phases,
-                legs=int(_is_a_leg_ahead(donated, plan.step)),
+                calls=int(_is_a_call_ahead(donated, plan.step)),
             )
         except CorruptError as error:
             session.warn(f"rank {rank}: {error}")
@@ -361,7 +361,7 @@ class Attachment:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
-        metadata = {**self.undo.late.metadata(), "leg_from": str(self._leg_from)}
+        metadata = {**self.undo.late.metadata(), "leg_from": str(self._call_from)}
         self.images.write_transfer(
             generation, step, agreed=self.agreement.movers, metadata=metadata
         )
@@ -409,6 +409,6 @@ class Attachment:
             parameter.grad = None
 
 
-def _is_a_leg_ahead(donated: Image | None, step: int) -> bool:
+def _is_a_call_ahead(donated: Image | None, step: int) -> bool:
     """Return whether the peer that handed over had called run.steps again, behind `step`."""
     return donated is not None and donated.metadata.get("leg_from") == str(step)

@@ -1,5 +1,6 @@
-"""The batches of the step in turn: fetched once, kept until the step is committed, so that a repeat
-gets the same ones.
+"""The batches of the step in turn.
+
+They are fetched once, and kept until the step is committed. So a repeat gets the same ones.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from outlast.runtime.worker.step import Owner, Step
 
 
 class Batches:
-    """`held` is the step in turn; None between its commit and the next fetch.
+    """Fetches the batches of each step, and holds the step in turn.
 
-    `accumulate`: micro-batches per step.
+    held         the step in turn; None between its commit and the next fetch
+    accumulate   how many micro-batches a step has
     """
 
     def __init__(self, owner: Owner, source: BatchSource | None, *, accumulate: int) -> None:
@@ -22,23 +24,23 @@ class Batches:
         self.accumulate = accumulate
         self._owner = owner
         self._source = source
-        # of the next step so far: an error in fetching costs none of them
+        # micro-batches of the next step so far: an error in fetching costs none of them
         self._drawn: list[Any] = []
 
     @property
     def loads(self) -> bool:
-        """There is a loader: fetching takes time and can fail."""
+        """Return True if there is a loader, so fetching takes time and can fail."""
         return self._source is not None
 
     @property
     def random(self) -> RandomState | None:
-        """The random state right after a fetch, where it is known without looking."""
+        """Return the random state right after a fetch, or None if it must be looked at."""
         return None if self._source is None else self._source.random
 
     def hold_again(self, number: int) -> bool:
-        """Step `number` was interrupted and is held still: ready for another attempt.
+        """Make an interrupted step ready for another attempt.
 
-        False: it has to be fetched.
+        Return False if step `number` is not held, and so has to be fetched.
         """
         if self.held is None or self.held.number != number:
             return False
@@ -46,9 +48,9 @@ class Batches:
         return True
 
     def fetch(self, number: int) -> None:
-        """Hold step `number`.
+        """Fetch the batches of step `number`, and hold that step.
 
-        Raises what the loader and the data set raise; the next call goes on behind the batches that
+        Raises what the loader and the data set raise. The next call goes on behind the batches that
         came.
         """
         while self._source is not None and len(self._drawn) < self.accumulate:
@@ -56,7 +58,7 @@ class Batches:
         self.held, self._drawn = Step(self._owner, number, self._drawn), []
 
     def fetch_for_nothing(self, number: int) -> Step:
-        """Hold a step that will not count. Its batches are none of any other's. Raises as `fetch`."""
+        """Hold a step that will not count. No other step gets its batches. Raises as `fetch` does."""
         batches = (
             [self._source.next_batch() for _ in range(self.accumulate)]
             if self._source is not None
@@ -66,7 +68,7 @@ class Batches:
         return self.held
 
     def let_go(self) -> None:
-        """The step is over."""
+        """Hold no step any more: the one in turn is over."""
         self.held = None
 
     def close(self) -> None:

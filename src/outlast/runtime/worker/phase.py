@@ -1,11 +1,12 @@
-"""`run.phase(name)`: work between steps (evaluation, export) that is repeated as a whole when it is
-interrupted.
+"""`run.phase(name)`: work between steps, such as an evaluation or an export.
 
-A process that replaces a rank comes to the phase where its peers wait through the script itself: it
-does the last committed step once more, for nothing, and so the phases that are done
+A phase is repeated as a whole when it is interrupted.
+
+A process that replaces a rank gets to the phase where its peers wait by running the script. It runs
+the last committed step once more without keeping its result, and the phases that are done as well
 (`Rehearsal.replay`). So the script's own code between that step and the phase runs there too. Where
-all ranks come anew (outlast.main entered again, a whole restart), they go on with the next step,
-and an unfinished phase is not made up for.
+all ranks begin anew (outlast.main is entered again, or the whole run restarts), they go on with the
+next step. An unfinished phase is not made up for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol
 
 
 class Owner(Protocol):
-    """What stands behind an attempt (`Transaction`)."""
+    """The part that an attempt reports to (`Transaction`)."""
 
     def wants_phase(self) -> bool: ...
     def enter_phase(self, attempt: Attempt) -> None: ...
@@ -24,9 +25,19 @@ class Owner(Protocol):
 
 
 class Attempt:
-    """`with attempt:` runs the work once.
+    """One attempt at a phase: `with attempt:` runs the work once.
 
-    All ranks agree at its end that it is done, or all do it again.
+    At its end all ranks vote. Either the phase is done on all of them, or all do it again::
+
+        for attempt in run.phase("evaluate"):
+            with attempt:
+                accuracy = evaluate(model)
+
+    Its life: run.phase gives it out, its block runs, and the vote at the end of the block decides.
+    An error in the block, or a lost rank, means another attempt, with the state that the first one
+    began with.
+
+    What it does not promise: that an interrupted phase is made up for where all ranks begin anew.
     """
 
     def __init__(self, transaction: Owner, name: str) -> None:
@@ -49,8 +60,9 @@ class Attempt:
 
 
 def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
-    """One attempt after the other, until one is done; none after a step that was interrupted: it
-    comes again, and the phase after it.
+    """Give out one attempt after the other, until one is done.
+
+    There is none behind a step that was interrupted. That step comes again, and its phase with it.
     """
     while transaction.wants_phase():
         attempt = Attempt(transaction, name)

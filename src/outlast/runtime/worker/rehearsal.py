@@ -1,8 +1,8 @@
-"""A step done for nothing: what it changes is overwritten when the rank attaches.
+"""A step whose result is not kept: what it changes is overwritten when the rank attaches.
 
-A hot spare does one before it parks, so that its first real step is not its first. A process that
-replaces a rank in place does the last committed step, so that the script comes to the phases behind
-it: the survivors wait in one of them, or before.
+A hot spare rehearses one step before it parks, so that its first real step is not slow. A process
+that replaces a rank in place runs the last committed step, so that the script gets to the phases
+behind that step. The survivors wait in one of those phases, or in front of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from outlast.runtime.worker.step import Step
 
 
 class Rehearsal:
-    """`runs` while steps and phases are done for nothing: they are not voted on, not logged, and
-    not repeated.
+    """Runs steps and phases that do not count: no vote, no log, no repeat.
+
+    runs   True while such a step or phase is in hand
     """
 
     def __init__(self, attachment: Attachment, batches: Batches) -> None:
@@ -31,23 +32,24 @@ class Rehearsal:
         self._before = (0, "")  # collectives counted, and the first need of a group
 
     def of_spare(self) -> Iterator[Step]:
-        """The first step, on a group of one; then wait for a rank, if the script did not come to do
-        so inside it.
+        """Give out the first step on a group of one, then wait for a rank.
+
+        A script that asks for its rank inside the step waits there instead.
         """
         yield from self._step(1)
         if self._member.is_spare:
             self._member.park()
 
     def replay(self, plan: Regroup) -> Iterator[Step]:
-        """The last committed step, and the phases behind it that are done."""
+        """Give out the last committed step. The phases behind it that are done run for nothing."""
         self._replaying, self._phases_to_skip = True, plan.phases
         yield from self._step(plan.step)
         self._replaying = False
 
     def ends_before_phase(self) -> bool:
-        """A phase is entered while this runs.
+        """Note that a phase is entered while this runs.
 
-        True: it is the first that the others have not done, and nothing is for nothing any more.
+        Return True, and end the rehearsal, if it is the first phase that the others have not done.
         """
         if not self._replaying or self._member.is_spare:
             return False
@@ -58,7 +60,7 @@ class Rehearsal:
         return True
 
     def swallows(self, error: BaseException | None) -> bool:
-        """What a rehearsed block or phase raises counts as little as what it computes."""
+        """Return True if `error` is dropped: it comes from code that does not count."""
         return self.runs and not isinstance(error, (KeyboardInterrupt, SystemExit, Reenter))
 
     def _step(self, number: int) -> Iterator[Step]:
@@ -80,7 +82,7 @@ class Rehearsal:
             return None
 
     def _end(self) -> None:
-        """Behind the block, or in front of a phase that follows it."""
+        """End the rehearsal: behind its block, or in front of a phase that follows it."""
         if self.runs:
             self.runs = self._member.in_body = False
             self._member.rehearse(False)

@@ -1,5 +1,4 @@
-"""The box into which the ranks of one node put their ballots: a few pages of shared memory, made
-once.
+"""Votes of the ranks of one node through a few pages of shared memory.
 
 A collective of gloo wakes three threads in each process for every message that it waits for. Four
 busy ranks on two cores take 8 ms for its smallest all-reduce and 2.4 ms for its smallest
@@ -33,12 +32,15 @@ _ROW_BYTES = _LINE_BYTES + 2 * _PLACE_BYTES
 class Cut(RuntimeError):
     """The generation is over, or a rank did not come within the time-out.
 
-    Nothing is known of the others' outcome.
+    Nothing is known of the outcome that the others have seen.
     """
 
 
 class SharedVote:
-    """One per rank and generation. `cast` is the number of ballots that this rank has put in."""
+    """One rank's side of the votes of one generation.
+
+    cast   how many ballots this rank has put in
+    """
 
     def __init__(
         self,
@@ -50,8 +52,9 @@ class SharedVote:
         timeout_s: float,
         cancelled: Callable[[], bool],
     ) -> None:
-        """`rows`: at least `size(world_size)` bytes that all ranks share, zeros before the first
-        generation.
+        """Vote through `rows`, which all ranks share.
+
+        It has at least `size(world_size)` bytes, all of them zero before the first generation.
         """
         self.cast = 0
         self._generation = generation
@@ -64,7 +67,7 @@ class SharedVote:
         self._ranks = range(world_size)
 
     def exchange(self, ballot: bytes) -> list[bytes]:
-        """Put `ballot` in (at most BALLOT_MAX_BYTES) and wait for those of all ranks; by rank.
+        """Put `ballot` in, of at most BALLOT_MAX_BYTES, and return those of all ranks, by rank.
 
         Raises Cut.
         """
@@ -74,7 +77,7 @@ class SharedVote:
         return [self._take(rank, number, over_s) for rank in self._ranks]
 
     def wake(self) -> None:
-        """From any thread: who waits in `exchange` looks at once whether the generation is over."""
+        """Let a thread that waits in `exchange` see that the generation is over. For any thread."""
         for rank in self._ranks:
             linux.futex_wake(self._address + rank * _ROW_BYTES)
 
@@ -111,10 +114,10 @@ class SharedVote:
 
 
 def size(world_size: int) -> int:
-    """Bytes of a box."""
+    """Return how many bytes a vote of so many ranks needs."""
     return world_size * _ROW_BYTES
 
 
 def is_offered(*, world_size: int, local_world_size: int) -> bool:
-    """All ranks are on this node, and this kernel's futex can be called."""
+    """Return True if all ranks are on this node, and this kernel's futex can be called."""
     return world_size == local_world_size and linux.has_futex()

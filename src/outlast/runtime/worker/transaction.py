@@ -93,19 +93,19 @@ class Transaction:
         self._machine.until = until
         try:
             if self._attached:
-                self._begin_leg()
+                self._begin_steps_call()
             else:
                 if self.member.is_spare:
                     yield from self._rehearsal.of_spare()
                 if self.member.goes_on_from() > until:
-                    # The run is in a later leg. State is restored there, so what lies in between
+                    # The run is in a later call of run.steps. State is restored there, so what lies in between
                     # must not be done to it again.
                     return
                 if (plan := self.member.replayed()) is not None:
                     yield from self._rehearsal.replay(plan)
                 self._arrive()
             if self.committed > until:
-                return  # the run went on to a later leg while this process came
+                return  # the run went on to a later call while this process came
             while (step := self._next()) is not None:
                 yield step
                 if not step.entered:
@@ -138,7 +138,7 @@ class Transaction:
             self.member.session.do(WorkerMachine.now_past_block)
 
     def _next(self) -> Step | None:
-        """Return the next step, or None at the end of the leg."""
+        """Return the next step, or None behind the last one."""
         session = self.member.session
         while self._has_next(session):
             number = self._machine.committed + 1
@@ -250,7 +250,7 @@ class Transaction:
         if session is None or self._rehearsal.runs:
             return True
         if not self._attached:
-            return False  # the run is in a later leg, and this phase is done
+            return False  # the run is in a later call of run.steps, and this phase is done
         self.attachment.look_for_edits("behind the block of a step")
         return self._driver.run(self._machine.before_phase())
 
@@ -304,10 +304,10 @@ class Transaction:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Say that this rank is past the last step of the leg, and end the script if it stops."""
+        """Say that this rank is past the last step of this call, and end the script if it stops."""
         session = self.member.session
         if session is None:
-            self._machine.leg_began = self.committed
+            self._machine.last_call_ended = self.committed
             return
         session.enter(Phase.EPILOGUE)
         # who registers now would be taken for one that trains again
@@ -325,12 +325,12 @@ class Transaction:
         self._batches.accumulate = self.attachment.accumulate = accumulate
         self._payload.log_every(log_every)
 
-    def _begin_leg(self) -> None:
+    def _begin_steps_call(self) -> None:
         """Begin the steps of another call of run.steps."""
-        self._machine.begin_leg()
+        self._machine.begin_steps_call()
         session = self.member.session
         if session is not None:
-            self.attachment.begin_leg(self.committed)
+            self.attachment.begin_steps_call(self.committed)
             session.do(WorkerMachine.goes_on)
             self.attachment.register()
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)

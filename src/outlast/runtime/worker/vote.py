@@ -1,5 +1,4 @@
-"""The vote: one small exchange per step, which also carries what all ranks have to know of each
-other.
+"""The vote: one small exchange per step, which also tells the ranks about each other.
 
 Each rank gives a row of float64, and gets the rows of all ranks:
   [1 for a vote, newest step is sealed, asked to stop, key, key', movers, watched, logged values
@@ -36,15 +35,16 @@ Values = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One rank's ballot.
+    """What one rank gives to a vote.
 
+    sealed             this rank has sealed the image that is due
+    stop               this rank was asked to stop
     current, earlier   names and values that were logged in the step in hand and in steps before, to
                        be summed over ranks
-    movers             stands for the private parts that move behind the vote, and for their values;
-                       0: there are none
-    watched            stands for the piece of replicated state that is looked at in this step, as
-                       it is before the optimizer, or, negated, behind it; 0: none is. What was
-                       looked at at different times is not compared
+    movers             a checksum of the private parts that change behind the vote; 0 if none do
+    watched            a checksum of the piece of replicated state that is compared in this step. It
+                       is negative if it was taken behind the optimizer, and 0 if nothing is
+                       compared. Checksums that were taken at different times are not compared
     """
 
     sealed: bool
@@ -59,9 +59,10 @@ class Ballot:
 class Outcome:
     """What all ranks know once a vote has passed.
 
-    `current` and `earlier`: sums; None where names differ between ranks.
-
-    same_movers, same_watched: whether all ranks gave the same number.
+    sealed                      all ranks have sealed the image that is due
+    stop                        some rank was asked to stop
+    current, earlier            sums over ranks; None where the names differ between ranks
+    same_movers, same_watched   all ranks gave the same number
     """
 
     sealed: bool
@@ -73,9 +74,9 @@ class Outcome:
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
-    """All ranks vote; returns the outcome.
+    """Vote with all ranks, and return the outcome.
 
-    Raises what torch raises when a peer is lost; then nothing is known of the others.
+    Raises what torch raises when a peer is lost. Then nothing is known of the others.
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
@@ -104,7 +105,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
 
 
 def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
-    """Every rank's numbers, by rank."""
+    """Return every rank's numbers, by rank."""
     if member.shared_vote is not None:
         return [
             struct.unpack(f"<{len(ballot) // 8}d", ballot)
