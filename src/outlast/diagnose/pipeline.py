@@ -4,7 +4,8 @@
     2. graph       the dumps give who waits for whom, and who is to blame by that alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
     4. foreign     lines that are older than the job, or tell of processes that are not its own,
-                   lose their weight (`foreign_lines.py`)
+                   lose their weight (`foreign_lines.py`), and so do those that a dump refutes
+                   (`contradictions.py`)
     5. verdict     everything that is left is weighed together (`fuse/decide.py`)
 
 The files are read around it, by `runtime/evidence/reading.py`.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from outlast.diagnose import clocks, same_job
 from outlast.diagnose.attempts import split_attempts
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
+from outlast.diagnose.contradictions import with_contradicted_marked
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.foreign_lines import (
     with_strangers_marked,
@@ -80,6 +82,8 @@ def conclude(material: Material) -> Conclusion:
         last_signs_s=_last_signs_s(split.dumps),
     )
     notes += [strangers] if strangers else []
+    findings, contradicted = with_contradicted_marked(findings, blame, split.dumps)
+    notes += [contradicted] if contradicted else []
     odd = (*same_job.notes_of(material.samples), *notes, *material.notes)
     return Conclusion(decide(findings, blame=blame, notes=odd), blame, odd)
 
