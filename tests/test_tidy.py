@@ -24,9 +24,7 @@ SRC_LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 600, 800, 70
 TO_SPLIT_FILES = {
     "src/outlast/sim/world/script.py",
 }
-TO_SPLIT_FUNCTIONS = {
-    ("src/outlast/diagnose/collectives/wait_for.py", "_of_graph"),
-}
+TO_SPLIT_FUNCTIONS = {}
 
 SOURCES = sorted(ROOT.rglob("*.py"))
 SCRIPTS = sorted(

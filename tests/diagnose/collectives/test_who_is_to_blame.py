@@ -12,6 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from outlast.diagnose.collectives import Blame, Dump, find_blame, read_dump
+from outlast.diagnose.collectives.order import few_of
 from tests.diagnose.collectives.simulator import Job, Layout, Op
 
 
@@ -404,3 +405,23 @@ def test_a_chain_of_waiting_ranks_leads_to_its_end(length: int) -> None:
     blame = find_blame(dumps_of(Job(layout, programs=programs, sleeps={length - 1: 0})))
     assert blamed(blame) == {length - 1}
     assert len(blame.edges) == length - 1
+
+
+@pytest.mark.parametrize(
+    ("places", "few"),
+    [
+        ({0: 7, 1: 7, 2: 7, 3: 8}, [3]),
+        ({0: 7, 1: 8, 2: 7, 3: 7}, [1]),
+        ({0: 7, 1: 7, 2: 8, 3: 8}, []),
+        ({0: 7, 1: 8}, []),
+        ({rank: 7 if rank < 6 else 8 for rank in range(8)}, [6, 7]),
+    ],
+)
+def test_who_waits_elsewhere_than_most_of_a_ring_is_the_odd_one(
+    places: dict[int, int], few: list[int]
+) -> None:
+    """Method: the operations in which the ranks of a ring wait; of halves nobody is odd."""
+    heads: dict[int, list[int]] = {}
+    for rank, seq in places.items():
+        heads.setdefault(seq, []).append(rank)
+    assert few_of(places, [heads]) == few

@@ -88,3 +88,21 @@ def _of_dump(dump: Dump) -> list[_Step]:
         (dump.groups[place].desc or dump.groups[place].name, said) for place, _, said in dump.issued
     ]
     return list(itertools.pairwise(calls))
+
+
+def few_of(ring: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
+    """The ranks of a ring that wait elsewhere than most of it do; none where no place has most.
+
+    Ranks that run one program come to the same place: whoever is alone elsewhere has called its
+    collectives in another order.
+    """
+    wanted = set(ring)
+    places = [
+        wanted.intersection(ranks)
+        for waited in heads
+        for ranks in waited.values()
+        if not wanted.isdisjoint(ranks)
+    ]
+    most = max(places, key=len, default=set[int]())
+    alone = wanted - most
+    return sorted(alone) if 3 * len(alone) <= len(wanted) else []

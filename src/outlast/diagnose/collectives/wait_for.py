@@ -26,6 +26,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from outlast.diagnose.collectives.blame import (
     CONFIDENCE,
@@ -61,7 +62,7 @@ from outlast.diagnose.collectives.graph import (
 )
 from outlast.diagnose.collectives.groups import Job, put_together
 from outlast.diagnose.collectives.mismatch import Mismatch, difference, mismatches
-from outlast.diagnose.collectives.order import came_alone, odd_ones
+from outlast.diagnose.collectives.order import came_alone, few_of, odd_ones
 from outlast.diagnose.collectives.silence import Situation, situation_of
 from outlast.diagnose.collectives.stances import stances_of
 from outlast.diagnose.collectives.state import Dump, GroupState
@@ -160,14 +161,52 @@ def _edges(graph: Graph, ended: set[int]) -> Iterable[tuple[int, int, str]]:
 # --- what it ends in ------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Guilty:
+    """What is found while the ends of the graph are looked at."""
+
+    ranks: dict[int, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    either: bool = False
+
+
 def _of_graph(graph: Graph, now: Situation) -> Blame:
     silent = graph.job.silent
     ends = [end for end in ends_of(graph) if not silent.issuperset(end)]
-    awaited = defaultdict(list)
+    awaited: dict[int, list[Wait]] = defaultdict(list)
     for wait in graph.waits:
         for rank in wait.behind:
             awaited[rank].append(wait)
-    rings = [end for end in ends if len(end) > 1]
+    late, hidden = _late_ranks(graph, now, ends, awaited)
+    # What the late ones wait for may not be recorded: the order of calls tells more then.
+    if late and hidden.issuperset(late) and (blame := _of_order(graph, now)) is not None:
+        return blame
+    found = _Guilty()
+    _blame_late_and_stuck(graph, now, awaited, late, hidden, found)
+    if not found.ranks:
+        _blame_rings(graph, now, [end for end in ends if len(end) > 1], found)
+    kind = _kind(graph, found.ranks, awaited, found.findings)
+    blamed = tuple(Blamed(rank, found.ranks[rank]) for rank in sorted(found.ranks))
+    if kind == "all_joined":
+        found.findings += [joined_finding(graph)]
+    return Blame(
+        kind=kind,
+        sentence=sentence_of(kind, graph, blamed, awaited),
+        ranks=blamed,
+        either=found.either,
+        findings=tuple(found.findings[:FINDINGS_MAX]),
+    )
+
+
+def _late_ranks(
+    graph: Graph,
+    now: Situation,
+    ends: Sequence[Sequence[int]],
+    awaited: Mapping[int, Sequence[Wait]],
+) -> tuple[list[int], set[int]]:
+    """Ranks that others wait for and that wait for nobody; and those of them that may wait in a
+    send or receive which their backend does not record.
+    """
     late = [
         end[0]
         for end in ends
@@ -181,69 +220,65 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
     # these may well wait for those, in what is not recorded
     if len(late) > len(hidden) or (graph.stuck and not now.is_afterwards):
         late = [rank for rank in late if rank not in hidden]
-    if late and hidden.issuperset(late) and (blame := _of_order(graph, now)) is not None:
-        return blame
+    return late, hidden
+
+
+def _blame_late_and_stuck(
+    graph: Graph,
+    now: Situation,
+    awaited: Mapping[int, Sequence[Wait]],
+    late: Sequence[int],
+    hidden: set[int],
+    found: _Guilty,
+) -> None:
+    """Blame who has not come, and who has not finished what its peers have finished."""
+    silent = graph.job.silent
     is_silence = any(not silent.isdisjoint(wait.behind) for wait in graph.waits)
     is_hidden = hidden.issuperset(late) and bool(len(late) > 1 or silent)
     is_unsure = now.maybe.keys() >= set(late) and (len(late) > 1 or is_silence)
     is_closing = len(late) + len(graph.stuck) > 1 or is_silence
-    either = (bool(late) and (is_hidden or is_unsure)) or (
+    found.either = (bool(late) and (is_hidden or is_unsure)) or (
         now.is_afterwards and len(late) + len(graph.stuck) > 1
     )
-    ranks: dict[int, float] = {}
-    findings: list[Finding] = []
+    closes_gloo = is_closing and not graph.stuck.keys().isdisjoint(_of_gloo(graph))
     for rank in late:
         kind = "p2p" if all(wait.is_p2p for wait in awaited[rank]) else "missing"
-        usual = CONFIDENCE[
-            (
-                "silent"
-                if graph.stuck and is_closing and not graph.stuck.keys().isdisjoint(_of_gloo(graph))
-                else kind
-            )
-        ]
-        ranks[rank] = _less(CONFIDENCE_HIDDEN if either else usual, now, either=either)
-        findings.append(
-            finding_of(graph.job, rank, kind, late_says(rank, awaited[rank]), FailureClass.UNKNOWN)
+        usual = CONFIDENCE["silent" if graph.stuck and closes_gloo else kind]
+        found.ranks[rank] = _less(
+            CONFIDENCE_HIDDEN if found.either else usual, now, either=found.either
         )
+        says = late_says(rank, list(awaited[rank]))
+        found.findings.append(finding_of(graph.job, rank, kind, says, FailureClass.UNKNOWN))
     for rank, wait in graph.stuck.items():
         is_sure = wait.group.backend != "gloo" or not is_closing
-        ranks[rank] = _less(CONFIDENCE["self_stuck" if is_sure else "silent"], now, either=either)
-        findings.append(
-            finding_of(graph.job, rank, "self_stuck", stuck_says(rank, wait), FailureClass.UNKNOWN)
+        found.ranks[rank] = _less(
+            CONFIDENCE["self_stuck" if is_sure else "silent"], now, either=found.either
         )
-    if not ranks:
-        for ring in rings:
-            odd = odd_ones(graph.job, ring, now.heads)
-            is_doubtful = not odd and _may_be_past(graph, set(ring))
-            either = either or is_doubtful
-            for rank in odd or (rank for rank in ring if rank not in silent):
-                ranks[rank] = (
-                    CONFIDENCE_ODD
-                    if odd
-                    else CONFIDENCE_TIE
-                    if is_doubtful
-                    else CONFIDENCE["order_inversion"]
-                )
-                findings.append(
-                    finding_of(
-                        graph.job,
-                        rank,
-                        "order_inversion",
-                        ring_says(rank, graph),
-                        FailureClass.SOFTWARE_BUG,
-                    )
-                )
-    kind = _kind(graph, ranks, awaited, findings)
-    blamed = tuple(Blamed(rank, ranks[rank]) for rank in sorted(ranks))
-    if kind == "all_joined":
-        findings += [joined_finding(graph)]
-    return Blame(
-        kind=kind,
-        sentence=sentence_of(kind, graph, blamed, awaited),
-        ranks=blamed,
-        either=either,
-        findings=tuple(findings[:FINDINGS_MAX]),
-    )
+        says = stuck_says(rank, wait)
+        found.findings.append(finding_of(graph.job, rank, "self_stuck", says, FailureClass.UNKNOWN))
+
+
+def _blame_rings(
+    graph: Graph, now: Situation, rings: Sequence[Sequence[int]], found: _Guilty
+) -> None:
+    """Blame who came to a ring by another order of calls, or else whoever is alone in it, or all."""
+    for ring in rings:
+        odd = odd_ones(graph.job, ring, now.heads)
+        few = [] if odd else few_of(ring, now.heads)
+        is_doubtful = not odd and _may_be_past(graph, set(ring))
+        found.either = found.either or is_doubtful
+        for rank in odd or few or (rank for rank in ring if rank not in graph.job.silent):
+            found.ranks[rank] = (
+                CONFIDENCE_ODD
+                if odd
+                else CONFIDENCE_TIE
+                if is_doubtful
+                else CONFIDENCE["order_inversion"]
+            )
+            says = ring_says(rank, graph)
+            found.findings.append(
+                finding_of(graph.job, rank, "order_inversion", says, FailureClass.SOFTWARE_BUG)
+            )
 
 
 def _may_be_past(graph: Graph, ring: set[int]) -> bool:

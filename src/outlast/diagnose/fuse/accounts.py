@@ -9,6 +9,7 @@ account says whether it was the one that failed:
     raised    the first exception in its log is none about a lost peer
     lost      the first exception in its log is about a peer: a victim; late: that it timed out, so
               that it had waited
+    exited    it ended with an exit code above 0, and its log tells of no exception
     left      the launcher's table names all other ranks of the host, and not this one: it ended
               without a failure, before them
     waiting   its newest stack stands in a collective, a send or a receive: a victim
@@ -49,6 +50,7 @@ class Accounts:
     seen: frozenset[int] = frozenset()
     killed: dict[int, Finding] = field(default_factory=dict)
     raised: dict[int, Finding] = field(default_factory=dict)
+    exited: dict[int, Finding] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
     closed: frozenset[int] = frozenset()
@@ -60,12 +62,13 @@ class Accounts:
     @property
     def by_itself(self) -> bool:
         """Whether some rank failed or left by its own account."""
-        return bool(self.killed or self.raised or (self.left and self.lost))
+        return bool(self.killed or self.raised or self.exited or (self.left and self.lost))
 
     @property
     def ended(self) -> frozenset[int]:
         """Who ended, in whatever way."""
-        return frozenset(self.killed) | frozenset(self.raised) | self.lost | self.closed | self.left
+        own = self.killed.keys() | self.raised.keys() | self.exited.keys()
+        return frozenset(own) | self.lost | self.closed | self.left
 
 
 def take_accounts(findings: Sequence[Finding]) -> Accounts:
@@ -78,11 +81,10 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         for one in findings
         if one.rule == "exit.closing" and (found := _FORCED.search(one.evidence.text))
     }
-    table = {
-        one.rank: one
-        for one in findings
-        if one.rule.startswith("elastic.") and one.rank is not None
-    }
+    rows = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None]
+    # A row with an exit code last: other lines of the launcher may name the rank after it.
+    rows.sort(key=lambda one: _CODE.match(one.evidence.text) is not None)
+    table = {one.rank: one for one in rows if one.rank is not None}
     codes = {
         rank: int(found[1])
         for rank, one in table.items()
@@ -103,23 +105,68 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         if code < 0 and code not in NOT_OWN and rank not in forced | lost
     }
     raised = {rank: one for rank, one in firsts.items() if rank not in lost and rank not in killed}
+    killed |= _aborted(codes, table, by_rank, lost | forced, killed)
+    raised = {rank: one for rank, one in raised.items() if rank not in killed}
     waiting, busy = _stances(findings)
     return Accounts(
         seen=frozenset(by_rank),
         killed=killed,
         raised=raised,
+        exited=_exited(codes, table, by_rank, {*killed, *raised, *lost, *forced}),
         lost=frozenset(lost),
         late=frozenset(rank for rank in lost if firsts[rank].rule == "c10d.timeout"),
         closed=frozenset(
             rank
             for rank, code in codes.items()
-            if code in NOT_OWN and rank not in lost and rank not in raised
+            if code in NOT_OWN and rank not in lost and rank not in raised and rank not in killed
         ),
         left=_left(table, by_rank),
         forced=frozenset(forced),
         waiting=waiting,
         busy=busy,
     )
+
+
+def _aborted(
+    codes: dict[int, int],
+    table: dict[int, Finding],
+    by_rank: dict[int, list[Finding]],
+    not_own: set[int],
+    killed: dict[int, Finding],
+) -> dict[int, Finding]:
+    """The one rank that aborted by itself. A watchdog ends victims by SIGABRT too, but says so in
+    their logs, and seldom in one only.
+    """
+    aborted = {rank for rank, code in codes.items() if code == -6} - not_own
+    if len(aborted) != 1 or killed:
+        return {}
+    rank = aborted.pop()
+    some = by_rank[rank]
+    has_log = any(not one.rule.startswith(("elastic.", "exit.")) for one in some)
+    of_peers = any(one.rule.startswith(PEER) for one in some)
+    return {rank: table[rank]} if has_log and not of_peers else {}
+
+
+def _exited(
+    codes: dict[int, int],
+    table: dict[int, Finding],
+    by_rank: dict[int, list[Finding]],
+    explained: set[int],
+) -> dict[int, Finding]:
+    """Ranks with an exit code of their own and no exception.
+
+    Of several, only those whose logs were read: the log of a victim, which tells of its peers, may
+    be what is missing.
+    """
+    found = {rank for rank, code in codes.items() if code > 0} - explained
+    failed = {rank for rank, code in codes.items() if code not in NOT_OWN}
+    if failed != found or len(found) > 1:
+        found = {
+            rank
+            for rank in found
+            if any(not one.rule.startswith(("elastic.", "exit.")) for one in by_rank[rank])
+        }
+    return {rank: table[rank] for rank in sorted(found)}
 
 
 def _first_raised(some: Iterable[Finding]) -> Finding | None:

@@ -47,6 +47,7 @@ BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a s
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
 EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
 MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
+_SAID_OF_PEERS = ("gloo.size", "c10d.mismatch", "c10d.unequal_inputs")
 _OTHER_SIZE = ("gloo.size", "c10d.mismatch")
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
 BUSY_SHARE = 0.34  # more stacks than these that do not wait show nobody
@@ -185,6 +186,14 @@ def _by_themselves(accounts: Accounts) -> Culprits | None:
             (),
             first.mechanism,
             tuple(accounts.raised.values()),
+        )
+    if accounts.exited and not _everybody(accounts.exited, accounts):
+        return Culprits(
+            "exited",
+            _all(accounts.exited, LEFT_CONFIDENCE),
+            (),
+            Mechanism.EXIT,
+            tuple(accounts.exited.values()),
         )
     if accounts.left and accounts.lost:
         return Culprits("left", _all(accounts.left, LEFT_CONFIDENCE), (), Mechanism.EXIT)
@@ -385,7 +394,12 @@ def _shown(
 ) -> Culprits:
     """By a root of the winning class, by a stack that stands out, or by having ended alone."""
     if named is not FailureClass.UNKNOWN:
-        rules = {vote.rule.name for vote in behind if vote.rule.role is Role.ROOT}
+        # What a rank says of its peers' calls shows that it met them, not that it is the odd one.
+        rules = {
+            vote.rule.name
+            for vote in behind
+            if vote.rule.role is Role.ROOT and not vote.rule.name.startswith(_SAID_OF_PEERS)
+        }
         lines = tuple(one for one in findings if one.rule in rules and one.rank is not None)
         ranks = sorted({one.rank for one in lines if one.rank is not None})
         if ranks and (len(ranks) == 1 or len(ranks) <= EVERYBODY * len(accounts.seen)):

@@ -172,7 +172,7 @@ def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[
     shown = {one.rank for one in culprits.ranks}
     if blame is not None and (blame.ranks or blame.suspects):
         return culprits.suspects
-    if culprits.how in ("witnessed", "killed", "raised", "left", "forced"):
+    if culprits.how in ("witnessed", "killed", "raised", "exited", "left", "forced"):
         return ()
     return tuple(one for one in (*culprits.suspects, *desync.suspects) if one.rank not in shown)
 

@@ -147,6 +147,7 @@ def _who(conclusion: Conclusion) -> str:
             f"{ranks} raised an exception of its own; the others lost their peers or were"
             f" closed{line if conclusion.named is _UNKNOWN else ''}"
         ),
+        "exited": f"{ranks} ended with an exit code of its own, and without an exception{line}",
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"
             " failed or were closed"

@@ -229,6 +229,7 @@ REFUTED: dict[str, str] = {
     "mismatch": "the same call by the other ranks, at the same place of the program",
     "killed": "an earlier failure of another rank",
     "raised": "an earlier failure of another rank",
+    "exited": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",
     "forced": "a stack of that rank, of the same moment, that waits for a peer",
     "beacons": (

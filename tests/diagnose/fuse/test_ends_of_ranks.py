@@ -1,0 +1,89 @@
+"""How a rank ended, by the launcher's table and its own log, goes before what dumps show."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.diagnose.collectives import Blame
+from outlast.diagnose.fuse import decide
+from outlast.diagnose.logs import read_lines
+from outlast.model.terms import Mechanism
+from outlast.model.verdict import Blamed, Suspect, Verdict
+
+PEER_GONE = "[rank{rank}]: RuntimeError: Connection closed by peer [127.0.0.1]:26509"
+GLOO_SIZE = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+)
+
+
+def row(rank: int, code: int) -> str:
+    signals = {-6: " (SIGABRT)", -9: " (SIGKILL)", -15: " (SIGTERM)"}
+    return (
+        f"  time      : 2026-11-24_23:05:59\n  host      : node1\n"
+        f"  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {100 + rank}){signals.get(code, '')}\n"
+        "  error_file: <N/A>\n  traceback : To enable traceback see: https://x.html\n"
+    )
+
+
+def table(codes: dict[int, int]) -> str:
+    first = next(rank for rank, code in codes.items() if code != -15)
+    others = "".join(f"[1]:\n{row(rank, code)}" for rank, code in codes.items() if rank != first)
+    return (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        f"Failures:\n{others}Root Cause (first observed failure):\n[0]:\n{row(first, codes[first])}"
+        "==================\n"
+    )
+
+
+def verdict(codes: dict[int, int], logs: dict[int, str], blame: Blame | None = None) -> Verdict:
+    texts = {f"logs/run/attempt_0/{rank}/stderr.log": text for rank, text in logs.items()}
+    texts["launcher.log"] = table(codes)
+    findings = [
+        one
+        for name, text in texts.items()
+        for one in read_lines(text.encode().splitlines(), name=name)
+    ]
+    return decide(findings, blame=blame)
+
+
+DUMPS = {
+    "none": None,
+    "another is behind": Blame("missing", ranks=(Blamed(0, 0.9),), dumped=frozenset(range(4))),
+    "suspects": Blame("missing", suspects=tuple(Suspect(rank, "x") for rank in (0, 1, 2))),
+}
+
+
+@pytest.mark.parametrize("blame", DUMPS.values(), ids=DUMPS)
+@pytest.mark.parametrize(
+    ("code", "said", "mechanism"),
+    [
+        (3, "step 4 done", Mechanism.EXIT),
+        (-6, "Fatal Python error: Aborted", Mechanism.SIGNAL),
+        (-9, "step 4 done", Mechanism.SIGNAL),
+        (-11, "Fatal Python error: Segmentation fault", Mechanism.SIGNAL),
+    ],
+    ids=["exit code", "abort", "kill", "crash"],
+)
+def test_the_rank_that_ended_by_itself_is_named_whatever_the_dumps_show(
+    code: int, said: str, mechanism: Mechanism, blame: Blame | None
+) -> None:
+    """Method: rank 3 ends so, rank 1 loses its connection, the others are closed by SIGTERM."""
+    logs = {0: "step 4 done", 1: PEER_GONE.format(rank=1), 3: said}
+    got = verdict({0: -15, 1: 1, 2: -15, 3: code}, logs, blame)
+    assert ([one.rank for one in got.ranks], got.mechanism) == ([3], mechanism)
+
+
+def test_a_victim_whose_log_is_missing_is_not_taken_for_one_that_ended_by_itself() -> None:
+    """Method: two ranks end with code 1; the log of one tells why, that of the other is lost."""
+    logs = {0: "step 4 done", 3: "ValueError: no"}
+    got = verdict({0: -15, 1: 1, 2: -15, 3: 1}, logs)
+    assert [one.rank for one in got.ranks] == [3]
+
+
+def test_a_rank_that_says_what_its_peer_sent_is_not_the_odd_one() -> None:
+    """Gloo aborts the rank that receives too much, and not the one that sent it."""
+    logs = {2: GLOO_SIZE, 1: PEER_GONE.format(rank=1), 3: PEER_GONE.format(rank=3)}
+    got = verdict({0: -15, 1: 1, 2: -6, 3: 1}, logs)
+    assert got.ranks == ()
