@@ -31,7 +31,7 @@ def with_contradicted_marked(
     """Mark what ranks are said to have raised that their dumps refute; and say so ("" for none)."""
     if blame is None or blame.is_afterwards or not (blame.ranks or blame.suspects):
         return list(findings), ""
-    accused = {one.rank for one in (*blame.ranks, *blame.suspects)}
+    accused = {one.rank for one in blame.ranks} | {one.rank for one in blame.suspects}
     told_by_launcher = {one.rank for one in findings if one.rule.startswith("elastic.")}
     nccl = {
         dump.rank
