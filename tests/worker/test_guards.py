@@ -123,8 +123,8 @@ MAKERS = {
 def test_a_group_or_mesh_of_the_scripts_is_noted_with_its_line(guards: Guards, name: str) -> None:
     """Method: the hooks tell in which order they were called, and what was known by then."""
     told: list[tuple[str, str]] = []
-    guards.on_need = lambda group: told.append((f"need {group}", guards.held))
-    guards.on_held = lambda: told.append(("held", guards.held))
+    guards.calls.on_need = lambda group: told.append((f"need {group}", guards.held))
+    guards.calls.on_held = lambda: told.append(("held", guards.held))
     make = MAKERS[name]
     make()
     line = f"{__file__}:{make.__code__.co_firstlineno}"
@@ -140,7 +140,7 @@ def test_a_group_or_mesh_of_the_scripts_is_noted_with_its_line(guards: Guards, n
 
 def test_a_collective_needs_a_group_and_holds_none(guards: Guards) -> None:
     needs: list[bool] = []
-    guards.on_need = needs.append
+    guards.calls.on_need = needs.append
     dist.all_reduce(ones())
     assert needs == [False]
     assert guards.held == ""
@@ -151,7 +151,7 @@ def test_a_collective_needs_a_group_and_holds_none(guards: Guards) -> None:
 
 
 def test_groups_and_meshes_that_outlast_makes_are_not_the_scripts(guards: Guards) -> None:
-    guards.on_need = lambda group: pytest.fail("outlast itself needs nothing")
+    guards.calls.on_need = lambda group: pytest.fail("outlast itself needs nothing")
     with guards.ours():
         dist.new_group([0])
         mesh = mesh_imported_before("cpu", (1, 1), mesh_dim_names=("rows", "columns"))
@@ -163,7 +163,7 @@ def test_a_need_that_is_refused_makes_nothing(guards: Guards) -> None:
     def refuse(group: bool) -> None:
         raise TransactionError("not here")
 
-    guards.on_need = refuse
+    guards.calls.on_need = refuse
     before = len(dist.distributed_c10d._world.pg_map)
     for call in (*MAKERS.values(), *COLLECTIVES.values()):
         with pytest.raises(TransactionError, match="not here"):
@@ -177,12 +177,12 @@ def test_a_stand_in_says_the_rank_that_the_process_has(guards: Guards) -> None:
     is.
     """
     sub = dist.new_group([0])
-    guards.stands_for = lambda: (2, 3)
+    guards.calls.stands_for = lambda: (2, 3)
     assert (dist.get_rank(), rank_imported_before(), dist.get_world_size()) == (2, 2, 3)
     assert (sub.rank(), sub.size()) == (0, 1)
     with guards.ours():
         assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
-    guards.stands_for = lambda: None
+    guards.calls.stands_for = lambda: None
     assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
 
 

@@ -54,7 +54,7 @@ class Attachment:
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
-        membership.in_steps = True
+        membership.script.in_steps = True
         self.accumulate = accumulate
         self.high_water = 0
         self.first_step = True
@@ -89,7 +89,7 @@ class Attachment:
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile
                 # Anything else ends this process
-                if not member.is_victim(error):
+                if not member.is_collateral(error):
                     raise
                 member.broke(error)
                 member.destroy()
@@ -151,7 +151,7 @@ class Attachment:
         It is said again once the script makes a group of its own.
         """
         member = self.member
-        member.guards.on_held = self.register
+        member.guards.calls.on_held = self.register
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
         own = self._own_groups()
         if not self.state.sharded and not own and not notes:

@@ -40,7 +40,7 @@ class Block:
         )  # fmt: skip
         parameters = () if attachment.state.sharded else attachment.state.parameters.values()
         self._exits = BackwardExits(
-            parameters, over=lambda: self._member.in_body and self._member.broken
+            parameters, over=lambda: self._member.script.in_body and self._member.broken
         )
         self._watch = contextlib.ExitStack()
         self._counts = False  # there is a launcher, and the step is not done for nothing
@@ -59,11 +59,11 @@ class Block:
         if session is not None:
             self._exits.install()
             session.enter(Phase.BODY)
-            self._member.in_body = True
+            self._member.script.in_body = True
 
     def end(self, step: Step) -> None:
         """Stop watching: the block is over, well or by an error."""
-        self._member.in_body = False
+        self._member.script.in_body = False
         self._unseen = self._member.guards.local_only(False)
         self._hooks.end()
         self._watch.close()
@@ -108,7 +108,7 @@ class Block:
             return
         session, late = self._member.session, self._attachment.undo.late
         assert session is not None
-        self._member.in_body = False
+        self._member.script.in_body = False
         if (swallowed := self._swallowed()) is not None:
             raise swallowed
         self._attachment.look_for_edits("in front of the optimizer")

@@ -232,7 +232,7 @@ class CommitDriver:
 
     def _break(self, command: Break) -> None:
         member = self._attachment.member
-        if command.peers_only and not member.is_victim(command.error):
+        if command.peers_only and not member.is_collateral(command.error):
             raise command.error
         member.broke(command.error)
 

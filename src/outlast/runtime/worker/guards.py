@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -65,6 +66,26 @@ _SPLIT_GROUP = "split_group"  # of ProcessGroup, where this torch has it
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
+@dataclass(slots=True)
+class Calls:
+    """What is asked of others when the script needs its process group. None: nobody is asked.
+
+    on_need       called in front of each collective, new group or mesh, with True if it is a group
+                  or a mesh. It may change the default group (a spare parks there), or raise
+    on_held       called when the script has come to its first group or mesh, before that is made
+    on_rank_read  called once, when the script first reads rank or world size, in front of the
+                  answer. It may change the default group (a spare parks there): the answer is the
+                  new group's
+    stands_for    rank and world size that the script is told where the default group is only a
+                  stand-in; None: its own
+    """
+
+    on_need: Callable[[bool], object] | None = None
+    on_held: Callable[[], object] | None = None
+    on_rank_read: Callable[[], object] | None = None
+    stands_for: Callable[[], tuple[int, int] | None] | None = None
+
+
 class Guards:
     """One per worker.
 
@@ -74,14 +95,7 @@ class Guards:
                   collective, a new group or a mesh; "" if there was none
     held          the line that made the first group or mesh of the script's own. It belongs to one
                   generation
-    on_need       called in front of each such thing, with True if it is a group or a mesh; it may
-                  change the default group (a spare parks there), or raise
-    on_held       called when the script has come to its first group or mesh, before that is made
-    on_rank_read  called once, when the script first reads rank or world size, in front of the
-                  answer (a spare parks there); it may change the default group: the answer is the
-                  new group's.
-    stands_for    rank and world size that the script is told where the default group is only a
-                  stand-in; None: its own
+    calls         what is asked of others in front of each such thing
     """
 
     def __init__(self) -> None:
@@ -89,10 +103,7 @@ class Guards:
         self.first_need = ""
         self.held = ""
         self.refused: TransactionError | None = None  # in this tail, whoever swallows it
-        self.on_need: Callable[[bool], object] | None = None
-        self.on_held: Callable[[], object] | None = None
-        self.on_rank_read: Callable[[], object] | None = None
-        self.stands_for: Callable[[], tuple[int, int] | None] | None = None
+        self.calls = Calls()
         self._local_since = ""
         self._mark = -1
         self._own = threading.local()
@@ -100,7 +111,7 @@ class Guards:
 
     def install(self, on_rank_read: Callable[[], object] | None = None) -> None:
         """Idempotent; `on_rank_read` is armed (again) at each call."""
-        self.on_rank_read = on_rank_read
+        self.calls.on_rank_read = on_rank_read
         if self._originals:
             return
         for name in _COLLECTIVES:
@@ -132,14 +143,14 @@ class Guards:
         """The script is about to communicate, or to make a group or a mesh: see `first_need` and
         `held`.
         """
-        if self.on_need is not None:
-            self.on_need(group)
+        if self.calls.on_need is not None:
+            self.calls.on_need(group)
         if not self.first_need:
             self.first_need = _line()
         if group and not self.held:
             self.held = _line()
-            if self.on_held is not None:
-                self.on_held()
+            if self.calls.on_held is not None:
+                self.calls.on_held()
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
@@ -207,17 +218,21 @@ class Guards:
     def _read(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup) -> Any:
-            asks = self.on_rank_read is not None or self.stands_for is not None
+            asks = self.calls.on_rank_read is not None or self.calls.stands_for is not None
             if asks and not self._mine() and not _innocent():
-                was_default, asked, self.on_rank_read = (
+                was_default, asked, self.calls.on_rank_read = (
                     group is dist.group.WORLD,
-                    self.on_rank_read,
+                    self.calls.on_rank_read,
                     None,
                 )
                 if asked is not None:
                     asked()
                 group = _now(group, was_default=was_default)
-                told = None if self.stands_for is None or not was_default else self.stands_for()
+                told = (
+                    None
+                    if self.calls.stands_for is None or not was_default
+                    else self.calls.stands_for()
+                )
                 if told is not None:
                     return told[_READS.index(name)]
             return original(group)

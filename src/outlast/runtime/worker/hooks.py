@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -87,6 +88,20 @@ def _watched_update(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> 
     _update(scaler, *args, **kwargs)
 
 
+@dataclass(slots=True)
+class _StepCalls:
+    """What the script has called in this step.
+
+    lines     by the id of an optimizer: the line that called its `step`
+    asked     the line that asked for the step's vote; "": none has
+    applied   an optimizer was applied, and no backward has run since
+    """
+
+    lines: dict[int, str] = field(default_factory=dict)
+    asked: str = ""
+    applied: bool = False
+
+
 class OptimizerHooks:
     """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each
     step.
@@ -110,9 +125,7 @@ class OptimizerHooks:
         self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]
         self._before_first = before_first
         self._after_undo = after_undo
-        self._lines: dict[int, str] = {}
-        self._asked = ""  # the line that asked for this step's vote
-        self._applied = False
+        self._step = _StepCalls()
         self._inside = False
         self._handles: list[Any] = []
         # what a backward of this step raised for a lost peer: its gradients are torn, whoever
@@ -124,19 +137,17 @@ class OptimizerHooks:
     @property
     def called(self) -> int:
         """How many optimizers were called in this step; 0 after a GradScaler that skipped."""
-        return len(self._lines)
+        return len(self._step.lines)
 
     @property
     def first_line(self) -> str:
         """Where the first one was called, or the `update` that skipped them all; "" before that."""
-        return self._asked
+        return self._step.asked
 
     def begin(self) -> None:
         """A step begins (installs the hooks at the first)."""
         self._install()
-        self._lines.clear()
-        self._asked = ""
-        self._applied = False
+        self._step = _StepCalls()
         self._inside = True
         self.lost = self.refused = None
 
@@ -167,8 +178,8 @@ class OptimizerHooks:
         torch.amp.GradScaler.update = _watched_update  # type: ignore[assignment, method-assign]
 
     def _backward_begins(self) -> None:
-        if self._inside and self._applied:
-            self._applied = False
+        if self._inside and self._step.applied:
+            self._step.applied = False
             self._after_undo()
 
     def _backward_failed(self, error: RuntimeError) -> None:
@@ -184,30 +195,30 @@ class OptimizerHooks:
         except TransactionError as error:
             self.refused = error
             raise
-        self._lines[id(optimizer)] = line
+        self._step.lines[id(optimizer)] = line
         self._ask(line)
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._applied = self._inside
+        self._step.applied = self._inside
 
     def _scaler_updates(self, scaler: torch.amp.GradScaler) -> None:
         """All optimizers of `scaler` have been stepped or skipped by now."""
-        if self._inside and any(scaler is one for one in self._scalers) and not self._asked:
+        if self._inside and any(scaler is one for one in self._scalers) and not self._step.asked:
             self._ask(user_line())
             # a backward that follows comes after the vote, as it does behind an optimizer
-            self._applied = True
+            self._step.applied = True
 
     def _ask(self, line: str) -> None:
         """Ask for the vote, if this is the first in the step to do so."""
-        if self._asked:
+        if self._step.asked:
             return
-        self._asked = line or "the optimizer's step"
+        self._step.asked = line or "the optimizer's step"
         try:
             self._before_first()
         except BaseException:
-            self._asked = ""
+            self._step.asked = ""
             # a script that swallows this does not get past it with its next optimizer either
-            self._lines.clear()
+            self._step.lines.clear()
             raise
 
     def _refuse(
@@ -228,10 +239,10 @@ class OptimizerHooks:
                 " applied cannot be repeated",
                 hint="call step() after loss.backward()",
             )
-        if id(optimizer) in self._lines:
+        if id(optimizer) in self._step.lines:
             raise TransactionError(
                 f"{line}: {name}.step is called a second time in this step; the first was at"
-                f" {self._lines[id(optimizer)]}",
+                f" {self._step.lines[id(optimizer)]}",
                 hint=(
                     "one `with step:` block is one update of each optimizer; use one block for"
                     " each, or run.steps(..., accumulate=n)"

@@ -19,6 +19,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -42,25 +43,58 @@ from outlast.runtime.worker.wake import SocketWatch
 _INTERRUPT = int(signal.SIGRTMIN) + 7
 
 
+@dataclass(slots=True)
+class ScriptPlace:
+    """Where the script is, in this life of main's function.
+
+    in_body      the main thread runs the body of a step, where it may be interrupted between any
+                 two bytecodes
+    in_steps     run.steps was called
+    rehearses    a step is done for nothing, on the solo group (rehearsal.py)
+    rehearsed    that has been done
+    """
+
+    in_body: bool = False
+    in_steps: bool = False
+    rehearses: bool = False
+    rehearsed: bool = False
+
+
+@dataclass(slots=True)
+class MadeGroups:
+    """The process groups that outlast has made, and the store that they were built with.
+
+    group           of the run; None: this process has not joined yet
+    solo            a group of one, that stands in until then
+    store_address   host and port of `store`
+    """
+
+    group: groups.Group | None = None
+    solo: groups.Group | None = None
+    store: TCPStore | None = None
+    store_address: tuple[str, int] = ("", 0)
+
+
 class Membership:
-    """Made by `of`. `session` is None without `outlast run`."""
+    """This process's membership of the run: its rank, its generation, and its process group.
+
+    `Membership.of` makes it. It lives as long as the process: `stand_still` leaves a generation and
+    returns the next plan, and `build` makes the group of that plan. `session` is None without
+    `outlast run`; the process is alone then, or under torchrun.
+
+    What it does not promise. Between two generations there is no process group, and a collective of
+    the script raises there.
+    """
 
     def __init__(self, session: Session | None, *, reenters: bool) -> None:
         self.session = session
         self.reenters = reenters
         self.guards = Guards()
         self.watch = SocketWatch()
-        # the main thread runs the body of a step: it may be interrupted between two bytecodes
-        self.in_body = False
-        self.in_steps = False  # run.steps was called, in this life of main's function
-        self.rehearses = False  # a step is done for nothing, on the solo group (see rehearsal.py)
-        self._rehearsed = False  # by this life of main's function
+        self.script = ScriptPlace()
         # where this generation's ranks vote, if they are all on this node
         self.shared_vote: shared_vote.SharedVote | None = None
-        self._group: groups.Group | None = None
-        self._solo: groups.Group | None = None
-        self._store: TCPStore | None = None
-        self._store_address = ("", 0)
+        self._made = MadeGroups()
         self._rank = 0
         self.world_size = 1
         self.local_world_size = 1
@@ -83,7 +117,7 @@ class Membership:
     @property
     def has_group(self) -> bool:
         """The process group of the run stands (not the solo group)."""
-        return self._group is not None
+        return self._made.group is not None
 
     @property
     def is_spare(self) -> bool:
@@ -105,7 +139,7 @@ class Membership:
         rehearsed step.
         """
         if self.is_spare:
-            rehearsing, self.in_body = self.in_body, False
+            rehearsing, self.script.in_body = self.script.in_body, False
             self.park()
             if rehearsing:
                 raise StepInterrupted
@@ -135,22 +169,22 @@ class Membership:
 
     def _needed(self, group: bool) -> None:
         """The script comes to a collective, or with `group` to a group or mesh of its own: see
-        Guards.on_need.
+        Calls.on_need of guards.py.
 
         Once run.steps was called, a collective of a process that has no group yet is for nothing:
         that of a rehearsed step, or between legs that it passes over. It runs on the solo group. A
         group cannot be made there: a spare parks, and what it has done so far is done again on the
         run's group.
         """
-        if self._group is not None or (self.in_steps and not group):
+        if self._made.group is not None or (self.script.in_steps and not group):
             return
-        was_spare, in_body = self.is_spare, self.in_body
+        was_spare, in_body = self.is_spare, self.script.in_body
         self.rank()
-        if self._group is not None:
+        if self._made.group is not None:
             return
-        if self.rehearses and in_body:
+        if self.script.rehearses and in_body:
             raise StepInterrupted
-        if self.rehearses and was_spare and self.reenters:
+        if self.script.rehearses and was_spare and self.reenters:
             raise Reenter
         raise UsageError(
             "a process group is needed before run.steps by a process that replaces a rank in place",
@@ -161,20 +195,20 @@ class Membership:
         """A group of one, so that DDP can be made where no peer is."""
         if not dist.is_initialized():
             with self.guards.ours():
-                self._solo = groups.solo()
+                self._made.solo = groups.solo()
             if self.session is not None:
-                self.guards.stands_for = self._stands_for
+                self.guards.calls.stands_for = self._stands_for
 
     def _stands_for(self) -> tuple[int, int] | None:
         """Rank and world size of this process while it is in the solo group; a rehearsal goes by
         that group's own.
         """
-        return None if self.is_spare or self.rehearses else (self._rank, self.world_size)
+        return None if self.is_spare or self.script.rehearses else (self._rank, self.world_size)
 
     def rehearse(self, on: bool) -> None:
         """A step for nothing begins, or is over."""
-        self.rehearses = on
-        self._rehearsed = self._rehearsed or on
+        self.script.rehearses = on
+        self.script.rehearsed = self.script.rehearsed or on
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -193,7 +227,7 @@ class Membership:
 
     def refuse(self, error: OutlastError) -> NoReturn:
         """End the run with `error`; it is raised here."""
-        self.in_body = False
+        self.script.in_body = False
         if self.session is not None:
             self.session.refuse(error, error.exit_code)
         raise error
@@ -217,13 +251,13 @@ class Membership:
         )
         self._take_over_from_script(session)
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
-        self.guards.on_need = self._needed
+        self.guards.calls.on_need = self._needed
         if self.is_spare:
             devices.before_first_use(self.rank)
         ddp.install(self._wrapping)
-        session.collectives = self._collectives
-        session.wake = self._wake
-        session.interrupt = self._interrupt
+        session.calls.collectives = self._collectives
+        session.calls.wake = self._wake
+        session.calls.interrupt = self._interrupt
         signal.signal(_INTERRUPT, self._on_interrupt)
         self.watch.install()
         session.enter(Phase.SETUP)
@@ -287,7 +321,11 @@ class Membership:
             self._connect(plan.store_host, plan.store_port)
             self.solo_group()
             return True
-        if self._solo is not None and self.reenters and (self._rehearsed or ddp.any_made()):
+        if (
+            self._made.solo is not None
+            and self.reenters
+            and (self.script.rehearsed or ddp.any_made())
+        ):
             # a spare whose replicas stand on the solo group: main's function makes them anew, on
             # the run's
             raise Reenter
@@ -323,7 +361,7 @@ class Membership:
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
             store = self._connect(plan.store_host, plan.store_port)
-            self._group = groups.build(
+            self._made.group = groups.build(
                 store=store,
                 generation=plan.generation,
                 rank=plan.rank,
@@ -339,17 +377,21 @@ class Membership:
 
     def _connect(self, host: str, port: int) -> TCPStore:
         """Once per store and process: connecting may take long (see groups)."""
-        if self._store is None or self._store_address != (host, port) or self.watch.store_lost:
-            self._store = groups.connect(host, port, limits.STORE_DEADLINE_S, self.watch)
-            self._store_address = (host, port)
-        return self._store
+        if (
+            self._made.store is None
+            or self._made.store_address != (host, port)
+            or self.watch.store_lost
+        ):
+            self._made.store = groups.connect(host, port, limits.STORE_DEADLINE_S, self.watch)
+            self._made.store_address = (host, port)
+        return self._made.store
 
     def destroy(self) -> None:
-        for group in (self._group, self._solo):
+        for group in (self._made.group, self._made.solo):
             if group is not None:
                 groups.destroy(group)
-        self._group = self._solo = self.shared_vote = None
-        self.guards.stands_for = None
+        self._made.group = self._made.solo = self.shared_vote = None
+        self.guards.calls.stands_for = None
 
     def _open_shared_vote(self, plan: Regroup) -> None:
         """Once the group stands: nobody is in an older generation any more."""
@@ -387,9 +429,9 @@ class Membership:
         """Main's function is about to be entered again: into the generation of the newest plan."""
         assert self.session is not None
         session = self.session
-        self.guards.on_held = None
-        self.in_steps = self.rehearses = self._rehearsed = False
-        if self._solo is not None:
+        self.guards.calls.on_held = None
+        self.script.in_steps = self.script.rehearses = self.script.rehearsed = False
+        if self._made.solo is not None:
             self.destroy()  # of a spare; whatever still refers to it is not asked for again
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
@@ -407,7 +449,7 @@ class Membership:
         assert self.session is not None
         mechanism, text = (
             ("collective", "")
-            if self.is_victim(error)
+            if self.is_collateral(error)
             else ("exception", "".join(traceback.format_exception(error)))
         )
         now_s = clock.now_s()
@@ -417,7 +459,7 @@ class Membership:
             )
         )
 
-    def is_victim(self, error: BaseException) -> bool:
+    def is_collateral(self, error: BaseException) -> bool:
         """Whether `error` is what a lost peer looks like from here."""
         return (
             self.broken
@@ -444,7 +486,7 @@ class Membership:
 
     def lost_peer(self, error: Exception) -> Regroup:
         """The same where nothing but a lost peer may come: every other error is raised again."""
-        if not self.is_victim(error):
+        if not self.is_collateral(error):
             raise error
         return self.cut_short(error)
 
@@ -472,12 +514,12 @@ class Membership:
         """From the listener thread: let the main thread see that its step is over, at its next
         bytecode.
         """
-        if self.in_body:
+        if self.script.in_body:
             _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """In the main thread. Only the user's own code is unwound, never torch's or ours half-way."""
-        if not self.in_body or not self.broken or frame is None:
+        if not self.script.in_body or not self.broken or frame is None:
             return
         name = frame.f_code.co_filename
         if (

@@ -36,6 +36,47 @@ def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
+class _KeptBuffers:
+    """Copies of buffers, in memory that is allocated once and used at every step."""
+
+    def __init__(self) -> None:
+        self._copies: list[torch.Tensor | None] = []
+        self._buffers: list[tuple[nn.Module, str, torch.Tensor | None]] = []
+
+    def keep(self, places: Iterable[tuple[nn.Module, str, str]]) -> None:
+        """Copy the buffers at `places`: module, key, name."""
+        self._buffers = [(module, key, module._buffers[key]) for module, key, _ in places]
+        sources = [None if buffer is None else local(buffer) for _, _, buffer in self._buffers]
+        if len(self._copies) != len(sources):
+            self._copies = [None] * len(sources)
+        for index, source in enumerate(sources):
+            copy = self._copies[index]
+            if (
+                source is None
+                or copy is None
+                or copy.shape != source.shape
+                or copy.dtype != source.dtype
+                or copy.device != source.device
+            ):
+                self._copies[index] = None if source is None else torch.empty_like(source)
+        copy_all(
+            (
+                (copy, source)
+                for copy, source in zip(self._copies, sources, strict=True)
+                if copy is not None and source is not None
+            )
+        )
+
+    def put_back(self) -> None:
+        """Put the copies back. A buffer that was assigned since is again the tensor it was."""
+        pairs = []
+        for (module, key, buffer), copy in zip(self._buffers, self._copies, strict=True):
+            module._buffers[key] = buffer
+            if buffer is not None and copy is not None:
+                pairs.append((local(buffer), copy))
+        copy_all(pairs)
+
+
 class Modules:
     """`parameters` are fixed at construction; buffers are looked up anew each time, since forward
     may assign them.
@@ -53,8 +94,7 @@ class Modules:
         for name, module in self.named.items():
             self._add(name, module)
         self._count = self._count_buffers()
-        self._kept: list[torch.Tensor | None] = []
-        self._objects: list[tuple[nn.Module, str, torch.Tensor | None]] = []
+        self._kept = _KeptBuffers()
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The live buffers, of this rank, also those that are not persistent."""
@@ -142,37 +182,11 @@ class Modules:
 
     def keep(self) -> None:
         """Copy all buffers, into memory that is allocated once."""
-        places = self._current_places()
-        self._objects = [(module, key, module._buffers[key]) for module, key, _ in places]
-        sources = [None if buffer is None else local(buffer) for _, _, buffer in self._objects]
-        if len(self._kept) != len(sources):
-            self._kept = [None] * len(sources)
-        for index, source in enumerate(sources):
-            kept = self._kept[index]
-            if (
-                source is None
-                or kept is None
-                or kept.shape != source.shape
-                or kept.dtype != source.dtype
-                or kept.device != source.device
-            ):
-                self._kept[index] = None if source is None else torch.empty_like(source)
-        copy_all(
-            (
-                (kept, source)
-                for kept, source in zip(self._kept, sources, strict=True)
-                if kept is not None and source is not None
-            )
-        )
+        self._kept.keep(self._current_places())
 
     def put_back(self) -> None:
-        """What `keep` copied; a buffer that was assigned since is again the tensor it was."""
-        pairs = []
-        for (module, key, buffer), kept in zip(self._objects, self._kept, strict=True):
-            module._buffers[key] = buffer
-            if buffer is not None and kept is not None:
-                pairs.append((local(buffer), kept))
-        copy_all(pairs)
+        """Put back what `keep` copied."""
+        self._kept.put_back()
 
     def _add(self, prefix: str, root: nn.Module) -> None:
         """The first walk over a module, or a later one that finds buffers registered since."""

@@ -84,7 +84,7 @@ class Rehearsal:
     def _end(self) -> None:
         """End the rehearsal: behind its block, or in front of a phase that follows it."""
         if self.runs:
-            self.runs = self._member.in_body = False
+            self.runs = self._member.script.in_body = False
             self._member.rehearse(False)
             guards = self._member.guards
             # the block's own collectives are no reason against going on in place

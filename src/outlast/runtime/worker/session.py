@@ -16,14 +16,14 @@ import threading
 import traceback
 import typing
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
 from outlast.engine.protocol.worker import State, WorkerMachine
 from outlast.errors import CorruptError, UsageError
 from outlast.model import limits
-from outlast.model.beacon import Beacon, pack_into
+from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
 from outlast.model.shorten import end_of
@@ -34,41 +34,63 @@ from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import marks
+from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.witness import Witness
 
-_FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
+
+def _nothing() -> None:
+    return None
+
+
+def _minus_one() -> int:
+    return -1
+
+
+@dataclass(slots=True)
+class GroupCalls:
+    """What the listener thread may do with the process group. Set by those who make the group.
+
+    wake          shut the group's sockets, so that a collective that is blocked raises
+    interrupt     interrupt the main thread in the body of its step
+    collectives   return how many collectives the script has called; -1: nobody counts them
+    """
+
+    wake: Callable[[], object] = _nothing
+    interrupt: Callable[[], None] = _nothing
+    collectives: Callable[[], int] = _minus_one
 
 
 class Session:
-    """Made by `start`.
+    """Tie one worker to its agent. `start` makes the one of this process.
 
-    `wake` and `where` are set by those who know: the group's waker, and where the script stands.
+    The main thread drives the machine with `do`, says in which phase it is with `enter`, and waits
+    for a plan with `wait_plan`. The listener thread runs from `listen` until the process ends.
+
+    What it does not promise. It outlives no agent: if the socket closes, the process exits at once.
+    Messages are sent in order, but whether they arrive is the agent's matter.
     """
 
     def __init__(self, spec: ChildSpec, sock: socket.socket) -> None:
         self.spec = spec
         self.machine = WorkerMachine(worker=spec.worker)
         self.vault = Vault.open(Path(spec.vault_folder))
-        self.wake: Callable[[], object] = _nothing
-        self.interrupt: Callable[[], None] = _nothing
-        self.collectives: Callable[[], int] = _minus_one
+        self.calls = GroupCalls()
         self._channel = BlockingChannel(sock)
         self._lock = threading.Condition()
-        self._page = self.vault.beacon(spec.worker, create=True)
         now_s = clock.now_s()
-        self.book = Book(now_s=now_s, cause=Cause.STARTUP)
-        self.beacon = Beacon(worker=spec.worker, pid=os.getpid(), rank=spec.rank)
-        self._phase_since_s = now_s
+        self._page = BeaconPage(
+            self.vault.beacon(spec.worker, create=True),
+            Beacon(worker=spec.worker, pid=os.getpid(), rank=spec.rank),
+            now_s=now_s,
+        )
         self._drilled = marks.any_planned()
-        self._met: set[Phase] = set()  # phases that ended well once
         self._witness = Witness(
             Path(spec.run_folder) / "evidence",
             self.vault.folder / f"recorder-{spec.worker}",
             spec.worker,
         )
-        self._main = threading.main_thread().ident or 0
         self.onlooker = Onlooker(self)
         self.publish(now_s)
 
@@ -101,8 +123,7 @@ class Session:
         )
         self.spec = replace(self.spec, kind="rank", rank=plan.rank, env=dict(os.environ))
         now_s = clock.now_s()
-        self.book = Book(now_s=now_s, cause=Cause.REGROUP)
-        self.beacon.rank = plan.rank
+        self._page.take_rank(plan.rank, now_s=now_s)
         linux.set_name(f"outlast-rank{plan.rank}")
         self.publish(now_s)
 
@@ -195,50 +216,29 @@ class Session:
 
     # --- beacon and book ---
 
+    @property
+    def beacon(self) -> Beacon:
+        """What this worker shows of itself."""
+        return self._page.beacon
+
+    @property
+    def book(self) -> Book:
+        """Where this worker's seconds are booked."""
+        return self._page.book
+
     def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> None:
         """The main thread is in `phase` from now on.
 
         `learn`: the phase left ended well, so its length counts.
         """
         now_s = clock.now_s()
-        beacon = self.beacon
-        if learn:
-            self._learn(beacon.phase, now_s - self._phase_since_s)
-        if cause is not None:
-            self.book.switch(now_s=now_s, cause=cause)
-        beacon.phase = phase
-        self._phase_since_s = now_s
+        self._page.enter(phase, cause=cause, learn=learn, now_s=now_s)
         self.publish(now_s, learned=learn)
 
-    def _learn(self, phase: Phase, lasted_s: float) -> None:
-        """Not from the first time: compiling, forking loaders and first touches would make a
-        deadline that no later step needs.
-        """
-        if phase in self._met:
-            self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
-        self._met.add(phase)
-
     def publish(self, now_s: float, *, learned: bool = False) -> None:
-        """Write the beacon; its tables of seconds only where they changed: the settled ones do when
-        the time since which the rest runs does.
-        """
-        beacon, machine = self.beacon, self.machine
-        seconds, since_s, cause = self.book.settled()
-        beacon.generation, beacon.prepared = machine.generation, max(machine.prepared, 0)
-        if self.onlooker.joined:  # before that, the onlooker counts
-            beacon.step = max(machine.committed, 0)
-        beacon.sealed = machine.sealed[0] if machine.sealed else 0
-        beacon.beats += 1
-        beacon.at_ns = int(now_s * 1e9)
-        since_ns = int(since_s * 1e9)
-        moved = since_ns != beacon.since_ns or cause is not beacon.cause
-        beacon.opened_ns, beacon.since_ns, beacon.cause, beacon.seconds = (
-            int(self.book.opened_s * 1e9),
-            since_ns,
-            cause,
-            seconds,
-        )
-        pack_into(self._page, beacon, seconds=learned or moved)
+        """Write the beacon. `learned`: its table of typical seconds has changed."""
+        joined = self.onlooker.joined  # before that, the onlooker counts the steps
+        self._page.publish(self.machine, counts_steps=joined, learned=learned, now_s=now_s)
 
     # --- the listener thread ---
 
@@ -259,20 +259,20 @@ class Session:
             if isinstance(output, Say):
                 self._channel.send(output.message)
             elif isinstance(output, Wake):
-                self.wake()
-                self.interrupt()
+                self.calls.wake()
+                self.calls.interrupt()
             elif isinstance(output, Plan):
                 with self._lock:
                     self._lock.notify_all()
             elif isinstance(output, Answer):
                 self._channel.send(
-                    Pong(self.spec.worker, output.nonce, self.collectives(), self._where())
+                    Pong(self.spec.worker, output.nonce, self.calls.collectives(), self._where())
                 )
                 self._witness.testify()
 
     def _where(self) -> str:
         """The main thread's innermost frame outside torch and outlast: "file:line in function"."""
-        frame = sys._current_frames().get(self._main)
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
         innermost = frame
         while frame is not None:
             name = frame.f_code.co_filename
@@ -308,14 +308,6 @@ def one_line(error: BaseException) -> str:
 def cut(text: str) -> str:
     """Return as much of a traceback's end as a message may carry: its end says most."""
     return end_of(text, limits.TRACEBACK_MAX_BYTES)
-
-
-def _nothing() -> None:
-    return None
-
-
-def _minus_one() -> int:
-    return -1
 
 
 _current: Session | None = None

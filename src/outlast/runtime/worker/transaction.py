@@ -278,12 +278,12 @@ class Transaction:
         self.state.begin()
         self.state.edits.begin_phase(attempt.name)
         session.enter(Phase.EVALUATION, cause=Cause.EVALUATION)
-        self.member.in_body = True
+        self.member.script.in_body = True
 
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool:
         """End an attempt: it is done on all ranks, or done again. Return True to drop `error`."""
         session = self.member.session
-        self.member.in_body = False
+        self.member.script.in_body = False
         if session is None or self._rehearsal.runs:
             attempt.done = True
             return self._rehearsal.swallows(error)
@@ -311,7 +311,7 @@ class Transaction:
             return
         session.enter(Phase.EPILOGUE)
         # who registers now would be taken for one that trains again
-        self.member.guards.on_held = None
+        self.member.guards.calls.on_held = None
         session.mark("finishing", self.committed)
         self._driver.run(self._machine.finish())
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)

@@ -150,7 +150,7 @@ class CommitCommands:
             case Refuse():
                 raise command.error
             case Break():
-                if command.peers_only and not thread.is_victim(command.error):
+                if command.peers_only and not thread.is_collateral(command.error):
                     raise command.error
                 thread.broke(command.error)
             case StandStill():

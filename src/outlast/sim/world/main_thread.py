@@ -76,13 +76,13 @@ class MainThread:
 
     # --- being cut short --------------------------------------------------------------------------
 
-    def is_victim(self, error: BaseException) -> bool:
+    def is_collateral(self, error: BaseException) -> bool:
         """Return True if `error` is what a lost peer looks like from here."""
         return self.machine.broken or isinstance(error, (PeerFailure, StepInterrupted))
 
     def broke(self, error: BaseException) -> None:
         """Say that this rank cannot go on in this generation."""
-        mechanism = "collective" if self.is_victim(error) else "exception"
+        mechanism = "collective" if self.is_collateral(error) else "exception"
         self.do(
             self.machine.broke(
                 mechanism=mechanism,

@@ -1,0 +1,85 @@
+"""What a worker shows of itself: its beacon in shared memory, and its book of seconds.
+
+The agent reads the beacon at each tick, and the ledger gets the seconds from it when the worker has
+ended. Both therefore outlive the process.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model.beacon import Beacon, pack_into
+from outlast.model.booking import Book
+from outlast.model.terms import Cause, Phase
+
+_FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
+
+
+class BeaconPage:
+    """The beacon of one worker, and the book that its seconds are written in.
+
+    `enter` is called whenever the main thread comes to another phase: it switches the book, learns
+    how long the phase before has lasted, and publishes. A beacon that does not move is a worker
+    that stands still.
+    """
+
+    def __init__(self, page: memoryview, beacon: Beacon, *, now_s: float) -> None:
+        self.beacon = beacon
+        self.book = Book(now_s=now_s, cause=Cause.STARTUP)
+        self._page = page
+        self._since_s = now_s  # when the main thread came to the phase that it is in
+        self._met: set[Phase] = set()  # phases that ended well once
+
+    def take_rank(self, rank: int, *, now_s: float) -> None:
+        """A spare was given `rank`: its book begins now, for the seconds before are nobody's."""
+        self.book = Book(now_s=now_s, cause=Cause.REGROUP)
+        self.beacon.rank = rank
+
+    def enter(self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float) -> None:
+        """The main thread is in `phase` from now on.
+
+        cause   what the seconds from now on are booked as; None: as before
+        learn   the phase before ended well, so its length counts
+        """
+        if learn:
+            self._learn(self.beacon.phase, now_s - self._since_s)
+        if cause is not None:
+            self.book.switch(now_s=now_s, cause=cause)
+        self.beacon.phase = phase
+        self._since_s = now_s
+
+    def _learn(self, phase: Phase, lasted_s: float) -> None:
+        """Learn how long a phase lasts, but not from its first time.
+
+        Compiling, forking loaders and first touches would make a deadline that no later step needs.
+        """
+        if phase in self._met:
+            self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
+        self._met.add(phase)
+
+    def publish(
+        self, machine: WorkerMachine, *, counts_steps: bool, learned: bool, now_s: float
+    ) -> None:
+        """Write the beacon. Its tables of seconds are written only if they have changed.
+
+        The settled seconds change together with the time since which the rest runs.
+
+        counts_steps   the machine knows the steps; otherwise somebody else counts them
+        learned        the table of typical seconds has changed
+        """
+        beacon = self.beacon
+        seconds, since_s, cause = self.book.settled()
+        beacon.generation, beacon.prepared = machine.generation, max(machine.prepared, 0)
+        if counts_steps:
+            beacon.step = max(machine.committed, 0)
+        beacon.sealed = machine.sealed[0] if machine.sealed else 0
+        beacon.beats += 1
+        beacon.at_ns = int(now_s * 1e9)
+        since_ns = int(since_s * 1e9)
+        moved = since_ns != beacon.since_ns or cause is not beacon.cause
+        beacon.opened_ns, beacon.since_ns, beacon.cause, beacon.seconds = (
+            int(self.book.opened_s * 1e9),
+            since_ns,
+            cause,
+            seconds,
+        )
+        pack_into(self._page, beacon, seconds=learned or moved)
