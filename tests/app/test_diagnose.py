@@ -101,7 +101,7 @@ def test_the_json_has_exactly_the_keys_of_the_contract_and_their_types(node: Pat
     assert "Xid (PCI:0000:3b:00): 48" in first["text"]
 
 
-def test_a_hang_that_dumps_explain_and_nothing_else_is_unknown_exit_3_with_its_rank(
+def test_a_hang_without_a_cause_is_unknown_with_its_rank(
     tmp_path: Path,
 ) -> None:
     facts = verdict(made.hung_job(tmp_path / "dumps"), code=3)

@@ -58,7 +58,7 @@ def terminal() -> tuple[LiveView, io.StringIO]:
     )
 
 
-def test_plain_lines_come_at_the_start_at_each_interruption_and_every_ten_seconds(
+def test_plain_lines_come_at_interruptions_and_every_ten_seconds(
     plain: tuple[LiveView, io.StringIO],
 ) -> None:
     view, out = plain

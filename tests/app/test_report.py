@@ -52,7 +52,7 @@ def report(path: Path) -> dict:
     return json.loads(done.stdout)
 
 
-def test_the_json_has_the_names_of_the_contract_and_the_causes_sum_to_wall_time(
+def test_the_json_keeps_its_contract_and_causes_sum_up(
     tmp_path: Path,
 ) -> None:
     facts = report(a_run.ended_run(tmp_path))

@@ -132,7 +132,7 @@ def test_a_writer_that_is_put_off_anywhere_leaves_each_field_old_or_new(seconds:
     assert memory.left > 0, "the writer came to its end"
 
 
-def test_a_reader_beside_a_writer_never_takes_a_torn_beacon_for_a_whole_one() -> None:
+def test_a_reader_never_takes_a_torn_beacon_for_a_whole_one() -> None:
     """Method: a thread writes beacons whose fields all hold the same number; every read that is not
     marked must agree with itself.
     """

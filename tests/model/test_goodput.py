@@ -254,7 +254,7 @@ def test_a_rank_without_a_process_is_degraded_once_training_goes_on() -> None:
     assert found == {C.PRODUCTIVE: 60, C.DETECTION: 1, C.REGROUP: 9, C.DEGRADED: 30}
 
 
-def test_the_step_in_flight_counts_as_productive_only_while_its_process_lives() -> None:
+def test_a_step_in_flight_is_productive_while_its_process_lives() -> None:
     running = life(0, None, {C.PRODUCTIVE: 90.0}, C.PRODUCTIVE)
     assert booked(running, alive=True) == {C.PRODUCTIVE: 100}
     assert booked(running) == {C.PRODUCTIVE: 90, C.REPEATED: 10}

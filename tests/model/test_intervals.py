@@ -183,7 +183,7 @@ def test_the_first_order_overhead_is_too_low_by_less_than_its_square(
         )
 
 
-def test_the_first_order_overhead_at_youngs_interval_is_its_square_root_form() -> None:
+def test_first_order_overhead_at_youngs_interval_is_a_square_root() -> None:
     assert first_order_overhead(young_s(2.5, 10_986.0), 2.5, 10_986.0, 60.0) == pytest.approx(
         math.sqrt(2 * 2.5 / 10_986) + 60 / 10_986
     )
@@ -219,7 +219,7 @@ def test_no_positive_input_overflows_or_is_not_a_number(
     assert first_order_overhead(interval, save, mttf, restart) >= 0
 
 
-def test_an_mttf_far_shorter_than_a_save_is_an_efficiency_that_tends_to_zero() -> None:
+def test_efficiency_tends_to_zero_for_an_mttf_far_below_a_save() -> None:
     shares = [
         best_efficiency(600.0, mttf_s, 300.0) for mttf_s in (1e4, 1e3, 1e2, 10.0, 1.0, 1e-3, 1e-300)
     ]
@@ -235,7 +235,7 @@ def test_a_run_that_never_fails_loses_only_its_saves() -> None:
     assert first_order_overhead(90.0, 9.0, math.inf, 300.0) == 0.1
 
 
-def test_saves_that_cost_nothing_are_made_all_the_time_and_leave_the_restarts() -> None:
+def test_with_free_saves_only_restarts_cost_time() -> None:
     assert (
         young_s(0.0, 10.0)
         == best_s(0.0, 10.0)

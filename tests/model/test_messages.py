@@ -138,7 +138,7 @@ def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:
     assert "over the limit" in reader.error
 
 
-def test_inner_messages_that_are_alike_are_one_object_and_others_are_not_taken_for_them() -> None:
+def test_equal_inner_messages_are_one_object() -> None:
     """Method: what equals it in Python but is of another type, and a like that comes after
     something else.
     """

@@ -75,7 +75,7 @@ def test_metas_expectation_is_within_its_stated_error_of_the_exact_cost(
         )
 
 
-def test_metas_expectation_is_zero_where_failures_come_faster_than_restarts() -> None:
+def test_metas_expectation_is_zero_where_restarts_are_too_slow() -> None:
     assert expected_ettr(mttf_s=60.0, interval_s=60.0, save_s=1.0, restart_s=300.0) == 0.0
     assert expected_ettr(
         mttf_s=math.inf, interval_s=90.0, save_s=10.0, restart_s=300.0

@@ -194,7 +194,7 @@ def test_each_tier_is_saved_for_the_failures_that_no_cheaper_one_survives() -> N
     )
 
 
-def test_the_plan_keeps_so_many_spares_that_one_moment_in_a_thousand_lacks_one() -> None:
+def test_spares_are_short_one_moment_in_a_thousand() -> None:
     """Facts 1.5: a node of 16,384 GPUs at one failure in 50,000 GPU-hours, 24 h in repair: 18."""
     text = 'schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n[repair]\ntime = "24h"\n'
     resolved = resolve(parse(text, source="x"))

@@ -78,7 +78,7 @@ def test_a_save_counts_once_it_is_written(at_s: float, kept: float) -> None:
     )
 
 
-def test_tiers_that_are_due_together_stall_one_after_another_in_their_order() -> None:
+def test_tiers_due_together_stall_one_after_another() -> None:
     """At position 100 `a` is over at 104 s and `b` at 110 s: at 107 s only `a` has it."""
     tiers = (
         tier("a", 100.0, stall_s=4.0, restore_s=9.0),
@@ -91,7 +91,7 @@ def test_tiers_that_are_due_together_stall_one_after_another_in_their_order() ->
     assert live(world(tiers=tiers), told((117, PROCESS))).interruptions[0].tier == "b"
 
 
-def test_only_tiers_that_survive_the_extent_are_asked_and_the_others_are_empty_afterwards() -> None:
+def test_tiers_that_do_not_survive_the_extent_are_empty_afterwards() -> None:
     """Memory each 10 s dies with its node; disk each 100 s lives.
 
     After the loss of a node, memory's 120 is gone too.
@@ -104,7 +104,7 @@ def test_only_tiers_that_survive_the_extent_are_asked_and_the_others_are_empty_a
     assert live(world(tiers=tiers), told((125, PROCESS))).interruptions[0].tier == "memory"
 
 
-def test_the_live_state_of_replicas_loses_less_than_a_step_and_holds_what_was_restored() -> None:
+def test_live_replicas_lose_less_than_a_step() -> None:
     tiers = (tier("peers", 1.0, survives=Extent.NODE, restore_s=2.0), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125.5, RACK), (142.25, NODE)))
     first, second = course.interruptions
@@ -151,7 +151,7 @@ def test_without_a_spare_a_lost_node_makes_the_run_wait_for_a_repair() -> None:
     assert (second.spent_s[Phase.WAIT], second.resumed_s, second.in_repair) == (8, 155, 2)
 
 
-def test_a_rack_takes_all_its_nodes_and_a_wrong_diagnosis_a_healthy_one_besides() -> None:
+def test_a_rack_takes_its_nodes_and_a_wrong_diagnosis_one_more() -> None:
     repair = Repair(1, constant(100.0), wrong=0.6)
     assert live(world(repair=repair), told((50, RACK))).interruptions[0].nodes_lost == 2
     assert live(world(repair=repair), told((50, NODE))).interruptions[0].nodes_lost == 2
@@ -163,7 +163,7 @@ def test_a_rack_takes_all_its_nodes_and_a_wrong_diagnosis_a_healthy_one_besides(
     assert live(world(repair=repair), told((50, NODE))).interruptions[0].resumed_s == 153
 
 
-def test_a_run_that_shrinks_goes_on_slower_and_stops_once_to_take_the_node_back() -> None:
+def test_a_shrunk_run_is_slower_and_stops_once_to_grow() -> None:
     """4 nodes, no spare: from 65 s (live tier, 5 + 7 + 3) at 3/4 speed; the node is back at 150 s;
     7 s of regroup; full speed.
     """
@@ -216,7 +216,7 @@ def test_maintenance_stands_outside_of_time() -> None:
     assert live(world(maintenance=stops), told((250, PROCESS))).interruptions[0].at_s == 250
 
 
-def test_extra_failures_strike_as_often_as_there_are_lemons_and_caught_ones_leave() -> None:
+def test_lemons_fail_more_often_until_they_are_caught() -> None:
     lemons = Lemons(share=0.5, factor=3.0, caught=1.0)
     scenario = world(lemons=lemons, failures=(node(),), tiers=(tier("peers", 1.0),))
     assert scenario.lemons_bound == 2

@@ -143,7 +143,7 @@ def test_what_is_left_is_said_of_each_rank_once(lost: set[int]) -> None:
 # --- hangs ----------------------------------------------------------------------------------------
 
 
-def test_deadlines_are_learned_from_the_length_of_a_step_and_have_a_floor_and_a_ceiling() -> None:
+def test_deadlines_follow_the_step_between_a_floor_and_a_ceiling() -> None:
     def deadline_s(step_s: float) -> float:
         hangs = Hangs(16, step_s)
         return hangs.find(3, step=100, into_step_s=0.0).deadline_s
@@ -197,7 +197,7 @@ def test_a_node_is_taken_out_only_if_the_others_have_room() -> None:
     assert spared.members.barred == {"node-2"}
 
 
-def test_verdicts_come_in_their_order_and_the_default_policy_drains_two_nodes_a_day() -> None:
+def test_the_default_policy_drains_two_nodes_a_day() -> None:
     one = acting(5)
     for outage, due_s in enumerate((300.0, 100.0, 200.0)):
         one.tell(broken(f"node-{outage}", outage=outage, due_s=due_s))

@@ -94,7 +94,7 @@ def agree(scenario: Scenario, history: History, decided: Decided) -> int:
 
 @given(scenario=scenarios(), seed=st.integers(0, 10_000))
 @settings(max_examples=60)
-def test_the_engine_takes_the_course_that_the_definition_says_unless_it_says_otherwise(
+def test_the_engine_follows_the_definition_unless_it_says_otherwise(
     scenario: Scenario, seed: int
 ) -> None:
     """Any scenario: tiers that nest or not, racks, lemons, stops, spares or none.
@@ -333,7 +333,7 @@ def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
     assert lost.fallback.why == "the checkpoint of step 100 is the newest good one"
 
 
-def test_what_is_restored_to_memory_is_sealed_there_at_once_and_that_is_said() -> None:
+def test_state_restored_to_memory_is_sealed_there_at_once() -> None:
     """The loss of a node empties its memory; disk's 100 is read again, and every rank seals it.
 
     The scenario lets memory be empty until 110.
@@ -353,7 +353,7 @@ def test_what_is_restored_to_memory_is_sealed_there_at_once_and_that_is_said() -
     assert course.live(scenario, history).interruptions[1].tier == "disk"
 
 
-def test_two_failures_before_the_rung_is_chosen_are_one_decision_and_afterwards_two() -> None:
+def test_failures_before_the_rung_is_chosen_are_one_decision() -> None:
     """Detection and regroup take 12 s, the restore 2 s."""
     together = live(world(tiers=REPLICAS), told((50.5, PROCESS), (55.5, PROCESS)))
     first, second = together.answers
@@ -430,7 +430,7 @@ def test_the_engine_does_not_shrink_and_says_that_it_waited() -> None:
     assert only(decided).resumed_s == 650.5 + 2
 
 
-def test_a_tier_that_is_said_to_survive_helps_nobody_where_every_rank_is_lost() -> None:
+def test_a_surviving_tier_needs_a_rank_that_lives() -> None:
     """One node: its loss takes all replicas."""
     scenario = world(gpus=8, tiers=REPLICAS, repair=Repair(1))
     answer = only(live(scenario, told((150.5, NODE))))
@@ -443,7 +443,7 @@ def test_a_tier_that_is_said_to_survive_helps_nobody_where_every_rank_is_lost() 
     assert course.live(scenario, told((150.5, NODE))).interruptions[0].tier == "replicas"
 
 
-def test_survivors_go_on_from_what_they_hold_even_where_another_tier_would_be_faster() -> None:
+def test_survivors_keep_what_they_hold_even_if_a_tier_is_faster() -> None:
     tiers = (
         tier("replicas", 1.0, survives=Extent.NODE, restore_s=9.0),
         tier("disk", 10.0, restore_s=1.0),

@@ -162,7 +162,7 @@ def test_extents_are_what_the_mechanism_and_the_end_say() -> None:
     assert [one.extent for one in failures] == [Extent.NODE, Extent.PROCESS, Extent.RUN]
 
 
-def test_a_launcher_that_vanished_is_a_failure_of_the_run_and_one_that_lives_is_not() -> None:
+def test_a_vanished_launcher_is_a_failure_of_the_run() -> None:
     vanished = ledger(session(ended_s=None, state=""))
     assert [one.extent for one in observe(vanished, now_s=None, source="x").failures] == [
         Extent.RUN
@@ -213,7 +213,7 @@ def test_a_class_comes_from_the_ledger_else_from_a_verdict_that_is_sure() -> Non
     )
 
 
-def test_a_ledger_without_a_committed_step_is_an_error_that_says_what_to_do() -> None:
+def test_a_ledger_without_a_committed_step_is_an_error() -> None:
     with pytest.raises(UsageError, match="has no committed step") as caught:
         observe(ledger(dataclasses.replace(session(), steps=())), now_s=None, source="x")
     assert "a run that has trained" in caught.value.hint
@@ -441,7 +441,7 @@ def test_a_step_and_its_stall_together_last_as_long_as_was_measured() -> None:
     assert cluster.value("tier.live.interval") == cluster.value("job.step")
 
 
-def test_a_ledger_without_a_failure_leaves_the_rate_open_in_its_cluster_file() -> None:
+def test_a_ledger_without_failures_leaves_the_rate_open() -> None:
     one = calibrated(ledger(session()))
     assert (one.rates, one.failures) == ((), 0)
     assert one.bounds[0].high_per_s == pytest.approx(1.9207 / 360.0, rel=1e-4)

@@ -188,7 +188,7 @@ def test_whether_ranks_add_their_share_is_told_from_runs_of_two_sizes() -> None:
     assert "ranks do not matter" in not_told.reason
 
 
-def test_the_interval_of_the_power_holds_the_truth_in_nine_of_ten_pairs_of_runs() -> None:
+def test_the_interval_of_the_power_covers_the_truth() -> None:
     luck = Generator(PCG64(4))
     inside = 0
     for _ in range(300):

@@ -76,7 +76,7 @@ def test_one_replica_taken_out_is_its_row() -> None:
             )
 
 
-def test_a_longer_run_begins_like_a_shorter_one_and_other_costs_change_no_luck() -> None:
+def test_a_longer_run_begins_like_a_shorter_one() -> None:
     short = world(failures=(node(500.0),))
     long = replace(short, job=replace(short.job, duration_s=900.0))
     a, b = draw(short, seed=1, replicas=300), draw(long, seed=1, replicas=300)
@@ -87,7 +87,7 @@ def test_a_longer_run_begins_like_a_shorter_one_and_other_costs_change_no_luck()
     )
 
 
-def test_luck_is_uniform_in_the_open_interval_and_independent_between_purposes() -> None:
+def test_luck_is_uniform_and_independent_between_purposes() -> None:
     drawn = draw(world(failures=(process(1.0),)), seed=5, replicas=1000)
     columns = [drawn.luck(column).ravel() for column in Luck]
     for u in columns:

@@ -57,7 +57,7 @@ VARIANT = Variant(
 # --- strikes --------------------------------------------------------------------------------------
 
 
-def test_strikes_are_a_poisson_process_of_the_rate_and_strike_all_ranks_alike() -> None:
+def test_strikes_are_poisson_and_strike_all_ranks_alike() -> None:
     """20,000 of them: mean and variance of the gaps, and the share of each rank, within four
     standard errors.
     """
@@ -71,7 +71,7 @@ def test_strikes_are_a_poisson_process_of_the_rate_and_strike_all_ranks_alike() 
         )
 
 
-def test_a_longer_run_is_struck_like_a_shorter_one_and_another_seed_otherwise() -> None:
+def test_a_longer_run_is_struck_like_a_shorter_one_of_its_seed() -> None:
     short, long = (
         draw(seed=1, mttf_s=2.0, duration_s=duration_s, world_size=3)
         for duration_s in (50.0, 100.0)
@@ -164,7 +164,7 @@ def struck(*, respawns: int = 3, repeated_s: float = 0.7) -> Records:
     return a_ledger(*alone, *family, *respawned, seconds=seconds)
 
 
-def test_a_family_of_interruptions_is_one_from_its_first_fault_to_its_first_new_commit() -> None:
+def test_a_family_of_interruptions_counts_once() -> None:
     run = measured(struck())
     assert run.interruptions == 8
     assert run.families == 7
@@ -187,7 +187,7 @@ def test_an_interruption_that_is_not_over_has_no_mttr() -> None:
     assert len(run.mttr_s) == 1
 
 
-def test_a_fit_finds_the_phases_of_each_rung_the_step_and_the_ratio_of_the_books() -> None:
+def test_a_fit_finds_phases_step_and_ratio_of_the_books() -> None:
     known = fit(struck(), mttf_s=4.0, spares=1, pause_s=0.05)
     spare, respawn = known.phases[Rung.SPARE], known.phases[Rung.RESPAWN]
     assert (spare.count, respawn.count) == (4, 3)  # of the family, the last
@@ -204,7 +204,7 @@ def test_a_fit_finds_the_phases_of_each_rung_the_step_and_the_ratio_of_the_books
     assert low < 8 / measured(struck()).training_s < high
 
 
-def test_work_that_is_repeated_beyond_half_a_step_is_lost_with_each_interruption() -> None:
+def test_work_repeated_beyond_half_a_step_is_lost() -> None:
     """Eight interruptions repeat 4 s: half a second each, of which half a step and its snapshot are
     what any interruption costs.
     """
@@ -228,7 +228,7 @@ def known() -> Fit:
     return fit(struck(), mttf_s=4.0, spares=1, pause_s=0.05)
 
 
-def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() -> None:
+def test_erlangs_formula_agrees_with_simulated_spares() -> None:
     """Two spares, each replaced in 3 s, a strike each 2 s; 40,000 strikes, deterministic
     replacement: only its mean matters.
     """
@@ -246,7 +246,7 @@ def test_erlangs_formula_agrees_with_a_simulation_of_spares_that_are_replaced() 
     assert load_for(lost_share(1.5, 2), 2) == pytest.approx(1.5)
 
 
-def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_does_not(
+def test_more_ranks_on_the_same_cores_take_longer(
     known: Fit,
 ) -> None:
     """Two ranks and the process that boots are one more than two cores, which costs nothing; with
@@ -265,7 +265,7 @@ def test_more_ranks_on_the_same_cores_take_longer_and_the_boot_of_one_process_do
     assert on_many_cores == replace(known, world_size=4)
 
 
-def test_where_other_programs_want_the_cores_a_rank_more_or_less_makes_less_of_a_difference(
+def test_on_busy_cores_one_more_rank_matters_less(
     known: Fit,
 ) -> None:
     busy = replace(known, world_size=3, others=6.0)
@@ -337,7 +337,7 @@ def test_lost_time_is_what_arithmetic_says_where_failures_are_rare(known: Fit) -
     assert said.spare_share == 0
 
 
-def test_an_image_each_twentieth_step_loses_half_of_that_and_a_slow_first_step(known: Fit) -> None:
+def test_rare_images_lose_half_an_interval_and_a_slow_first_step(known: Fit) -> None:
     rare = replace(VARIANT, mttf_s=500.0, spares=0, duration_s=20_000.0)
     each, twentieth = (
         predict(

@@ -135,7 +135,7 @@ def test_a_rate_that_was_hardly_counted_makes_the_interval_wider() -> None:
 
 
 @pytest.mark.slow
-def test_the_interval_of_a_run_too_long_to_simulate_is_that_of_the_whole_run() -> None:
+def test_a_run_too_long_to_simulate_has_the_interval_of_the_whole() -> None:
     """Method: of a run of about 4,300 failures, the plan simulates 600, and looks at half of these;
     the whole run is simulated beside it.
 
@@ -290,7 +290,7 @@ def test_no_failure_in_sight_is_a_bound_and_not_zero() -> None:
 
 
 @pytest.mark.parametrize("exposure", ["20s", "1h", "400h"])
-def test_no_failure_in_a_short_record_leaves_the_rate_open_and_is_planned_with(
+def test_a_short_record_without_failures_leaves_the_rate_open(
     exposure: str,
 ) -> None:
     """Found by hand: of a run so short that only a part of the plan is simulated, rates were drawn
@@ -446,7 +446,7 @@ def test_each_size_agrees_with_dalys_exact_efficiency() -> None:
     assert rows[0].ettr > rows[1].ettr > rows[2].ettr
 
 
-def test_a_model_that_grows_costs_more_above_the_size_it_was_given_for_and_less_below() -> None:
+def test_a_growing_model_costs_more_above_its_given_size() -> None:
     small, same, large = scale(bare(), (256, 1024, 16_384), seed=15, replicas=256).rows
     assert small.ettr_growing > small.ettr
     assert same.ettr_growing == pytest.approx(same.ettr)

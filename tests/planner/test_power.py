@@ -79,7 +79,7 @@ def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
     assert remedy.ettr_cost == pytest.approx(60 / (10 * DAY_S))
 
 
-def test_a_floor_takes_amplitude_away_and_costs_energy_only_while_the_run_stands() -> None:
+def test_a_power_floor_costs_energy_only_while_the_run_stands() -> None:
     """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 +
     0.1 x 0.2.
     """

@@ -119,7 +119,7 @@ def test_the_exit_code_says_whether_all_is_reproduced(
 # --- what is simulated ----------------------------------------------------------------------------
 
 
-def test_the_recovery_that_leaves_a_share_is_found_to_the_second_or_said_not_to_exist() -> None:
+def test_the_recovery_that_leaves_a_share_is_found_or_does_not_exist() -> None:
     assert simulated.recovery_that_leaves(
         0.9, lambda recovery_s: said(0.95 - recovery_s / 10_000)
     ) == pytest.approx(500, abs=1)
@@ -140,9 +140,7 @@ def test_llama_3_needs_shorter_recoveries_the_more_its_saves_take() -> None:
     assert rows[2].computed == "none is short enough"
 
 
-def test_ft_hsdp_is_told_with_its_error_and_a_simulation_that_misses_the_exact_form_is_wrong() -> (
-    None
-):
+def test_ft_hsdp_is_judged_against_the_exact_form() -> None:
     """And the one in which each failure's stall takes its time, over drawn failures, is the figure
     by hand.
     """

@@ -128,6 +128,7 @@ def parser() -> Parser:
         prog="outlast",
         description="Train with PyTorch through failures, and see where every second went.",
         epilog="`outlast COMMAND --help` explains one command.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     out.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -52,8 +52,8 @@ def _answer(plan: Plan) -> Iterator[str]:
     error = f"+- {_fine(ettr.mean_se)}" if ettr.mean_se >= NOTHING else "below 0.01 %"
     yield _row(
         "ETTR",
-        f"{percent(ettr.mean)}   90 of 100 such runs: {_between(ettr.low, ettr.high)}; error of the"
-        f" mean by simulation {error}",
+        f"{percent(ettr.mean)}   90 of 100 such runs: {_between(ettr.low, ettr.high)}; standard"
+        f" error of the simulated mean {error}",
     )
     yield _row("limited by", _binding(plan))
     yield _row(
@@ -61,7 +61,7 @@ def _answer(plan: Plan) -> Iterator[str]:
         (
             "never"
             if math.isinf(plan.mttf_s)
-            else f"each {long_duration(plan.mttf_s)}, {_times(plan.interruptions)} in this run"
+            else f"every {long_duration(plan.mttf_s)}, {_times(plan.interruptions)} in this run"
         ),
     )
     for tier in scenario.tiers:
@@ -109,17 +109,19 @@ def _tier_words(plan: Plan, name: str) -> str:
     interval_s = scenario.interval_s(tier)
     survives = (
         "survives the loss of"
-        f" {'everything' if tier.survives.name == 'RUN' else 'a ' + tier.survives.name.lower()}"
+        f" {'the whole run' if tier.survives.name == 'RUN' else 'a ' + tier.survives.name.lower()}"
     )
     if math.isinf(interval_s):
         return f"never: {plan.resolved.inputs[f'tier.{name}.interval'].source}"
     if scenario.is_live(tier):
-        return f"each step, without a stall; {survives}"
+        return f"every step, without a stall; {survives}"
     stall = (
-        f"standing still for {long_duration(tier.stall_s)}" if tier.stall_s else "without a stall"
+        f"training stands still for {long_duration(tier.stall_s)}"
+        if tier.stall_s
+        else "without a stall"
     )
     write = f", safe {long_duration(tier.write_s)} later" if tier.write_s else ""
-    return f"each {long_duration(interval_s)}, {stall}{write}; {survives}"
+    return f"every {long_duration(interval_s)}, {stall}{write}; {survives}"
 
 
 def _spares(plan: Plan) -> str:
@@ -157,7 +159,7 @@ def _assumed(plan: Plan) -> Iterator[str]:
     if not assumed:
         return
     yield ""
-    yield "It rests on these assumptions (all inputs: --inputs):"
+    yield "It rests on these assumptions (--inputs lists all inputs):"
     for one in assumed[:ASSUMED_MOST]:
         yield f"  {one.path} = {one.said}: {one.source}"
     if len(assumed) > ASSUMED_MOST:
@@ -204,8 +206,8 @@ def _inputs(plan: Plan) -> Iterator[str]:
 def _options(found: Found) -> Iterator[str]:
     assert found.optimum is not None
     yield (
-        "Searched in simulation, and judged beside the others over failures that nothing was"
-        " chosen on:"
+        "Found by search in simulation. All rows are compared over failures that were not used"
+        " for the search:"
     )
     rows = [_option_row(one, best=at == 0) for at, one in enumerate(found.optimum.options)]
     yield from _table(
@@ -259,11 +261,11 @@ def _caps(found: Found) -> Iterator[str]:
         )
         for row in found.scale.rows
     ]
-    yield "How far:"
+    yield "How it scales:"
     yield from _table(
         (
             "GPUs",
-            "fails each",
+            "fails every",
             "a save takes",
             "ETTR",
             "by formula",
@@ -274,22 +276,22 @@ def _caps(found: Found) -> Iterator[str]:
         rows,
     )
     yield ""
-    yield "The most GPUs, by assumption (where only the size is given, progress is 0 there):"
+    yield "Most GPUs under each assumption (progress is 0 where only a size is given):"
     for name, gpus in found.scale.max_gpus.items():
         yield f"  {name}: {'no cap below 1e40' if math.isinf(gpus) else gpus_words(gpus)}"
 
 
 def _power(power: Power) -> Iterator[str]:
     yield (
-        f"Power while training: {_watts(power.training_w)}. In one simulated run all GPUs stop and"
-        " begin together:"
+        f"Power while training: {_watts(power.training_w)}. In one simulated run all GPUs stop"
+        " and start together:"
     )
     for one in power.swings:
         if one.kind == "step":
             band = (
-                "in the band of 0.1 to 20 Hz that is risky"
+                "inside the risky band of 0.1 to 20 Hz"
                 if one.in_band
-                else "outside the band of 0.1 to 20 Hz"
+                else "outside the risky band of 0.1 to 20 Hz"
             )
             yield f"  each step: {one.frequency_hz:.3g} Hz, {band}"
         elif one.count and one.ramp_w_per_s is not None and one.longest_s is not None:

@@ -31,17 +31,17 @@ SHOWN_COUNT = 20  # interruptions in the table; --json has all
 BAR_COLUMNS = 32
 WIDE = 100  # columns of the output from which explanations stand beside the figures
 MEANING = {
-    "startup": "launcher start to a rank's first second in the script",
-    "productive": "first execution of steps that stayed",
+    "startup": "from the start of the launcher until a rank runs the script",
+    "productive": "steps that were kept, when they first ran",
     "data_wait": "waiting for a batch",
-    "stall": "standing still for a snapshot or a checkpoint",
-    "repeated": "steps rolled back or executed again",
-    "detection": "fault to detection",
-    "regroup": "detection to the next process or group",
+    "stall": "training stood still for a snapshot or a checkpoint",
+    "repeated": "steps that were rolled back or ran again",
+    "detection": "from a fault to its detection",
+    "regroup": "from detection to the next process or group",
     "restore": "moving state back",
     "evaluation": "run.phase(...)",
     "other": "user code between steps",
-    "degraded": "ranks asked for but given up",
+    "degraded": "ranks that the run went on without",
     "shutdown": "after the last step",
 }
 
@@ -241,7 +241,7 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
         unseen = "" if facts["steps_seen"] or not mttr["count"] else "; steps not seen"
         return Text("-", "bold"), many + unseen
     exact = all(mttr[name][0] == mttr[name][1] for name in ("median_range_s", "max_range_s"))
-    unsure = "" if exact else "; from-to where a fault's time is unknown"
+    unsure = "" if exact else "; a range where the time of a fault is unknown"
     return (
         Text(words.span(*mttr["median_range_s"]), "bold"),
         f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}",

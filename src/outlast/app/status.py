@@ -116,7 +116,8 @@ def show_status(console: Console, facts: Facts) -> None:
     console.print(headline(facts))
     if facts["state"] == "lost":
         console.print(
-            "The launcher is gone though the run has not ended: go on with `outlast run --resume`.",
+            "The launcher is gone, but the run has not ended. Continue it with"
+            " `outlast run --resume --run-dir PATH` and the same script.",
             style="bold red",
         )
     elif facts["state"] in ("failed", "stopped") and facts["reason"]:

@@ -387,14 +387,14 @@ def _repair(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> R
     )
     chosen = _spares(down_mean, job.nodes)
     enough = (
-        f"at {SPARE_CONFIDENCE:.1%} of all moments each lost node is replaced"
+        f"{SPARE_CONFIDENCE:.1%} of the time there is a spare for every lost node"
         if chosen < job.nodes
         else "as many as nodes, which may not suffice"
     )
     working.work_out(
         "repair.spares",
         lambda: chosen,
-        f"{enough}; {down_mean:,.1f} are in repair on average",
+        f"{enough}; on average {down_mean:,.1f} nodes are in repair",
         origin=Origin.PLAN,
     )
     return Repair(
