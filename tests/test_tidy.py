@@ -21,10 +21,8 @@ ROOT = HOME / "src" / "outlast"
 SRC_LINES_MAX, TEST_LINES_MAX, FUNCTION_LINES_MAX = 600, 800, 70
 # Files and functions that ruff format has pushed over a wall. Each is to be split, and none is to
 # be added.
-TO_SPLIT_FILES = {
-    "src/outlast/sim/world/script.py",
-}
-TO_SPLIT_FUNCTIONS = {}
+TO_SPLIT_FILES: set[str] = set()
+TO_SPLIT_FUNCTIONS: set[tuple[str, str]] = set()
 
 SOURCES = sorted(ROOT.rglob("*.py"))
 SCRIPTS = sorted(
@@ -451,6 +449,9 @@ FIELDS_MAX = 10
 # Classes that change more than ten fields, with the reason for each. At most ten in the product.
 MANY_FIELDS: dict[tuple[str, str], str] = {
     ("src/outlast/model/beacon.py", "Beacon"): "a page of shared memory, field by field",
+    ("src/outlast/sim/world/processes.py", "Process"): (
+        "all that is so of one simulated process: it is copied as a whole when ranks become one"
+    ),
 }
 # Classes that are still to be composed of parts. Take a line out when its class is done; a class
 # that passes may not stay here, and none may be added.
@@ -465,11 +466,6 @@ TO_COMPOSE = {
     ("src/outlast/runtime/evidence/unpickling.py", "_Crew"),
     ("src/outlast/runtime/worker/attach.py", "Attachment"),
     ("src/outlast/runtime/worker/state.py", "State"),
-    ("src/outlast/sim/world/processes.py", "Process"),
-    ("src/outlast/sim/shortcuts/skip_ahead.py", "SkipAhead"),
-    ("src/outlast/sim/faults/strikes.py", "Strikes"),
-    ("src/outlast/sim/swarm.py", "Tally"),
-    ("src/outlast/sim/world/agent_ticks.py", "AgentTicks"),
 }
 
 
@@ -677,7 +673,6 @@ TO_WRAP: tuple[str, ...] = (
     "src/outlast/runtime/given.py",
     "src/outlast/runtime/run_folder.py",
     "src/outlast/runtime/worker/",
-    "src/outlast/sim/",
     "tests/conformance/",
     "tests/diagnose/",
     "tests/drills/",
@@ -685,7 +680,6 @@ TO_WRAP: tuple[str, ...] = (
     "tests/evidence/",
     "tests/ledger/",
     "tests/processes/",
-    "tests/sim/",
     "tests/tiers/",
     "tests/worker/",
     "tools/",

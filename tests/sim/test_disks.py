@@ -50,9 +50,7 @@ def test_when_all_ranks_are_lost_at_once_the_run_goes_on_from_the_newest_checkpo
     assert a_life(*all_at(9), way=way, checkpoint_every=0)[1] == [(8, 0)]
 
 
-def test_when_all_holders_of_the_snapshots_are_lost_sharded_state_comes_from_the_newest_checkpoint() -> (
-    None
-):
+def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None:
     dark = tuple(
         PlannedFault(f"dark {node}", "lose_node", None, at_step=9, node=node, for_s=20.0)
         for node in range(2)

@@ -213,7 +213,11 @@ PLAN = Regroup(
     [
         (ToWorkers((13, 14), (), LEAVE), ToWorkers((17, 18), (), LEAVE), True),
         (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 17), replace(PLAN)), True),
-        (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 17), replace(PLAN, donate=True)), False),
+        (
+            ToWorkers((13, 14), (12, 13), PLAN),
+            ToWorkers((17, 18), (16, 17), replace(PLAN, donate=True)),
+            False,
+        ),
         (ToWorkers((13, 14), (12, 13), PLAN), ToWorkers((17, 18), (16, 18), PLAN), False),
         (ToWorkers((13, 14), (), LEAVE), ToWorkers((17,), (), LEAVE), False),
         (StartWorker(13, 12, "rank", 1), StartWorker(17, 16, "rank", 1), True),

@@ -156,7 +156,7 @@ def _crew(*ranks: int) -> Process:
         Process(place + 1, rank, "rank", 1, None, None, None, 0.0, world.nodes[1])
         for place, rank in enumerate(ranks)
     ]  # type: ignore[arg-type]
-    crew = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])  # type: ignore[arg-type]
+    crew = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])
     crew.mates = mates
     return crew
 

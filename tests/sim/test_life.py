@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,7 @@ def test_the_same_seed_has_the_same_course_under_every_python_at_hand(version: s
 
 
 def test_ticks_that_are_left_out_change_nothing() -> None:
-    """The same lives, every tick of the agents carried out, where these are not tens of thousands."""
+    """The same lives with every tick carried out, where these are not tens of thousands."""
     saved = 0
     for seed in range(25):
         options = draw_options(Stream(seed, "options"), {})
@@ -260,7 +261,7 @@ def test_draws_are_the_same_in_every_version_of_python() -> None:
 def test_ties_go_by_priority_and_then_by_who_came_first() -> None:
     timeline, order = Timeline(began_s=5.0), []
     for name, priority in (("c", LATE), ("a", NORMAL), ("b", NORMAL), ("first", URGENT)):
-        timeline.after(1.0, lambda name=name: order.append(name), priority=priority)  # type: ignore[misc]
+        timeline.after(1.0, partial(order.append, name), priority=priority)
     timeline.after(-1.0, lambda: order.append("now"))
     while timeline.step():
         pass

@@ -25,7 +25,7 @@ KILL = PlannedFault("kill", "kill", 1, "body", 8)
 
 
 def part(for_s: float, **when: object) -> PlannedFault:
-    return PlannedFault("part", "part", None, node=0, peer=1, for_s=for_s, **when)  # type: ignore[arg-type]
+    return PlannedFault("part", "part", None, node=0, peer=1, for_s=for_s, **when)
 
 
 def world_after(options: Options, *faults: PlannedFault, seed: int = 1) -> World:

@@ -93,7 +93,7 @@ class Options:
 
     @property
     def alike(self) -> bool:
-        """Ranks of a node that have had the same fate draw the same: see sim/shortcuts/identical_ranks.py."""
+        """Return True if ranks of a node with the same fate draw the same (identical_ranks.py)."""
         return self.failures > 0 and self.nodes > 1 and not self.checkpoint_every
 
     def as_dict(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def draw_pace(stream: Stream, options: Options) -> Options:
 
 
 def draw_moves(stream: Stream, options: Options) -> Options:
-    """Whether the script changes private state behind its blocks: drawn apart, as checkpoints are."""
+    """Draw whether the script changes private state behind its blocks, as it draws checkpoints."""
     moves = stream.pick(("", "", "", "alike", "apart", "apart"))
     short = options.steps < LONG_LIFE_STEPS and options.way not in ("plain", "sharded")
     return replace(options, moves=moves) if short and not options.failures else options

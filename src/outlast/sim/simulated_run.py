@@ -174,7 +174,7 @@ def simulate(
 ) -> SimulatedRun:
     """The same with nothing drawn but what the world draws.
 
-    `every_step`: see sim/shortcuts/skip_ahead.py; `every_rank`: sim/shortcuts/identical_ranks.py; `every_node`: sim/shortcuts/identical_nodes.py.
+    `every_step`, `every_rank` and `every_node` take no shortcut of that kind: see sim/shortcuts/.
     """
     _check(faults, options)
     world = World(

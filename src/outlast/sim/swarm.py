@@ -20,12 +20,11 @@ class Tally:
         self.bad: list[int] = []
         self._overlapping = 0
         self._sim_s = 0.0
-        self._results: Counter[str] = Counter()
-        self._ends: Counter[str] = Counter()
-        self._kinds: Counter[str] = Counter()
         self._not_fired = 0
-        self._rungs: Counter[str] = Counter()
-        self._marks: Counter[str] = Counter()
+        # what is counted -> how often each kind of it came
+        self._counts: dict[str, Counter[str]] = {
+            name: Counter() for name in ("results", "ends", "faults", "rungs", "marks")
+        }
         self._shapes: dict[str, Counter[str]] = {
             name: Counter() for name in ("way", "ranks", "spares", "spare_kind")
         }
@@ -35,16 +34,16 @@ class Tally:
         self.counted += life["counts"]
         self.events += life["events"]
         self._sim_s += life["sim_s"]
-        self._results[life["result"]] += 1
-        self._ends[life["end"] or "none"] += 1
+        self._counts["results"][life["result"]] += 1
+        self._counts["ends"][life["end"] or "none"] += 1
         self._overlapping += any(fault["in_recovery"] for fault in life["faults"])
         for fault in life["faults"]:
             if fault["fired"]:
-                self._kinds[fault["kind"]] += 1
+                self._counts["faults"][fault["kind"]] += 1
             else:
                 self._not_fired += 1
-        self._rungs.update(life["rungs"])
-        self._marks.update(life["marks"])
+        self._counts["rungs"].update(life["rungs"])
+        self._counts["marks"].update(life["marks"])
         for name, counter in self._shapes.items():
             counter[str(life["options"][name])] += 1
         if life["result"] != "ok":
@@ -54,9 +53,9 @@ class Tally:
     def result(self) -> str:
         return (
             "bad"
-            if self._results["bad"]
+            if self._counts["results"]["bad"]
             else "unknown"
-            if self._results["unknown"] or not self.seeds
+            if self._counts["results"]["unknown"] or not self.seeds
             else "ok"
         )
 
@@ -70,13 +69,13 @@ class Tally:
             "seeds": self.seeds,
             "counted": self.counted,
             "result": self.result,
-            "results": _sorted(self._results),
+            "results": _sorted(self._counts["results"]),
             "bad": sorted(self.bad),
             "overlap": round(self.overlap, 4),
-            "ends": _sorted(self._ends),
-            "faults": _sorted(self._kinds) | {"not fired": self._not_fired},
-            "rungs": _sorted(self._rungs),
-            "marks": _sorted(self._marks),
+            "ends": _sorted(self._counts["ends"]),
+            "faults": _sorted(self._counts["faults"]) | {"not fired": self._not_fired},
+            "rungs": _sorted(self._counts["rungs"]),
+            "marks": _sorted(self._counts["marks"]),
             **{name: _sorted(counter) for name, counter in self._shapes.items()},
             "events": self.events,
             "sim_s": round(self._sim_s, 3),

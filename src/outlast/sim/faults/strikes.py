@@ -74,6 +74,21 @@ class Targets(Protocol):
     def collectives(self) -> Collectives: ...
 
 
+class MarkVisits:
+    """`visits`: how often a rank, or anybody (None), was at a mark that a fault waits for.
+
+    `by_mark`: the faults that wait for each mark. `due`: those of a step that are about to strike.
+    """
+
+    def __init__(self, faults: tuple[PlannedFault, ...]) -> None:
+        self.visits = {(fault.rank, fault.mark): 0 for fault in faults if fault.mark}
+        self.by_mark: dict[str, list[PlannedFault]] = {}
+        self.due: set[str] = set()
+        for fault in faults:
+            if fault.mark or fault.at_step is not None:
+                self.by_mark.setdefault(fault.mark or "body", []).append(fault)
+
+
 class Strikes:
     """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they
     first struck; `in_recovery`: those that struck while a fault was being dealt with.
@@ -86,14 +101,8 @@ class Strikes:
         # all ranks were, as far as the coordinator knew, when something was first struck
         self._at_work = False
         self._world = world
-        self._frame = world.frame
         self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
-        self._due: set[str] = set()
-        self._visits = {(fault.rank, fault.mark): 0 for fault in faults if fault.mark}
-        self._by_mark: dict[str, list[PlannedFault]] = {}
-        for fault in faults:
-            if fault.mark or fault.at_step is not None:
-                self._by_mark.setdefault(fault.mark or "body", []).append(fault)
+        self._marks = MarkVisits(faults)
         self.lapsed = False  # a lease has run out over living processes
         self._refusals = 0  # processes that could not read what they were told to
 
@@ -105,7 +114,7 @@ class Strikes:
         """The run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
-                self._frame.timeline.after(
+                self._world.frame.timeline.after(
                     fault.at_s + fault.after_s, partial(self._strike_holder, fault), sort=FIXED
                 )
 
@@ -147,7 +156,7 @@ class Strikes:
 
         Who is waited for while all regroup may be given up for it.
         """
-        options = self._frame.options
+        options = self._world.frame.options
         if fault.kind == "starve":
             return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
         # by each lease
@@ -183,7 +192,7 @@ class Strikes:
         )
 
     def cannot_read(self, process: Process) -> None:
-        """What lies on the disk has changed since it was found to be good: whoever reads it fails."""
+        """A process fails to read what has changed on the disk since it was found to be good."""
         self._refusals += 1
         self._strikes_process(process, "corrupt_disk")
 
@@ -203,29 +212,29 @@ class Strikes:
         self._kinds.setdefault(process.pid, set()).add(kind)
 
     def waits_for(self, mark: str) -> bool:
-        return mark in self._by_mark
+        return mark in self._marks.by_mark
 
     def at_mark(self, process: Process, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of anybody
-            if (rank, mark) in self._visits:
-                self._visits[rank, mark] += 1
-        for fault in self._by_mark[mark]:
+            if (rank, mark) in self._marks.visits:
+                self._marks.visits[rank, mark] += 1
+        for fault in self._marks.by_mark[mark]:
             if fault.rank not in (process.rank, None):
                 continue
             here = (
                 fault.mark == mark
-                and fault.nth <= self._visits[fault.rank, mark] < fault.nth + fault.times
+                and fault.nth <= self._marks.visits[fault.rank, mark] < fault.nth + fault.times
             )
             at_step = (
                 fault.at_step is not None
                 and mark == "body"
                 and process.machine.committed + 1 == fault.at_step
             )
-            if here or (at_step and fault.id not in self.fired and fault.id not in self._due):
+            if here or (at_step and fault.id not in self.fired and fault.id not in self._marks.due):
                 if at_step and fault.rank is None:
-                    self._due.add(fault.id)  # once, whoever comes to that step first
+                    self._marks.due.add(fault.id)  # once, whoever comes to that step first
                 if fault.after_s:
-                    self._frame.timeline.after(
+                    self._world.frame.timeline.after(
                         fault.after_s, partial(self._strike, process, fault), sort=FIXED
                     )
                 else:
@@ -240,33 +249,34 @@ class Strikes:
             if fault.at_step is not None and fault.at_step > step and fault.id not in self.fired:
                 count = min(count, fault.at_step - step - 2)
             elif fault.mark in STEP_MARKS:
-                until = fault.nth - self._visits[fault.rank, fault.mark]
+                until = fault.nth - self._marks.visits[fault.rank, fault.mark]
                 if until > 1 - fault.times:
                     count = min(
-                        count, until // (self._frame.options.ranks if fault.rank is None else 1) - 2
+                        count,
+                        until // (self._world.frame.options.ranks if fault.rank is None else 1) - 2,
                     )
         return count
 
     def leapt(self, count: int) -> None:
         """All ranks have done so many steps more."""
-        for rank, mark in self._visits:
+        for rank, mark in self._marks.visits:
             if mark in STEP_MARKS and rank != -1:
-                self._visits[rank, mark] += count * (
-                    self._frame.options.ranks if rank is None else 1
+                self._marks.visits[rank, mark] += count * (
+                    self._world.frame.options.ranks if rank is None else 1
                 )
 
     def at_stage(self, stage: str) -> None:
         """The coordinator is in `stage` now."""
-        if (None, stage) not in self._visits:
+        if (None, stage) not in self._marks.visits:
             return
-        self._visits[None, stage] += 1
-        for fault in self._by_mark[stage]:
+        self._marks.visits[None, stage] += 1
+        for fault in self._marks.by_mark[stage]:
             if (
                 fault.rank is None
                 and fault.mark == stage
-                and fault.nth <= self._visits[None, stage] < fault.nth + fault.times
+                and fault.nth <= self._marks.visits[None, stage] < fault.nth + fault.times
             ):
-                self._frame.timeline.after(
+                self._world.frame.timeline.after(
                     fault.after_s, partial(self._strike_thing, fault), sort=FIXED
                 )
 
@@ -395,9 +405,9 @@ class Strikes:
             fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
             for _, fault, _ in self.struck
         )
-        if since_s is not None and process.alive and self._frame.end is None and not cut_off:
-            now_s, asked_s = self._frame.now_s, process.asked_since_s
-            self._frame.see(
+        if since_s is not None and process.alive and self._world.frame.end is None and not cut_off:
+            now_s, asked_s = self._world.frame.now_s, process.asked_since_s
+            self._world.frame.see(
                 WentOn(
                     process.worker,
                     process.rank,

@@ -156,9 +156,9 @@ class Noted:
     (sharded: all its ranks had), or a rank was past the last one, or all processes of a script
     without steps had said that they run; None: none was. `latency_s`: a message takes up to so
     long. `committed`: the newest step that was committed when it was detected: as one could know by
-    then at least, and in truth; None: the run has gone back since, or nobody can say. `stood_s`: when
-    all ranks had committed a step in a later generation, by a clock that may be off by `unsure_s`;
-    None: they never had, or whoever knew of it may be lost with its node.
+    then at least, and in truth; None: the run has gone back since, or nobody can say. `stood_s`:
+    when all ranks had committed a step in a later generation, by a clock that may be off by
+    `unsure_s`; None: they never had, or whoever knew of it may be lost with its node.
     """
 
     record: Interruption

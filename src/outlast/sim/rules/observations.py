@@ -1,4 +1,4 @@
-"""What a simulated world lets its checkers see. `at_s` is not among the facts: the world says when."""
+"""What the rules see of a simulated run while it goes on. The world says when it happened."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ class StepDone:
     """A process has committed `step`; `content` is the step that its state really is of.
 
     `owners`: living processes that hold its rank. `count`: so many ranks, all alike
-    (sim/shortcuts/identical_nodes.py). `odd`: so many more pieces of the script's code behind the step before have run
-    on that state than there are; below 0: fewer.
+    (identical_nodes.py). `odd`: so many more pieces of the script's code behind the step before
+    have run on that state than there are; below 0: fewer.
     """
 
     worker: int

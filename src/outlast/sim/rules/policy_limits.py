@@ -27,7 +27,7 @@ LEAVES_WITHIN = 8
 
 
 class SureDrains(Checker):
-    """A node is drained for a verdict that is sure, or for the second outage that it is blamed for."""
+    """A node is drained for a verdict that is sure, or for its second outage."""
 
     of = (Diagnosed, Acted)
 
@@ -114,7 +114,7 @@ class NoWorkThere(Checker):
 
 
 class NotItsOwn(Checker):
-    """Of an interruption that the policy made nothing is made, whoever has coordinated meanwhile."""
+    """The policy does not act on an interruption that it made itself, nor does a successor."""
 
     of = (Acted,)
 

@@ -1,4 +1,4 @@
-"""Rules for the run as a whole: all ranks are there, spares are replaced, seconds are booked once."""
+"""Rules for the whole run: all ranks are there, spares are replaced, seconds are booked once."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class StopsSoftly(Checker):
         ):
             yield (
                 f"{seen.text!r}, and"
-                f" {'nobody has said that the script has' if self._asked.plain else 'the script has'}"
+                f" {'nobody said that the script has' if self._asked.plain else 'the script has'}"
                 " steps"
             )
         elif (

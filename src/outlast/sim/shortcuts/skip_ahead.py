@@ -1,9 +1,9 @@
 """Undisturbed stretches of training: many steps at once, by arithmetic.
 
-A stretch lies between two barriers, at which each rank stands at the end of a step until all have
-come there, and for a pause longer, in which all that is on its way arrives. From the first barrier to
-the end of the second pause nothing is drawn: all work and all messages take the least time, so that
-each step is like the others. Then nothing has to be simulated: steps, books and beacons are moved
+A stretch lies between two barriers. At a barrier each rank stands at the end of a step until all
+have come there, and for a pause longer, in which all that is on its way arrives. From the first
+barrier to the end of the second pause nothing is drawn. All work and all messages take the least
+time, so each step is like the others and need not be simulated. Steps, books and beacons are moved
 on by so many steps, and of the heartbeats on each line only the last is carried out. Steps begin to
 be simulated again before the next fault or deadline is due.
 
@@ -13,7 +13,7 @@ be simulated again before the next fault or deadline is due.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -81,16 +81,22 @@ class Skipped(Protocol):
     def leapt(self, count: int, last: int, step_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long an undisturbed step takes, and how long all pause around a stretch."""
+
+    step_s: float
+    pause_s: float
+
+
 class SkipAhead:
     """`silent`: steps are simulated that a line of the trace stands for."""
 
     def __init__(self, world: Skipped, *, every_step: bool) -> None:
-        self.silent = False
         self._world = world
-        self._frame = world.frame
         self._every_step = every_step
-        self._step_s = steady_step_s(world.frame.options)
-        self._pause_s = pause_s(world.frame.options)
+        options = world.frame.options
+        self._pace = Pace(steady_step_s(options), pause_s(options))
         self._barrier_at = -1  # the step after which all are to come together
         # generation, and the newest step in it that a barrier was thought of at
         self._considered = (0, 0)
@@ -101,7 +107,12 @@ class SkipAhead:
         # the last step of the stretch that is simulated, and when it ends
         self._goal: tuple[int, float] | None = None
 
-    # --- barriers ----------------------------------------------------------------------------------
+    @property
+    def silent(self) -> bool:
+        """Return True while steps are simulated that one line of the trace stands for."""
+        return self._goal is not None
+
+    # --- barriers ---------------------------------------------------------------------------------
 
     def committed(self, generation: int, step: int) -> None:
         """By some rank. The first to commit a step finds whether all come together after it."""
@@ -112,7 +123,7 @@ class SkipAhead:
             self._barrier_at < 0
             and (generation, step) >= self._not_before
             and self._is_training()
-            and self._steps_from(step, self._pause_s) >= LEAST_STEPS
+            and self._steps_from(step, self._pace.pause_s) >= LEAST_STEPS
         ):
             self._barrier_at = step
 
@@ -124,32 +135,32 @@ class SkipAhead:
         by_rank(process)
         self._there[process.rank] = process
         self._count += process.count
-        if self._count < self._frame.options.ranks:
+        if self._count < self._world.frame.options.ranks:
             return
         self._world.chance.begun()
         self._world.chance.calm(True)
         if self._goal is not None:
             last, ends_s = self._goal
-            assert process.machine.committed == last and abs(self._frame.now_s - ends_s) < NEAR_S, (
-                "a stretch is not what it was taken for"
-            )
+            assert (
+                process.machine.committed == last and abs(self._world.frame.now_s - ends_s) < NEAR_S
+            ), "a stretch is not what it was taken for"
             self._over(last, ends_s)
         else:
-            self._plan(self._frame.now_s + self._pause_s)
+            self._plan(self._world.frame.now_s + self._pace.pause_s)
 
     def give_up(self) -> None:
         """Something happens: all go their ways."""
         if self._barrier_at < 0:
             return
         if self._planned is not None:
-            self._frame.timeline.cancel(self._planned, sort=BUSY)
+            self._world.frame.timeline.cancel(self._planned, sort=BUSY)
         there = self._clear()
         for process in there:
             if process.alive and process.waits is not None and process.waits[0] == "barrier":
                 self._world.collectives.wake(process, None)
 
     def _plan(self, at_s: float, looks: int = LOOKS) -> None:
-        self._planned = self._frame.timeline.at(at_s, lambda: self._decide(looks))
+        self._planned = self._world.frame.timeline.at(at_s, lambda: self._decide(looks))
 
     def _decide(self, looks: int) -> None:
         """The pause is over, and all have come together."""
@@ -163,10 +174,10 @@ class SkipAhead:
             self._not_before = world.host.coordinator.generation, self._barrier_at + AGAIN_STEPS
             self._go_on()
             return
-        last, ends_s = self._barrier_at + count, world.frame.now_s + count * self._step_s
+        last, ends_s = self._barrier_at + count, world.frame.now_s + count * self._pace.step_s
         self._begins(first, last)
         if self._every_step:
-            self._goal, self._barrier_at, self.silent = (last, ends_s), last, True
+            self._goal, self._barrier_at = (last, ends_s), last
             self._resume(self._take())
         else:
             self._leap(count, last, ends_s)
@@ -174,16 +185,16 @@ class SkipAhead:
 
     def _over(self, last: int, ends_s: float) -> None:
         """The stretch is. Another pause lets everybody know."""
-        self._goal, self.silent = None, False
-        self._frame.trace.line(ends_s, f"all ranks have committed step {last}")
-        self._planned = self._frame.timeline.at(ends_s + self._pause_s, self._go_on)
+        self._goal = None
+        self._world.frame.trace.line(ends_s, f"all ranks have committed step {last}")
+        self._planned = self._world.frame.timeline.at(ends_s + self._pace.pause_s, self._go_on)
 
     def _go_on(self) -> None:
         self._resume(self._clear())
 
     def _clear(self) -> list[Process]:
         self._world.chance.calm(False)
-        self._barrier_at, self._planned, self._goal, self.silent = -1, None, None, False
+        self._barrier_at, self._planned, self._goal = -1, None, None
         return self._take()
 
     def _take(self) -> list[Process]:
@@ -194,7 +205,7 @@ class SkipAhead:
 
     def _resume(self, there: list[Process]) -> None:
         for process in there:
-            self._frame.timeline.after(
+            self._world.frame.timeline.after(
                 0.0, partial(process.node.resume_if, process, process.token, None)
             )
 
@@ -222,7 +233,7 @@ class SkipAhead:
         until_s = min(world.frame.bound_s, math.inf if due_s is None else due_s)
         count = math.floor(
             min(
-                (until_s - world.frame.now_s - wait_s - self._pause_s) / self._step_s,
+                (until_s - world.frame.now_s - wait_s - self._pace.pause_s) / self._pace.step_s,
                 world.frame.options.steps - step - 2,
             )
         )
@@ -259,12 +270,12 @@ class SkipAhead:
 
     def _begins(self, first: int, last: int) -> None:
         self._considered = self._world.host.coordinator.generation, last
-        if self._frame.options.alike:
+        if self._world.frame.options.alike:
             self._world.identical_ranks.form(
-                self._there, self._world.population.nodes, now_s=self._frame.now_s
+                self._there, self._world.population.nodes, now_s=self._world.frame.now_s
             )
         there = [one for process in self._there.values() for one in process.each()]
-        pieces = self._frame.options.pieces(first - 1)
+        pieces = self._world.frame.options.pieces(first - 1)
         torn = tuple(
             one.rank
             for one in there
@@ -280,11 +291,13 @@ class SkipAhead:
             ]
             != [one.worker]
         )
-        self._frame.see(Stretch(self._world.host.coordinator.generation, first, last, torn, shared))
+        self._world.frame.see(
+            Stretch(self._world.host.coordinator.generation, first, last, torn, shared)
+        )
 
     def _leap(self, count: int, last: int, ends_s: float) -> None:
         """As if all of it had been simulated."""
-        world, began_s = self._world, self._frame.now_s
+        world, began_s = self._world, self._world.frame.now_s
         living = [node for node in world.population.nodes if node.lives]
         for node in living:
             self._first_steps(node, last - count, began_s)
@@ -296,7 +309,7 @@ class SkipAhead:
         world.frame.timeline.leap(ends_s)
         for process in self._there.values():
             self._move(process, count, last, began_s)
-        world.leapt(count, last, self._step_s)
+        world.leapt(count, last, self._pace.step_s)
         for node in living:
             node.ticks.leapt()
 
@@ -306,7 +319,7 @@ class SkipAhead:
         if not agent.learns:
             return
         for number in range(limits.FIRST_STEPS_COUNT + 1):
-            now_s = node.local_s(began_s + number * self._step_s)
+            now_s = node.local_s(began_s + number * self._pace.step_s)
             at_ns = int(now_s * 1e9)
             agent.rest(until_s=now_s - limits.TICK_S)
             readings = {
@@ -354,14 +367,14 @@ class SkipAhead:
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
         """Its main thread has done so many steps."""
-        machine, book, now_s = process.machine, process.book, self._frame.now_s
+        machine, book, now_s = process.machine, process.book, self._world.frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})
         for step in (last - 1, last):
             slot = step % limits.SLOTS_COUNT
             slots[slot] = SealedStep(step, AT_VOTE, 0)
             process.newest = slot, step, AT_VOTE
-        if self._frame.options.way == "sharded":
+        if self._world.frame.options.way == "sharded":
             book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
             machine.now_sealed(steps=(last, last - 1))
         book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)

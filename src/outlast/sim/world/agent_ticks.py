@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +26,22 @@ class Clock(Protocol):
     def local_s(self, at_s: float) -> float: ...
 
     def world_s(self, local_s: float) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Ticks are counted from `began_s`; at one moment they come by `priority`."""
+
+    began_s: float
+    priority: int
+
+
+class _State(Enum):
+    """`HELD`: the agent stands still. `OVER`: there is nobody any more who looks."""
+
+    RUNS = "runs"
+    HELD = "held"
+    OVER = "over"
 
 
 class AgentTicks:
@@ -47,25 +65,23 @@ class AgentTicks:
         self._look = look
         self._rests = rests
         self._clock = clock
-        self._priority = LATE + place
-        self._began_s = timeline.now_s
+        self._grid = _Grid(timeline.now_s, LATE + place)
         self._done = 0  # the last tick, counted from the beginning
         self._due = 0  # the next one
-        self._over = False
         self._tick_at = 0  # what the timeline calls the next tick; 0: none is planned
-        self._held = False  # the agent stands still
+        self._state = _State.RUNS
 
     def hold(self) -> None:
         """No tick comes before `go_on`: the first then is late."""
-        if not self._held:
-            self._held = True
+        if self._state is not _State.HELD:
+            self._state = _State.HELD if self._state is _State.RUNS else self._state
             self._cancel()
             self._agent.rest(until_s=self._clock.local_s(self._timeline.now_s))
 
     def go_on(self) -> None:
-        if self._held and not self._over:
-            self._plan(math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S) + 1)
-        self._held = False
+        if self._state is _State.HELD:
+            self._plan(math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S) + 1)
+            self._state = _State.RUNS
 
     def begin(self) -> None:
         self._plan(1)
@@ -77,25 +93,26 @@ class AgentTicks:
         if self._due == self._done + 1:
             return  # it comes anyway
         number = (
-            max(self._done, math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)) + 1
+            max(self._done, math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S))
+            + 1
         )
-        if not self._over and not self._held and number < self._due:
+        if self._state is _State.RUNS and number < self._due:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(number - 1)))
             self._plan(number)
 
     def ends(self) -> None:
         """There is nobody any more who looks."""
-        self._over = True
+        self._state = _State.OVER
         self._cancel()
 
     def leapt(self) -> None:
         """The world has leapt over ticks that led to nothing."""
-        self._done = math.floor((self._timeline.now_s - self._began_s) / limits.TICK_S)
+        self._done = math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S)
         self._agent.rest(until_s=self._clock.local_s(self._at_s(self._done)))
         self._plan(self._done + 1)
 
     def _at_s(self, number: int) -> float:
-        return self._began_s + number * limits.TICK_S
+        return self._grid.began_s + number * limits.TICK_S
 
     def _plan(self, number: int) -> None:
         self._cancel()
@@ -103,7 +120,7 @@ class AgentTicks:
         self._tick_at = self._timeline.after(
             self._at_s(number) - self._timeline.now_s,
             partial(self._tick, number),
-            priority=self._priority,
+            priority=self._grid.priority,
             sort=ROUTINE,
         )
 
@@ -115,13 +132,14 @@ class AgentTicks:
     def _tick(self, number: int) -> None:
         self._done, self._tick_at = number, 0
         busy = self._look()
-        if self._over or self._held:
+        if self._state is not _State.RUNS:
             return
         quiet_until_s = (
             self._clock.world_s(self._agent.quiet_until_s()) if self._rests and not busy else 0.0
         )
         following = math.floor(
-            (min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._began_s) / limits.TICK_S
+            (min(quiet_until_s, self._timeline.now_s + REST_MAX_S) - self._grid.began_s)
+            / limits.TICK_S
         )
         if following > number + 1:
             self._agent.rest(until_s=self._clock.local_s(self._at_s(following - 1)))

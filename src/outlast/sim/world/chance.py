@@ -27,7 +27,7 @@ class Chance:
         return self._streams[-1]
 
     def calm(self, now: bool) -> None:
-        """Draw nothing for the time being, so that everything takes its least time; or draw again."""
+        """Draw nothing from now on, so that everything takes its least time; or draw again."""
         for stream in self._streams:
             stream.calm(now)
         if self.pool is not None:

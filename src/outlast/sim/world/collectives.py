@@ -108,7 +108,7 @@ class Collectives:
         unreached: tuple[int, ...],
         act: Callable[[], None],
     ) -> None:
-        """`act` at `at_s`; or it gives up at `until_s`, unless it waits for something else by then."""
+        """`act` at `at_s`, or give up at `until_s`, unless it waits for something else by then."""
         token = process.token
         if at_s > until_s:
             self._later(
@@ -160,7 +160,7 @@ class Collectives:
             self._later(member, self._draws(member).between(SETTLE_S, SETTLE_MOST_S), None)
 
     def cut_off(self, process: Process) -> tuple[int, ...]:
-        """Ranks that do not acknowledge what it has sent them, in the collective in which it waits."""
+        """Return the ranks that do not acknowledge what it has sent in its present collective."""
         group = process.group
         if self._paths.whole or group is None or not _waits_for(process, "collective"):
             return ()

@@ -134,7 +134,7 @@ class Disks:
         return ""
 
     def newest_good(self) -> int:
-        """The step of the newest checkpoint that can be restored as things are; 0: there is none."""
+        """Return the step of the newest checkpoint that can be restored; 0: there is none."""
         return max(
             (step for step, folder in self.folders.items() if not self.why_not(folder)), default=0
         )
@@ -153,7 +153,7 @@ class Disks:
         return self._stream.between(*COPY_S)
 
     def write_shard(self, process: Process, step: int) -> None:
-        """By a thread of the process, which then tells the coordinator. One save after the other."""
+        """Let a thread of the process write its shard, one after the other, and report it."""
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
         process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)

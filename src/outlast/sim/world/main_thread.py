@@ -58,7 +58,7 @@ class MainThread:
             raise UserError(error)
 
     def look_at_lease(self) -> None:
-        """End the process if its node's lease is over: before a vote, a seal, a restore, a commit."""
+        """End the process before a vote, seal, restore or commit if its node's lease is over."""
         if not self.node.lends(self.p):
             for one in self.p.each():
                 self.world.strikes.fenced(one)

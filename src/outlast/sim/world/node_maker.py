@@ -1,4 +1,4 @@
-"""The nodes of a simulated run, made before anything happens: those that differ, and those alike."""
+"""The nodes of a simulated run, which are made before anything happens."""
 
 from __future__ import annotations
 

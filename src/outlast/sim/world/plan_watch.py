@@ -231,7 +231,7 @@ class PlanWatch:
     def _of_links(
         self, coordinator: Coordinator, outputs: list[Output], cut: CutLink
     ) -> tuple[float | None, str]:
-        """Return what `Planned` says of links, of the generation before; `outputs`: with its plans."""
+        """Return what `Planned` says of links in the last generation; `outputs` hold plans."""
         world, opened = self._world, coordinator.interruptions.open
         again = (
             bool(coordinator.links and opened)

@@ -202,8 +202,8 @@ class Process:
     """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
     older one is void.
 
-    One with `mates` is a crew: what is simulated for all of them (shortcuts/identical_ranks.py). Of a mate (`crew`)
-    only what tells it from the others is kept up to date.
+    One with `mates` is a crew: what is simulated for all of them (shortcuts/identical_ranks.py). Of
+    a mate (`crew`) only what tells it from the others is kept up to date.
     """
 
     worker: int

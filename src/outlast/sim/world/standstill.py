@@ -88,7 +88,7 @@ class Standstill:
         self._frame.timeline.after(for_s, self._agent_goes_on)
 
     def freeze(self, for_s: float) -> None:
-        """Nobody reaches the node meanwhile. Whether the agent or its workers go on first is drawn."""
+        """Nobody reaches the node meanwhile. It is drawn whether agent or workers go on first."""
         if not self._node.lives:
             return
         self._isolate(for_s)

@@ -58,7 +58,7 @@ class StateHolders:
         )
 
     def followers(self, step: int) -> tuple[int, ...]:
-        """Return the ranks that stand in the hook of `step` and can apply it, if they are told to."""
+        """Return the ranks that stand in the hook of `step`, and can apply it if told to."""
         there = [
             p
             for p in self._population.alive()

@@ -101,18 +101,18 @@ class World:
                 coordinator and the nodes, and takes events from the timeline until the run has
                 ended and no process lives, a rule is broken, or the bound is reached. It is used
                 once.
-    Its parts   `frame` (options, clock, trace, rules), `chance` (all draws), `steps`, `accounts` and
-                `wishes` (the world's own books), `population` (nodes, processes, ranks), `shared`
-                (store, disks, network), `host` (the coordinator), `watching` and `shortcuts`.
-                A part names in a small protocol what it asks of the others.
+    Its parts   `frame` (options, clock, trace, rules), `chance` (all draws), `steps`, `accounts`
+                and `wishes` (the world's own books), `population` (nodes, processes, ranks),
+                `shared` (store, disks, network), `host` (the coordinator), `watching` and
+                `shortcuts`. A part names in a small protocol what it asks of the others.
     Limits      It promises nothing about real time, tensors, or code of a script. A rule that holds
                 here holds for the machines, not for sockets and files around them: the suites of
                 tests/conformance compare each fake with the real thing.
 
-    Options     `rests`: leave out ticks of an agent that can lead to nothing. `steady`: all work and
-                all messages take the least time. `every_step`, `every_rank`, `every_node`: take no
-                shortcut of that kind (`every_rank` includes `every_node`). But for `steady`, the
-                course is the same either way, and only the time that it takes differs.
+    Options     `rests`: leave out ticks of an agent that can lead to nothing. `steady`: all work
+                and all messages take the least time. `every_step`, `every_rank`, `every_node`:
+                take no shortcut of that kind; `every_rank` includes `every_node`. The course
+                is the same either way, but for `steady`; only the time that it takes differs.
     """
 
     def __init__(
