@@ -204,6 +204,7 @@ DIAGNOSIS_S = 60.0  # finding a verdict may take so long
 LAST_DIAGNOSIS_S = 15.0  # at the end of a run
 # a copy of so many takes some ms; torch's own default takes four times as long
 FLIGHT_RECORDER_ENTRIES = 512
+CONNECT_TRY_S = 5.0  # for a connection to oneself, before a run begins
 CARD_MAX_BYTES = 1 << 20  # of a run.json
 RUN_RANKS_MAX_COUNT = 65_536  # of one ledger: what tells of more is damaged
 LEDGER_VERSION = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from outlast.errors import UsageError
+from outlast.errors import OutlastError, UsageError
+from outlast.model.limits import CONNECT_TRY_S
 
 
 def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socket.socket:
@@ -29,19 +30,37 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
     return listener
 
 
+def _unreached(listener: socket.socket) -> str:
+    """Why nobody can connect to it: with the loopback interface down one can listen all the same."""
+    with socket.socket(listener.family, listener.type) as caller:
+        caller.settimeout(CONNECT_TRY_S)
+        try:
+            caller.connect(listener.getsockname())
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
 def meeting_address(host: str, port: int) -> str:
     """Return the numeric address of `host`, at which a run's workers can meet on `port`.
 
-    Raises UsageError where this machine cannot listen there, and for a wildcard: whoever reaches a
+    Raises OutlastError where nobody can connect to it, UsageError where this machine cannot listen
+    there, and for a wildcard: whoever reaches a
     run's store can change it, and a wildcard lets every network reach it.
     """
     hint = "leave --master-addr and --master-port away, or give an address of this machine"
     try:
         with listen_at(host.strip("[]"), port) as listener:
             address = str(listener.getsockname()[0])
+            unreached = _unreached(listener)
     except (OSError, OverflowError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"workers cannot meet at {host} port {port}: {said}", hint=hint) from None
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
         raise UsageError(f"--master-addr {host}: every network could reach the run", hint=hint)
+    if unreached:
+        raise OutlastError(
+            f"nobody on this machine can connect to {address}: {unreached}",
+            hint="see that the loopback interface is up: `ip link show lo`",
+        )
     return address

@@ -39,6 +39,7 @@ class Row:
     kept             for the page, where the run ends
     resumes          the run ends, and `--resume` brings it to the same weights
     setting          name of the setting in settings.py that the run is started in
+    not_yet          what is wrong still: the cell may fail, and the page says so
     within_s         nothing may wait longer, from the fault on; `because`: why it is more than 30 s
     """
 
@@ -55,6 +56,7 @@ class Row:
     resumes: bool = False
     setting: str = ""
     flags: tuple[str, ...] = ()
+    not_yet: str = ""
     within_s: float = 30.0
     because: str = ""
 
@@ -104,8 +106,10 @@ ROWS: tuple[Row, ...] = (
     Row("zygote", "stops, and the store host too", "stop_zygote_and_store", (T, G)),
     # --- vault
     Row("vault", "is removed", "remove_vault", said="vault|shared memory",
-        sees="a warning; the vault is made anew"),
-    Row("vault", "is removed, and a folder of its name is made", "replace_vault", (T, G)),
+        sees="a warning; the vault is made anew",
+        not_yet="the run is lost at the next fault"),
+    Row("vault", "is removed, and a folder of its name is made", "replace_vault", (T, G),
+        not_yet="the run is lost at the next fault"),
     Row("vault", "shared memory fills up", "fill_shm", (T, G, C), setting="small shared memory"),
     Row("vault", "shared memory fills up, and has room again", "fill_shm", (T, G), 1, 2.0,
         setting="small shared memory"),
@@ -157,7 +161,8 @@ ROWS: tuple[Row, ...] = (
     Row("processes", "no more can be started", "limit_processes", (T, G), 0, 3.0,
         setting="own process group", sees="what cannot be started, and that it is tried again"),
     Row("threads", "a rank gets no more", "limit_rank_threads", (T, G), 0, 3.0,
-        setting="own process group"),
+        setting="own process group",
+        not_yet="a replacement that finds no thread for its group uses the budget up in seconds"),
     # --- launcher
     Row("launcher", "SIGTERM", "send_term", codes=(143,), said="stopping|", kept=STOPPED,
         flags=SAVES, sees="why it stops"),
@@ -191,7 +196,7 @@ ROWS: tuple[Row, ...] = (
     # --- network
     Row("loopback", "is down for two seconds", "loopback_down", (T, G), 0, 2.0,
         setting="own network"),
-    Row("loopback", "is down from the start", "do_nothing", (S,), codes=(1,), said=r"error: ",
+    Row("loopback", "is down from the start", "do_nothing", (S,), codes=(1,), said="nobody on this machine can connect",
         kept="nothing began", setting="no network", sees="what could not be reached"),
     # --- others on the machine
     Row("others", "send garbage to the store's port", "garbage_to_store", (T, G, E), 2),

@@ -9,6 +9,7 @@ does not come is shown after LOG_PARTIAL_S (progress bars).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -113,7 +114,8 @@ class WorkerLogs:
 
         `place`: a local rank, or `spare_<worker>`. "" without files, as torchrun has it.
         """
-        return str(self._place(attempt, place) / "error.json") if self._folder else ""
+        path = self._place(attempt, place)
+        return str(path / "error.json") if path is not None else ""
 
     def attach(
         self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str
@@ -130,18 +132,14 @@ class WorkerLogs:
 
     def move(self, worker: int, *, attempt: int, place: int | str) -> None:
         """From now on `worker` writes at `place`; with a rank it is heard on the console."""
-        if self._folder:
-            Path(self.error_file(attempt, place)).unlink(missing_ok=True)
+        folder = self._place(attempt, place)
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                (folder / "error.json").unlink(missing_ok=True)
         for pipe in self._pipes.get(worker, ()):
             prefix = self._policy.prefix_of(place, pipe.stream) if isinstance(place, int) else None
-            pipe.turn_to(
-                (
-                    self._place(attempt, place) / f"{_NAMES[pipe.stream]}.log"
-                    if self._folder
-                    else None
-                ),
-                prefix,
-            )
+            path = None if folder is None else folder / f"{_NAMES[pipe.stream]}.log"
+            pipe.turn_to(path, prefix)
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
         """The last LOG_TAIL_LINES lines."""
@@ -175,10 +173,20 @@ class WorkerLogs:
             pipe.drain()
             pipe.close()
 
-    def _place(self, attempt: int, place: int | str) -> Path:
-        assert self._folder is not None
+    def _place(self, attempt: int, place: int | str) -> Path | None:
+        """The folder of a place; None without files, or where the disk refuses it: what is printed
+        there goes to the console alone.
+        """
+        if self._folder is None:
+            return None
         path = self._folder / f"attempt_{attempt}" / str(place)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._sink(
+                "stderr", f"outlast: {path} cannot be made: {error.strerror}; no log there\n"
+            )
+            return None
         return path
 
 
@@ -205,7 +213,12 @@ class _Pipe:
         if self.file:
             self.file.close()
         self.prefix = prefix
-        self.file = open(path, "ab", buffering=0) if path else None  # noqa: SIM115 - closed by the next turn_to
+        self.file = None
+        if path:
+            try:
+                self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by the next turn_to
+            except OSError as error:
+                self.sink("stderr", f"outlast: {path}: {error.strerror}; no log there\n")
 
     def read_some(self) -> int:
         """Bytes read; 0 at end of file or when there is nothing now."""

@@ -159,7 +159,7 @@ def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
             command,
             pass_fds=(memory, channel, gate),
             env=spec.env,
-            cwd=spec.cwd,
+            cwd=spec.cwd if os.path.isdir(spec.cwd) else None,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

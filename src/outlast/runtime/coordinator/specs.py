@@ -56,6 +56,8 @@ class Specs:
         self._max_restarts = max_restarts
         self._logs = logs
         self._options = dict(options)
+        # once: the folder may be gone when a replacement is started
+        self._cwd = os.getcwd()
         self._store: tuple[str, int] | None = None
         self._waiting: list[Callable[[], None]] = []
         self._error_files: dict[int, str] = {}
@@ -170,7 +172,7 @@ class Specs:
             script=script.script,
             entry=script.entry,
             args=script.args,
-            cwd=os.getcwd(),
+            cwd=self._cwd,
             run_folder=self._place.run_folder,
             vault_folder=self._place.vault_folder,
             run_id=self._place.run_id,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import importlib
 import importlib.machinery
 import io
@@ -87,7 +88,8 @@ def settle(spec: ChildSpec) -> None:
 
     The environment is set already.
     """
-    os.chdir(spec.cwd)
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the script may not need it
+        os.chdir(spec.cwd)
     line_buffer_c_stdout()
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         stream = _stream(fd, mode, getattr(sys, f"__{name}__"))
