@@ -60,3 +60,39 @@ def test_a_model_that_is_wrapped_twice_is_refused_with_its_line(tmp_path: Path) 
     outcome = refused(tmp_path, "twice")
     line = line_of("run.replicate")
     assert f"error: {HALF}:{line} in <module>: this model is under" in outcome.stderr, outcome
+
+
+@pytest.mark.parametrize("when", ["--early", "--late"])
+def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
+    tmp_path: Path, when: str
+) -> None:
+    """The script reads RANK before or after outlast.join; without one it would end in a NameError.
+
+    Method: two kills, so that the spare that is made anew is taken as well.
+    """
+    calm, hit = tmp_path / "calm", tmp_path / "hit"
+    calm.mkdir()
+    hit.mkdir()
+    script = str(Path(HALF).with_name("switch.py"))
+    undisturbed = drilled(calm, script, when, workers=2)
+    with Drill(hit, script, when, workers=2, flags=("--spares", 1)) as drill:
+        for number in range(2):
+            drill.until(
+                lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare"
+            )
+            drill.until(lambda: drill.status.get("state") == "training", "training")
+            (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
+            os.kill(pid, signal.SIGKILL)
+            over = number + 1
+            drill.until(lambda over=over: resumed(drill) == over, f"recovery {over}")
+        outcome = drill.finish()
+    assert (undisturbed.code, outcome.code) == (0, 0), outcome
+    assert outcome.digests == undisturbed.digests != {}, outcome
+    assert [one["rung"] for one in outcome.interruptions] == ["spare", "spare"], outcome
+    assert "spare ended before it could park" not in outcome.stderr, outcome
+
+
+def resumed(drill: Drill) -> int:
+    """How many interruptions are over."""
+    some = drill.status.get("interruptions", ())
+    return sum(one["resumed_s"] is not None for one in some)

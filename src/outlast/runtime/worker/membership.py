@@ -32,7 +32,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
-from outlast.runtime.worker import ddp, devices, groups, shared_vote
+from outlast.runtime.worker import ddp, devices, groups, rank_variables, shared_vote
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
@@ -157,7 +157,6 @@ class Membership:
     def park(self) -> None:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
         assert self.session is not None
-        self.session.vault.expect_transfer()
         self.session.wait_for_rank()
         self._get_in()
 
@@ -254,6 +253,7 @@ class Membership:
         self.guards.calls.on_need = self._needed
         if self.is_spare:
             devices.before_first_use(self.rank)
+            rank_variables.ask_in_front_of(self.rank)
         ddp.install(self._wrapping)
         session.calls.collectives = self._collectives
         session.calls.wake = self._wake

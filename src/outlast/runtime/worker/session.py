@@ -33,7 +33,7 @@ from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import marks
+from outlast.runtime.worker import marks, rank_variables
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
@@ -106,6 +106,7 @@ class Session:
 
         Seconds before that are nobody's; the rank's book opens then.
         """
+        self.vault.expect_transfer()
         self.enter(Phase.PARKED)
         self._channel.send(Parked(self.spec.worker, self.spec.kind))
         plan = self.wait_plan()
@@ -290,6 +291,8 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
     session = Session(spec, sock)
     _current = session
     session.onlooker.begin()
+    if spec.kind == "hot":
+        rank_variables.ask_in_front_of(session.wait_for_rank)
     session.listen()
     return session
 
