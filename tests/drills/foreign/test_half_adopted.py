@@ -92,6 +92,32 @@ def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
     assert "spare ended before it could park" not in outcome.stderr, outcome
 
 
+def test_values_that_are_kept_survive_and_those_that_are_carried_are_named(tmp_path: Path) -> None:
+    """Rank 1 is killed in a loop that keeps its best loss by run.values; one that carries batch and
+    best loss in plain variables is warned of, by name and line, before it trains.
+    """
+    script = str(Path(HALF).with_name("carries.py"))
+    folders = [tmp_path / name for name in ("calm", "hit", "carries")]
+    for folder in folders:
+        folder.mkdir()
+    undisturbed = drilled(folders[0], script, "--keeps", workers=2)
+    with Drill(folders[1], script, "--keeps", workers=2) as drill:
+        drill.until(lambda: drill.status.get("step", 0) >= 20, "step 20")
+        (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
+        os.kill(pid, signal.SIGKILL)
+        outcome = drill.finish()
+    assert outcome.digests == undisturbed.digests != {}, outcome
+    assert "carried" not in outcome.stderr, outcome
+    carries = drilled(folders[2], script, workers=2)
+    (warning,) = [text for text in carries.report["warnings"] if "carried" in text]
+    lines = Path(script).read_text().splitlines()
+    for name, text in (("X", "loss = model(X)"), ("best", "best = min(best")):
+        (line,) = [
+            number for number, words in enumerate(lines, 1) if words.strip().startswith(text)
+        ]
+        assert f"{name} (line {line})" in warning, warning
+
+
 def resumed(drill: Drill) -> int:
     """How many interruptions are over."""
     some = drill.status.get("interruptions", ())

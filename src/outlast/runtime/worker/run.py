@@ -11,8 +11,11 @@ just a step.
 from __future__ import annotations
 
 import gc
+import linecache
+import sys
 import traceback
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -20,13 +23,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from outlast.errors import OutlastError, Reenter, UsageError
+from outlast.model.texts import some
 from outlast.runtime import linux
 from outlast.runtime.worker import ddp, devices, session
+from outlast.runtime.worker.carried import carried
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.transaction import Transaction
+from outlast.runtime.worker.values import Values
 
 T = TypeVar("T")
 
@@ -107,6 +113,13 @@ class Run:
         with self._membership.refusing():
             return State(**named)
 
+    def values(self, **values: Any) -> Values:
+        """Plain values that the loop carries from step to step, such as the best loss so far.
+
+        Give what this returns to run.state, and set its attributes: see `Values`.
+        """
+        return Values(**values)
+
     def steps(
         self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10
     ) -> Iterator[Step]:
@@ -135,6 +148,7 @@ class Run:
             before = self._transaction = Transaction(
                 self._membership, state, accumulate=accumulate, log_every=log_every
             )
+            self._warn_of_carried(sys._getframe(1))
         else:
             before.call_again(accumulate=accumulate, log_every=log_every)
         return before.steps(until)
@@ -149,6 +163,21 @@ class Run:
                 hint="a phase lies between steps; work before the first step needs none",
             )
         return attempts(self._transaction, name)
+
+    def _warn_of_carried(self, loop: FrameType) -> None:
+        """Name the variables of the loop that a rank which is replaced would not have."""
+        if self._membership.session is None:
+            return
+        path = loop.f_code.co_filename
+        source = "".join(linecache.getlines(path, loop.f_globals))
+        if found := carried(source, loop.f_lineno):
+            names = some([f"{one.name} (line {one.line})" for one in found])
+            are = "is" if len(found) == 1 else "are"
+            self._membership.session.warn(
+                f"{path}:{loop.f_lineno}: {names} {are} carried from one step to the next, and not"
+                " kept: a rank that is replaced begins anew there, so its results may differ. Draw"
+                " batches inside `with step:`, and keep plain values by run.values(...)"
+            )
 
     def _forget(self) -> None:
         """Before the function is entered again: nothing of the old model may live on (trap 16)."""

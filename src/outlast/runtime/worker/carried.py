@@ -1,0 +1,243 @@
+"""Variables that a training loop carries from one step into the next without outlast's knowledge.
+
+A rank that is replaced runs the script from its top, so such a variable begins anew there: a batch
+that was drawn ahead, the best loss so far, a counter of patience. What outlast keeps is what
+run.state was given. The loop is read as text, once; nothing of it is run.
+
+    for step in run.steps(state, until=100):
+        with step:
+            loss = train(X)          # X is read here ...
+        X = get_batch()              # ... and was set by the step before
+
+Not seen: what functions that the loop calls keep for themselves, attributes, elements of lists and
+dicts, and loops whose source is not at hand. Times (`t0 = time.time()`) are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_CLOCKS = frozenset({"time", "monotonic", "perf_counter", "process_time", "now", "time_ns"})
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """`line` is where a step reads what an earlier one has set."""
+
+    name: str
+    line: int
+
+
+def carried(source: str, line: int) -> list[Carried]:
+    """Return what the loop over run.steps at `line` carries from step to step, by its lines.
+
+    Empty where the source cannot be read, or where there is no such loop.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    loop = _loop_at(tree, line)
+    if loop is None:
+        return []
+    reading = _Reading(_assigned(loop.body) - _clocks(loop.body) - _names(loop.target))
+    reading.block(loop.body, set())
+    return [Carried(name, at) for name, at in sorted(reading.first.items(), key=lambda one: one[1])]
+
+
+def _loop_at(tree: ast.AST, line: int) -> ast.For | None:
+    """Return the innermost `for` over a call of `.steps(...)` whose head holds the line."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For)
+        and node.lineno <= line <= (node.iter.end_lineno or node.lineno)
+        and any(
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "steps"
+            for call in ast.walk(node.iter)
+        )
+    ]
+    return found[-1] if found else None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _own_nodes(statements: Iterable[ast.stmt]) -> Iterable[ast.AST]:
+    """Walk the statements, but not into functions and classes, whose names are their own."""
+    todo: list[ast.AST] = list(statements)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    return {
+        node.id
+        for node in _own_nodes(body)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def _clocks(body: list[ast.stmt]) -> set[str]:
+    """Return names that are set from a clock, or from another such name, and from nothing else."""
+    values: dict[str, list[ast.expr]] = {}
+    for node in _own_nodes(body):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                for name in _names(target):
+                    values.setdefault(name, []).append(node.value)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
+            for name in _names(node.target):
+                values.setdefault(name, []).append(node.value)
+    clocks: set[str] = set()
+    while True:
+        more = {
+            name
+            for name, given in values.items()
+            if name not in clocks and all(_is_clock(value, clocks) for value in given)
+        }
+        if not more:
+            return clocks
+        clocks |= more
+
+
+def _is_clock(value: ast.expr, clocks: set[str]) -> bool:
+    if isinstance(value, ast.Call):
+        called = value.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        return name in _CLOCKS
+    return isinstance(value, ast.Name) and value.id in clocks
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Go through one round of the loop, in the order in which it runs."""
+
+    wanted: set[str]
+    first: dict[str, int] = field(default_factory=dict)
+
+    def block(self, body: list[ast.stmt], known: set[str]) -> set[str]:
+        """Return the names that are surely set behind the statements."""
+        for statement in body:
+            known = self._statement(statement, known)
+        return known
+
+    def _statement(self, node: ast.stmt, known: set[str]) -> set[str]:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                self._reads(value, known)
+                for target in targets:
+                    self._reads(target, known)
+                return known.union(*map(_stored, targets))
+            case ast.AnnAssign(target=target, value=given):
+                if given is not None:
+                    self._reads(given, known)
+                    return known | _stored(target)
+                return known
+            case ast.AugAssign(target=target, value=value):
+                self._reads(value, known)
+                if isinstance(target, ast.Name):
+                    self._read(target, known)
+                else:
+                    self._reads(target, known)
+                return known | _stored(target)
+            case ast.If(test=test, body=body, orelse=orelse):
+                known = known | _made_once(test)
+                self._reads(test, known)
+                return self.block(body, set(known)) & self.block(orelse, set(known))
+            case ast.For(target=target, iter=source, body=body, orelse=orelse):
+                self._reads(source, known)
+                self.block(body, known | _stored(target))
+                self.block(orelse, set(known))
+                return known
+            case ast.While(test=test, body=body, orelse=orelse):
+                self._reads(test, known)
+                self.block(body, set(known))
+                self.block(orelse, set(known))
+                return known
+            case ast.With(items=items, body=body):
+                for item in items:
+                    self._reads(item.context_expr, known)
+                    known = known | (_stored(item.optional_vars) if item.optional_vars else set())
+                return self.block(body, known)
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+                after = self.block(orelse, self.block(body, set(known)))
+                for handler in handlers:
+                    self.block(handler.body, set(known))
+                return self.block(final, after if not handlers else set(known))
+            case _:
+                self._reads(node, known)
+                return known
+
+    def _reads(self, node: ast.AST, known: set[str]) -> None:
+        for one in _own_nodes_of(node):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+                self._read(one, known)
+        for one in _own_nodes_of(node):
+            if isinstance(one, ast.NamedExpr):
+                known.add(one.target.id)
+
+    def _read(self, name: ast.Name, known: set[str]) -> None:
+        if name.id in self.wanted and name.id not in known:
+            self.first.setdefault(name.id, name.lineno)
+
+
+def _made_once(test: ast.expr) -> set[str]:
+    """Return `x` of `if x is None:`: what is made when it is first needed is made again."""
+    match test:
+        case ast.Compare(
+            left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]
+        ):
+            return {name}
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
+            return {name}
+        case ast.BoolOp(op=ast.And(), values=[first, *_]):
+            return _made_once(first)
+        case _:
+            return set()
+
+
+def _own_nodes_of(node: ast.AST) -> Iterable[ast.AST]:
+    """Walk an expression, not into functions; a comprehension is run where it stands."""
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        yield one
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        inner = set()
+        if isinstance(one, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            inner = set().union(*(_stored(part.target) for part in one.generators))
+        todo += [
+            child
+            for child in ast.iter_child_nodes(one)
+            if not (isinstance(child, ast.Name) and child.id in inner)
+        ]
+
+
+def _stored(target: ast.AST) -> set[str]:
+    return {
+        one.id
+        for one in ast.walk(target)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }

@@ -1,0 +1,85 @@
+"""What a loop carries from step to step is found in its text, and nothing else is named."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from outlast.runtime.worker.carried import carried
+
+HOME = Path(__file__).parents[2]
+
+
+def names(body: str) -> dict[str, int]:
+    """What the loop over `body` carries, with the line within the body."""
+    head = "for step in run.steps(\n    state, until=100\n):\n"
+    source = head + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+    return {one.name: one.line - 3 for one in carried(source, 2)}
+
+
+def test_a_batch_that_was_drawn_ahead_is_carried() -> None:
+    body = """
+    with step:
+        for micro in range(2):
+            loss = model(X, Y)
+            X, Y = get_batch("train")
+            loss.backward()
+        optimizer.step()
+    """
+    assert names(body) == {"X": 3, "Y": 3}
+
+
+def test_best_loss_and_patience_are_carried() -> None:
+    body = """
+    with step:
+        loss = train(step.batch)
+    if loss < best:
+        best, patience = loss, 0
+    else:
+        patience += 1
+    """
+    assert names(body) == {"best": 3, "patience": 6}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x, y = step.batch\nloss = f(x, y)\nx = loss",
+        "t1 = time.time()\ndt = t1 - t0\nt0 = t1",
+        "losses.append(f(step.batch))\nself.best = min(self.best, 1)\nkept['n'] += 1",
+        "total = 0\nfor x in step.batches:\n    total += f(x)\nlog(total)",
+        "if step.number % 2:\n    a = 1\nelse:\n    a = 2\nuse(a)",
+        "out = [a for a in step.batch]\na = 3",
+        "with autocast() as c:\n    loss = f(c)\nlog(loss)",
+        "def closure():\n    return later\nlater = 1",
+        "try:\n    v = f()\nfinally:\n    g()\nuse(v)",
+        "if made is None:\n    made = make()\nuse(made)",
+        "if made is None and step.number > 2:\n    made = make()\nuse(made)",
+        "if (n := f()) > 1:\n    use(n)",
+    ],
+)
+def test_what_each_step_sets_before_it_reads_is_not_carried(body: str) -> None:
+    assert names(body) == {}
+
+
+def test_what_is_set_in_one_branch_alone_may_be_of_an_earlier_step() -> None:
+    assert names("if step.number % 10 == 0:\n    score = f()\nuse(score)") == {"score": 3}
+
+
+def test_a_loop_that_is_not_there_or_cannot_be_read_says_nothing() -> None:
+    assert carried("for x in y:\n    a = a\n", 1) == []
+    assert carried("for step in run.steps(:\n", 1) == []
+
+
+def test_our_own_scripts_carry_nothing() -> None:
+    """Examples and drills keep all that they need in run.state."""
+    scripts = [*(HOME / "examples").glob("*.py"), *(HOME / "tests/drills/scripts").glob("*.py")]
+    found = {}
+    for path in scripts:
+        text = path.read_text()
+        for line, words in enumerate(text.splitlines(), 1):
+            if ".steps(" in words and (some := carried(text, line)):
+                found[path.name] = some
+    assert found == {}
