@@ -251,7 +251,7 @@ def test_a_circle_and_a_crowd_are_drawn_too() -> None:
     )
     assert chain[-1] == "... and 4,601 more lines"
     assert graph([], blamed=[], suspects=[], boxes=True) == [
-        "nobody waits for anybody, as far as the dumps show"
+        "no rank waits for another, as far as the dumps show"
     ]
 
 

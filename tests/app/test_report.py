@@ -176,6 +176,8 @@ def test_an_undisturbed_run_has_a_short_page(tmp_path: Path) -> None:
             cause=a_run.Cause.SHUTDOWN,
         )
     )
+    wall_s = ledger.read().meta.started_wall_s
+    ledger.add(Event(began_s + 4, wall_s + 4, "script", {"sharded": False}))
     ledger.add(a_run.StepsBucket(began_s + 4, began_s + 9, 0, 50, 0.09, 0.1, 0.2))
     ledger.end_session(ended_s=began_s + 10, state="ended", exit_code=0, reason="")
     ledger.close()

@@ -294,7 +294,7 @@ def _rate_row(rate: ClassRate, *, wide: bool) -> list[str]:
 
 
 def _laws(one: Calibration) -> Iterator[str]:
-    """What is said of age, of waves and of size, where something can be said."""
+    """Yield what the data say about age, waves and size, where they say anything."""
     for failure_class, verdict in one.shapes.items():
         yield f"age, {failure_class.value.replace('_', ' ')}: {verdict.reason}"
     yield from (f"waves: {clump.reason}" for clump in one.clumps if clump.ratio is not None)
@@ -303,7 +303,7 @@ def _laws(one: Calibration) -> Iterator[str]:
 
 
 def _listed(texts: Sequence[str]) -> Table:
-    """A line each, which hangs where it is long."""
+    """Return one item a line; a long one is continued with an indent."""
     table = Table.grid(padding=(0, 1, 0, 0))
     for text in texts:
         table.add_row("-", Text(words.escaped(text)))

@@ -44,7 +44,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """From `low` to `high`, each under its label; `base` is where all would be.
+    """Bars from `low` to `high`, each with its label. `base` is where all bars would be.
 
     A plain bar begins at the base.
     """
@@ -61,7 +61,7 @@ Chart: TypeAlias = Curves | Bars
 
 
 def drawn(chart: Chart, *, blocks: bool) -> list[str]:
-    """Lines of text, readable without colour; `blocks`: the output can show more than ASCII."""
+    """Yield the lines of a chart. `blocks`: the output can show more than ASCII."""
     body = (
         _curves(chart, blocks=blocks) if isinstance(chart, Curves) else _bars(chart, blocks=blocks)
     )
@@ -69,7 +69,7 @@ def drawn(chart: Chart, *, blocks: bool) -> list[str]:
 
 
 def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
-    """One row for each x: a bar for the first line, numbers for the others."""
+    """Yield one row for each x: a bar for the first line, numbers for the others."""
     first = chart.lines[0]
     top, bottom = max(first.y, default=1.0), 0.0 if chart.y_from_zero else _floor(first.y)
     rows = [

@@ -37,7 +37,7 @@ def can_draw() -> bool:
 
 
 def format_of(path: str) -> str:
-    """By the file's name. Raises UsageError."""
+    """Return the format that the file's name asks for. Raises UsageError."""
     suffix = path.rpartition(".")[2].lower()
     if suffix not in FORMATS:
         raise UsageError(
@@ -53,7 +53,7 @@ def format_of(path: str) -> str:
 
 
 def draw(charts: Sequence[Chart], path: str) -> None:
-    """All of them in one picture, one below the other. Raises UsageError."""
+    """Draw all charts in one picture, one below the other. Raises UsageError."""
     write_bytes(path, picture(charts, format_of(path)))
 
 
@@ -142,7 +142,7 @@ def _ticks(place: Any, chart: Curves) -> None:
 
 
 def _apart(xs: Sequence[float]) -> list[float]:
-    """Of the points, those that leave room for their names."""
+    """Return those of the points that leave room for their names."""
     gap = math.log(xs[-1] / xs[0]) / TICKS_MOST
     taken = [xs[0]]
     for x in xs[1:]:

@@ -16,7 +16,7 @@ LINES_MAX = 400
 
 @dataclass(slots=True)
 class _Node:
-    """Ranks that wait alike."""
+    """Ranks that wait for the same ranks in the same place."""
 
     ranks: frozenset[int]
     words: str
@@ -26,9 +26,10 @@ class _Node:
 def graph(
     edges: Sequence[Edge], *, blamed: Sequence[int], suspects: Sequence[int], boxes: bool
 ) -> list[str]:
-    """Lines of a forest.
+    """Return the lines of a drawing in which each rank hangs below the rank it waits for.
 
-    Its roots are the blamed, the suspects, and whoever is waited for and waits for nobody.
+    Its roots are the ranks to blame, the suspects, and the ranks that others wait for and that wait
+    for no rank themselves.
     """
     waiting: dict[int, dict[str, set[int]]] = {}
     for who, whom, why in edges:
@@ -37,7 +38,7 @@ def graph(
     marks = dict.fromkeys(suspects, "  (suspect)") | dict.fromkeys(blamed, "  (shown guilty)")
     roots = list(dict.fromkeys([*blamed, *suspects, *sorted(set(waiting) - sources)]))
     if not roots and not edges:
-        return ["nobody waits for anybody, as far as the dumps show"]
+        return ["no rank waits for another, as far as the dumps show"]
     forest = [_Node(frozenset([rank]), f"rank {rank}{marks.get(rank, '')}") for rank in roots]
     drawn = _grow(forest, waiting)
     out = _drawn(forest, boxes)
@@ -95,13 +96,13 @@ def _drawn(forest: Sequence[_Node], boxes: bool) -> list[str]:
 
 
 def ranks(some: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0-3, 8`."""
+    """Name ranks in words: `rank 2`, `ranks 0-3, 8`."""
     listed = sorted(set(some))
     return f"rank {listed[0]}" if len(listed) == 1 else f"ranks {spans(listed)}"
 
 
 def spans(some: Iterable[int]) -> str:
-    """0-3, 8: runs of three and more are joined."""
+    """Write numbers as 0-3, 8: three or more in a row are joined."""
     runs: list[list[int]] = []
     for rank in sorted(set(some)):
         if runs and rank == runs[-1][-1] + 1:

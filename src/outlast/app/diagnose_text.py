@@ -72,7 +72,7 @@ def facts_of(diagnosis: Diagnosis, verdict: dict[str, typing.Any]) -> Facts:
 
 
 def show(facts: Facts, *, explain: bool) -> None:
-    """To stdout. Nothing here goes through rich's markup: evidence may look like it."""
+    """Print the diagnosis, without rich's markup: evidence may look like markup."""
     console = words.console_for(environment=os.environ)
     boxes = console.encoding.lower().replace("-", "") == "utf8"
     with console.capture() as page:
@@ -100,7 +100,7 @@ def headline(verdict: dict[str, typing.Any]) -> str:
 
 
 def sure(verdict: dict[str, typing.Any]) -> str:
-    """How likely the class is, and what else it may be."""
+    """Return in words how likely the class is, and what else it may be."""
     others = [
         f"{one['class']} {one['confidence'] * 100:.0f} %"
         for one in verdict["others"][:OTHERS_SHOWN_COUNT]
@@ -156,7 +156,7 @@ def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> No
 
 
 def chosen(evidence: Sequence[dict[str, typing.Any]]) -> list[dict[str, typing.Any]]:
-    """Those that count most, in the order they were given."""
+    """Return the evidence that counts most, in the order in which it was given."""
     order = {role: number for number, role in enumerate(ROLES)}
     best = sorted(
         range(len(evidence)), key=lambda at: (order.get(evidence[at]["role"], len(order)), at)

@@ -11,12 +11,12 @@ import typing
 
 
 def json_text(facts: typing.Mapping[str, typing.Any]) -> str:
-    """One JSON object, indented."""
+    """Return the facts as one JSON object, indented."""
     return json.dumps(_finite(facts), indent=2, allow_nan=False)
 
 
 def _finite(value: typing.Any) -> typing.Any:
-    """The same value, with None in place of NaN and of the infinities."""
+    """Return the same value with None in place of NaN and of the infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -72,7 +72,7 @@ class LiveView:
             self._write(line)
 
     def print_line(self, text: str) -> None:
-        """A line for people, above the view."""
+        """Print a line for people above the view."""
         if not self._quiet or text.startswith(_LOUD):
             self._write(Text(words.escaped(text, lines=True)))
 

@@ -39,7 +39,7 @@ class Found:
     asked_sensitivity: bool
 
     def facts(self) -> dict[str, Any]:
-        """The JSON of the command."""
+        """Return the JSON of the command."""
         out = {"name": self.cluster.name, "about": self.cluster.about, **self.plan.facts()}
         if self.optimum is not None:
             out["optimise"] = self.optimum.facts()
@@ -51,7 +51,7 @@ class Found:
 
 
 def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
-    """Raises UsageError."""
+    """Answer everything that was asked. Raises UsageError."""
     sizes = _sizes(args.scale)
     budget = _budget(args.budget)
     mapper = _mapper(args)

@@ -18,12 +18,12 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def share_words(share: float) -> str:
-    """To a hundredth of a percent; below that, as a power of ten."""
+    """Write a share to a hundredth of a percent; below that, as a power of ten."""
     return f"{share * 100:.2f} %" if share >= NOTHING or share == 0 else f"{share * 100:.0e} %"
 
 
 def gpus_words(gpus: float) -> str:
-    """1,024; 100k; 4.4M; 5.8e+18."""
+    """Write a number of GPUs as 1,024; 100k; 4.4M; 5.8e+18."""
     if gpus < 1e4:
         return f"{gpus:,.0f}"
     if gpus >= 1e15:
@@ -33,7 +33,7 @@ def gpus_words(gpus: float) -> str:
 
 
 def charts(found: Found) -> list[Chart]:
-    """Those that were asked for; without any, where the time goes."""
+    """Return the charts that were asked for; without any, the one of where the time goes."""
     out: list[Chart] = []
     if found.optimum is not None:
         telling = [
@@ -117,7 +117,7 @@ def _scale(scale: Scale) -> Curves:
 
 
 def _usable(scale: Scale) -> list[tuple[str, float]]:
-    """Sizes at which the formula comes to 90 % and 50 %."""
+    """Return the sizes at which the formula comes to an ETTR of 90 % and of 50 %."""
     found = []
     for name, gpus in scale.max_gpus.items():
         if name.startswith("ETTR ") and name.endswith("fixed model") and math.isfinite(gpus):

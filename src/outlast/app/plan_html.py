@@ -68,7 +68,7 @@ def page(found: Found) -> str:
 
 
 def _charts(found: Found) -> list[str]:
-    """Drawn, where matplotlib is there; else in letters."""
+    """Return the charts, drawn where matplotlib is installed, else made of letters."""
     all_of_them = charts(found)
     if not can_draw():
         return [

@@ -119,7 +119,7 @@ def _flag(name: str) -> str:
 
 
 def _days(cluster: Cluster, text: str) -> Cluster:
-    """A bare number of days, or a duration with its unit."""
+    """Read a bare number of days, or a duration with its unit."""
     given = f"{text}d" if re.fullmatch(r"[0-9.]+(e[0-9]+)?", text) else text
     return cluster.put("job.duration", given, origin=Origin.FLAG, source="--days", name="--days")
 
@@ -147,7 +147,7 @@ def _settle(cluster: Cluster, path: str) -> Cluster:
 
 
 def _mttf(cluster: Cluster, text: str) -> Cluster:
-    """Of one GPU, all classes together: each class keeps its share.
+    """Set the MTTF of one GPU, all classes together. Each class keeps its share.
 
     From here on the rate is taken as known.
     """
@@ -174,7 +174,7 @@ def _mttf(cluster: Cluster, text: str) -> Cluster:
 
 
 def _durable(cluster: Cluster) -> str:
-    """The tier that survives most; of several the last."""
+    """Return the tier that survives most; of several, the last."""
     survives = {tier.name: tier.survives for tier in resolve(cluster).scenario.tiers}
     return max(reversed(cluster.tiers), key=lambda name: survives[name])
 
@@ -193,7 +193,7 @@ def _save(cluster: Cluster, text: str) -> Cluster:
 
 
 def _restart(cluster: Cluster, text: str) -> Cluster:
-    """All of it, from the failure to the restore: detection and taking a spare are in it."""
+    """Set the time from a failure to the restore, with detection and taking a spare in it."""
     cluster = cluster.put(
         "recovery.regroup", text, origin=Origin.FLAG, source="--restart", name="--restart"
     )
@@ -205,7 +205,7 @@ def _restart(cluster: Cluster, text: str) -> Cluster:
 
 
 def _interval(cluster: Cluster, texts: list[str]) -> Cluster:
-    """`15min` of the durable tier, or `peer=30s` of a named one."""
+    """Read `15min` for the durable tier, or `peer=30s` for a named one."""
     for text in texts:
         name, equals, value = text.rpartition("=")
         cluster = cluster.put(

@@ -30,7 +30,7 @@ def show(found: Found, *, inputs: bool, blocks: bool) -> list[str]:
 
 
 def answer_lines(found: Found) -> list[str]:
-    """All but the charts and the list of inputs."""
+    """Yield the whole answer, without the charts and the list of inputs."""
     lines = [*_answer(found.plan), *_assumed(found.plan), *_sensitive(found)]
     if found.optimum is not None:
         lines += ["", *_options(found)]
@@ -92,7 +92,7 @@ def _times(number: float) -> str:
 
 
 def _binding(plan: Plan) -> str:
-    """The terms that take something, most first."""
+    """Name what takes time from the run, most first."""
     terms = sorted(
         ((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True
     )
@@ -151,7 +151,7 @@ def _costs(plan: Plan) -> str:
 
 
 def _assumed(plan: Plan) -> Iterator[str]:
-    """What nobody gave, or gave as an assumption; what makes the largest difference first."""
+    """Return the inputs that are assumed, those that make the largest difference first."""
     inputs = plan.resolved.inputs
     widths = {one.path: one.width for one in plan.sensitivity}
     assumed = [one for one in inputs.values() if one.is_assumed and not _is_idle(one)]
@@ -167,7 +167,7 @@ def _assumed(plan: Plan) -> Iterator[str]:
 
 
 def _is_idle(one: Input) -> bool:
-    """A default that stands for `there is none of it`."""
+    """Return True for a default which says that the run has none of this."""
     return one.origin is Origin.DEFAULT and (
         not one.source.startswith("assumption") or one.path.startswith("power.")
     )

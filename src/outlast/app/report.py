@@ -47,7 +47,7 @@ MEANING = {
 
 
 def report_facts(view: RunView) -> dict[str, typing.Any]:
-    """The JSON of `report`."""
+    """Return the JSON of `outlast report`."""
     records = view.records
     books = account(records, now_s=view.now_s)
     seconds = books.rank_seconds
@@ -107,7 +107,7 @@ def report_facts(view: RunView) -> dict[str, typing.Any]:
 
 
 def show_report(console: Console, facts: Facts) -> None:
-    """The same for people: the verdict first, then where the time went, then every interruption."""
+    """Show a run: the figures first, then where its time went, then every interruption."""
     _show_head(console, facts)
     total_s = sum(facts["rank_seconds"].values())
     console.print(
@@ -184,7 +184,7 @@ def _show_head(console: Console, facts: Facts) -> None:
 
 
 def _lost_before(part: SessionRecords) -> int:
-    """Committed steps of earlier sessions that this one had to do again."""
+    """Count the committed steps of earlier sessions that this one had to do again."""
     lost = part.resumed.get("steps_lost", 0)
     return lost if isinstance(lost, int) else 0
 
@@ -203,7 +203,7 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
 
 
 def _cost(facts: Facts) -> tuple[str, str]:
-    """How many steps there were, and what the interruptions cost of them."""
+    """Say how many steps there were, and what the interruptions cost of them."""
     if not facts["steps_seen"]:
         return "-", "not seen: the script calls neither outlast nor an optimizer of torch"
     unknown = any(one["steps_lost"] is None for one in facts["interruptions"])
@@ -282,7 +282,7 @@ def _show_interruptions(console: Console, some: list[dict[str, typing.Any]]) -> 
 
 
 def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
-    """A row each; on a narrow output the less important columns are left out."""
+    """Return a table of them. On a narrow output the less important columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("#", "at", "rank", *(["step"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
@@ -315,7 +315,7 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
 
 
 def _verdict(one: Facts) -> Text:
-    """Of an interruption: why, how sure, and what to do.
+    """Say why an interruption happened, how sure that is, and what to do.
 
     `outlast diagnose` on its folder of evidence says more.
     """
@@ -342,7 +342,7 @@ def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
 
 
 def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
-    """The median of the buckets' medians, each weighted with its steps."""
+    """Return the median of the buckets' medians, each weighted with its steps."""
     buckets = sorted(
         (bucket.median_s, bucket.to_step - bucket.from_step)
         for part in sessions

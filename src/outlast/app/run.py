@@ -72,7 +72,7 @@ def _supervise(argv: Sequence[str]) -> int:
 
 
 def _with_meeting_address(options: RunOptions) -> RunOptions:
-    """Where workers meet, as an address that can be had: names are looked up here, once."""
+    """Look up the name of the place where workers meet, once, and put in its address."""
     meeting = options.meeting
     address = meeting_address(meeting.master_addr or "127.0.0.1", meeting.master_port)
     return replace(options, meeting=replace(meeting, master_addr=address))
@@ -148,7 +148,7 @@ def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
-    """Whatever ends it, and wherever: what it opened is closed, and its vault is gone.
+    """Run the job. However it ends, all that was opened is closed and the vault is removed.
 
     Only a vault that was taken over stays where nothing ran in it.
     """
@@ -329,7 +329,7 @@ def _end_unrun(ledger: Ledger, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def _stops_raise() -> Iterator[None]:
-    """Each raises SystemExit with its exit code, but for SIGINT, which raises KeyboardInterrupt."""
+    """Let each signal raise SystemExit with its exit code; SIGINT raises KeyboardInterrupt."""
 
     def leave(number: int, _frame: object) -> None:
         sys.exit(stop_signals.exit_code(number))
@@ -360,7 +360,7 @@ _LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for
 
 
 class WorkerOutput:
-    """Workers' lines go where the launcher's own would.
+    """The lines of the workers go where the launcher's own lines would go.
 
     What they wrote to stderr last is remembered, so that no traceback is shown twice.
     """

@@ -34,7 +34,7 @@ OVER = ("ended", "failed", "stopped", "lost")
 
 
 def status_facts(view: RunView) -> dict[str, typing.Any]:
-    """The JSON of `status`.
+    """Return the JSON of `outlast status`.
 
     What the launcher said last; of a run that is over, nobody is shown as training.
     """
@@ -112,7 +112,7 @@ def _sound(snapshot: Facts | None) -> Facts | None:
 
 
 def show_status(console: Console, facts: Facts) -> None:
-    """The same for people."""
+    """Show the same facts to people."""
     console.print(headline(facts))
     if facts["state"] == "lost":
         console.print(
@@ -160,7 +160,7 @@ def headline(facts: Facts) -> Text:
 
 
 def last_interruptions(facts: Facts) -> RenderableType:
-    """A line each: when, what, and how it went on."""
+    """Return one line for each: when it came, what it was, and how the run went on."""
     lines = []
     for one in facts["interruptions"][-LAST_COUNT:]:
         at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]

@@ -33,7 +33,7 @@ class Program:
 
     @property
     def first_path(self) -> str:
-        """The folder that Python puts in front of sys.path for it."""
+        """Return the folder that Python puts in front of sys.path for this program."""
         return (
             os.path.dirname(os.path.realpath(self.script))
             if self.entry == "script"
@@ -227,7 +227,7 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
 
 
 def _nodes(text: str) -> tuple[int, int]:
-    """The least and the most nodes of --nnodes. Raises UsageError where these are not numbers."""
+    """Return the least and the most nodes of --nnodes. Raises UsageError for other words."""
     found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
     least = int(found[1]) if found else 0
     most = int(found[2] or least) if found else 0

@@ -21,7 +21,7 @@ PLAIN_WIDTH = 120  # columns where nobody says how wide the output is
 
 
 def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Console:
-    """A console that is plain where the output is no terminal, or NO_COLOR is set."""
+    """Return a console, which is plain where the output is no terminal or NO_COLOR is set."""
     probe = Console(stderr=stderr, highlight=False)
     if probe.is_terminal and not environment.get("NO_COLOR"):
         return probe
@@ -39,7 +39,7 @@ def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Cons
 
 
 def long_duration(seconds: float) -> str:
-    """As `duration` below two days; above in days or years: 45 d, 5.32 d, 15.8 y.
+    """Write a duration; from two days on in days or years: 45 d, 5.32 d, 15.8 y.
 
     For rates, where months of waiting are usual.
     """
@@ -51,12 +51,12 @@ def long_duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Rounded to a tenth; 100.0 % means all."""
+    """Write a share as a percentage, rounded to a tenth. Only all of it is 100.0 %."""
     return f"{share * 100 if share >= 1 else min(99.9, share * 100):.1f} %"
 
 
 def bar(share: float, columns: int, *, blocks: bool) -> str:
-    """A bar of at most `columns`, to an eighth of a column where the output can show it."""
+    """Return a bar of at most `columns`, to an eighth of one where the output can show it."""
     if not blocks:
         return "#" * round(share * columns)
     eighths = max(1, round(share * columns * 8))
@@ -71,7 +71,7 @@ def listed(items: Iterable[object]) -> str:
 
 
 def ranks(one: Facts) -> str:
-    """`rank 2`, `ranks 1, 3`."""
+    """Name the ranks of an interruption: `rank 2`, `ranks 1, 3`."""
     names: list[int] = one.get("ranks") or []
     return (
         f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
@@ -79,12 +79,12 @@ def ranks(one: Facts) -> str:
 
 
 def detection_s(one: Facts) -> float | None:
-    """Fault to detection; None where the fault's time is not known."""
+    """Return the time from fault to detection; None where the fault's time is not known."""
     return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])
 
 
 def began(one: Facts) -> str:
-    """`interruption 3: rank 2, signal, at step 131, detected after 3 ms`."""
+    """Return `interruption 3: rank 2, signal, at step 131, detected after 3 ms`."""
     late_s = detection_s(one)
     words = [f"interruption {one['id']}: {ranks(one)}", str(one["mechanism"]).replace("_", " ")]
     if one.get("step"):
@@ -107,7 +107,7 @@ def ended(one: Facts) -> str:
 
 
 def states(workers: Iterable[Facts]) -> str:
-    """`3 training, 1 starting`: workers by state, most first."""
+    """Return `3 training, 1 starting`: the workers by state, most first."""
     by_state: dict[str, int] = {}
     for worker in workers:
         by_state[worker["state"]] = by_state.get(worker["state"], 0) + 1

@@ -33,7 +33,7 @@ class Book:
         return before
 
     def begin_step(self, *, now_s: float) -> None:
-        """From here to `commit_step` or `roll_back`, seconds are provisional."""
+        """Begin a step: from here to `commit_step` or `roll_back`, seconds are provisional."""
         self._close(now_s)
         self._settle()
         self._stretches = []
@@ -63,7 +63,7 @@ class Book:
         self.cause = then
 
     def totals(self, *, now_s: float) -> dict[Cause, float]:
-        """Seconds by cause up to now, the running and the provisional stretches included.
+        """Return the seconds by cause up to now, running and provisional stretches included.
 
         Sums to now - opened.
         """
@@ -74,7 +74,7 @@ class Book:
         return out
 
     def settled(self) -> tuple[dict[Cause, float], float, Cause]:
-        """What a death cannot change: settled seconds, since when the rest runs, and as what.
+        """Return what a death cannot change: settled seconds, and what runs since when.
 
         A step in flight runs as productive.
         """

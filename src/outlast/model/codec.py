@@ -52,7 +52,7 @@ class _Form:
 
 
 class Codec:
-    """Of these types and no others."""
+    """Reads and writes dataclasses of these types, and no others."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._forms: dict[str, _Form] = {}
@@ -67,7 +67,7 @@ class Codec:
         return self._text(message).encode()
 
     def decode(self, body: bytes | bytearray | memoryview) -> object:
-        """Raises CorruptError, and nothing else."""
+        """Read a message. Raises CorruptError, and nothing else."""
         try:
             text = str(body, "utf-8")
             value, end = _READ(text)
@@ -231,7 +231,7 @@ def _tuple_reader(item: _Read, where: str) -> _Read:
 
 
 def _row_reader(kind: type, where: str) -> _Read:
-    """Of values that are what they are."""
+    """Return a reader of rows whose values need no conversion."""
     only = {kind}
 
     def read(value: object) -> object:
@@ -258,7 +258,7 @@ def _unfit(where: str, value: object) -> CorruptError:
 
 
 def _json_type(hint: typing.Any) -> type:
-    """Of the usual value of such a field."""
+    """Return the JSON type of the usual value of such a field."""
     args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
     if typing.get_origin(hint) is tuple:
         return list

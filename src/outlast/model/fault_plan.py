@@ -193,7 +193,7 @@ class PlannedFault:
         return {"spare": True} if self.rank < 0 else {"rank": self.rank}
 
     def as_dict(self) -> dict[str, Any]:
-        """The form that `parse` takes."""
+        """Return the form that `parse` takes."""
         when: dict[str, Any] = (
             {"at_s": self.at_s}
             if self.at_s is not None
@@ -217,12 +217,12 @@ class PlannedFault:
 
 
 def parse(text: str, *, source: str) -> tuple[PlannedFault, ...]:
-    """Raises UsageError, which names `source`, the fault and the key."""
+    """Read a fault plan. Raises UsageError, which names `source`, the fault and the key."""
     return read(toml(text, source=source, schema=SCHEMA), source=source)
 
 
 def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
-    """A plan that is data already. Raises UsageError as `parse` does."""
+    """Read a plan that is data already. Raises UsageError as `parse` does."""
     check_schema(plan, source=source, schema=SCHEMA)
     known(plan, ("schema", "fault"), source)
     faults = plan.get("fault", [])
@@ -239,7 +239,7 @@ def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
 
 
 def render(faults: tuple[PlannedFault, ...]) -> str:
-    """The plan as TOML, as `parse` reads it."""
+    """Write the plan as TOML that `parse` reads."""
     lines = [f"schema = {SCHEMA}"]
     for fault in faults:
         lines += [

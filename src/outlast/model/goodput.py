@@ -53,7 +53,7 @@ class Accounting:
 
     @property
     def ettr(self) -> float:
-        """In [0, 1]; 0 for a run that has no second yet."""
+        """Return the ETTR in [0, 1]; 0 for a run that has no second yet."""
         return _share(self.rank_seconds, without=())
 
     @property
@@ -79,7 +79,7 @@ class Recovery:
 
 
 def account(records: Records, *, now_s: float | None) -> Accounting:
-    """The whole run.
+    """Account for the whole run.
 
     `now_s` is the monotonic reading of the launcher's node while it lives; None when nobody runs it
     any more.
@@ -136,7 +136,7 @@ def account_session(
     lives: Iterable[Life],
     interruptions: Iterable[Interruption],
 ) -> Accounting:
-    """One launcher session, up to `over_s`, or up to `now_s` where that is None.
+    """Account for one session, up to `over_s`, or up to `now_s` where that is None.
 
     `alive`: the launcher is still at it.
     """
@@ -159,7 +159,7 @@ def account_session(
 
 
 def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
-    """Of one rank, as they began.
+    """Return the lives of one rank in the order in which they began.
 
     A process that a node started too late, beside its successor, and that never came to hold the
     rank, is left out.
@@ -180,7 +180,7 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
 
 
 def recovery(interruptions: Iterable[Interruption]) -> Recovery:
-    """MTTR statistics. A parent without a resume of its own resumes with its last child.
+    """Return the MTTR. A parent without a resume of its own resumes with its last child.
 
     Of a script whose steps nobody sees an interruption counts, and has no time to recover.
     """
@@ -238,7 +238,7 @@ class _TimeLine:
         self._detected_s = [one.detected_s for one in interruptions]
 
     def lasted(self, life: Life) -> float:
-        """Seconds of a life inside the session."""
+        """Return the seconds of a life that lie inside the session."""
         begin_s = _within(life.assigned_s, self.started_s, self.end_s)
         return (
             _within(self.end_s if life.ended_s is None else life.ended_s, begin_s, self.end_s)
@@ -246,7 +246,7 @@ class _TimeLine:
         )
 
     def book(self, rank: int, lives: Sequence[Life]) -> Seconds:
-        """Seconds by cause of one rank; they sum to end - started."""
+        """Book the seconds of one rank by cause; they sum to end - started."""
         out: Seconds = dict.fromkeys(CAUSES, 0.0)
         at_s = self.started_s
         for index, life in enumerate(lives):

@@ -118,7 +118,7 @@ def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float
 
 
 def best_efficiency(save_s: float, mttf_s: float, restart_s: float) -> float:
-    """`efficiency` at `best_s`: no fixed interval does better."""
+    """Return the `efficiency` at `best_s`: no fixed interval does better."""
     interval_s = best_s(save_s, mttf_s)
     if math.isinf(interval_s):  # nothing fails, so nothing is saved
         return 1.0

@@ -65,7 +65,7 @@ class Seal:
 
 
 def unpack_seal(data: bytes | memoryview) -> Seal | None:
-    """The seal in the first SEAL_BYTES of `data`; None where there is none, or a torn one."""
+    """Read the seal at the start of `data`; None where there is none, or a torn one."""
     body = bytes(data[: SEAL_BYTES - 8])
     if len(data) < SEAL_BYTES or _digest(body) != bytes(data[SEAL_BYTES - 8 : SEAL_BYTES]):
         return None
@@ -74,7 +74,7 @@ def unpack_seal(data: bytes | memoryview) -> Seal | None:
 
 
 def run_hash(run_id: str) -> int:
-    """64 bits that stand for a run in its seals."""
+    """Return 64 bits that stand for a run in its seals."""
     return int.from_bytes(
         hashlib.blake2b(run_id.encode(), digest_size=8, person=b"outlast-run").digest(), "little"
     )

@@ -51,7 +51,7 @@ XIDS = range(1, 1000)
 
 
 class Action(str, Enum):
-    """The mildest first."""
+    """What a policy can do, the mildest first."""
 
     RETRY = "retry"  # nothing: the run has gone on already
     PAGE = "page"  # tell a person
@@ -136,7 +136,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Sureness:
-    """What an automatic drain needs: the one or the other."""
+    """What a drain needs before it is automatic: either of the two."""
 
     confidence: float = CONFIDENCE_LEAST
     incidents: int = INCIDENTS_LEAST
@@ -163,7 +163,7 @@ class Policy:
 
     @property
     def memory_s(self) -> float:
-        """What happened longer ago than this changes no decision."""
+        """Return how far back a decision looks: what is older changes nothing."""
         spans = [
             self.breaker.within_s + self.breaker.open_s,
             *(one.within_s for one in self.budgets.values()),
@@ -176,7 +176,7 @@ class Policy:
 
 
 def parse(text: str, *, source: str) -> Policy:
-    """Raises UsageError, which names `source`, the rule and the key."""
+    """Read a policy. Raises UsageError, which names `source`, the rule and the key."""
     given = toml(text, source=source, schema=SCHEMA)
     known(given, ("schema", "dry_run", "drain", "breaker", "budget", "rule"), source)
     rules = given.get("rule", [])
@@ -338,7 +338,7 @@ def _one(kind: type[E], value: object, where: str) -> E:
 
 
 def _several(value: object, where: str) -> tuple[object, ...]:
-    """One or a list of them; none where it is left out."""
+    """Read one value or a list of them; none where it is left out."""
     if value == []:
         raise UsageError(
             f"{where} is an empty list: nothing would match",

@@ -132,7 +132,7 @@ def parse(
 
 
 def parse_count(given: object, *, name: str, zero: bool = False) -> int:
-    """As `parse` of a COUNT, exact; up to 1e18."""
+    """Read a COUNT exactly; up to 1e18."""
     value = _exact(given, Kind.COUNT, name=name, zero=zero)
     if value > COUNT_MAX:
         raise _refusal(name, given, "is too large", Kind.COUNT)
@@ -140,7 +140,7 @@ def parse_count(given: object, *, name: str, zero: bool = False) -> int:
 
 
 def parse_range(given: object, kind: Kind = Kind.COUNT, *, name: str) -> tuple[float, float]:
-    """LOW:HIGH, both as `parse` reads them; LOW is less than HIGH. Raises UsageError."""
+    """Read LOW:HIGH, both as `parse` reads them, LOW below HIGH. Raises UsageError."""
     low_text, colon, high_text = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon or ":" in high_text:
         raise UsageError(
@@ -274,7 +274,7 @@ def _complaint(text: str) -> str:
 
 
 def _meant(text: str, kind: Kind) -> str:
-    """The input with the unit that was probably meant; empty if nothing comes to mind.
+    """Return the input with the unit that was probably meant, or "".
 
     What is said can be read.
     """
@@ -350,7 +350,7 @@ def echo(value: float, kind: Kind) -> str:
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent where that is readable. Exact."""
+    """Write a number exactly, without an exponent where that is readable."""
     short = number.normalize()
     if short == 0:
         return "0"

@@ -79,7 +79,7 @@ def recorded(said: object, *, source: str) -> Recorded:
 
 
 def read_verdict(said: object, *, source: str) -> Verdict:
-    """The shape of `Verdict.public`. Raises UsageError, which names `source` and the key."""
+    """Read what `Verdict.public` wrote. Raises UsageError, which names `source` and the key."""
     if not isinstance(said, dict) or "class" not in said:
         raise UsageError(
             f"{source}: there is no verdict: it has no class",

@@ -139,7 +139,7 @@ class Interruption:
 
     @property
     def mttr_s(self) -> float | None:
-        """Fault to first new commit, where both are known."""
+        """Return the time from the fault to the first new commit, where both are known."""
         return (
             None
             if self.fault_s is None or self.resumed_s is None or not self.steps_seen
@@ -152,7 +152,7 @@ class Interruption:
         return self.steps_lost != UNSEEN_COUNT
 
     def public(self, *, began_s: float) -> dict[str, object]:
-        """The shape that `status`, `report` and the live view show. Times count from `began_s`."""
+        """Return what `status`, `report` and the live view show. Times count from `began_s`."""
 
         def since(at_s: float | None) -> float | None:
             return None if at_s is None else round(at_s - began_s, 6)
@@ -218,7 +218,7 @@ Record = Generation | Life | Interruption | StepsBucket | Event
 
 @dataclass(frozen=True, slots=True)
 class SessionRecords:
-    """All that one launcher session wrote.
+    """All that one session of the launcher wrote.
 
     `began_s` is where the run's second zero lies on this session's monotonic clock.
     """
@@ -309,7 +309,7 @@ class Records:
         return out
 
     def interruptions(self) -> list[dict[str, object]]:
-        """The public shape of all interruptions."""
+        """Return the public shape of all interruptions."""
         return [one.public(began_s=began_s) for one, began_s in self.unique_interruptions()]
 
 

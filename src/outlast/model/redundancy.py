@@ -47,12 +47,12 @@ class Code:
 
     @property
     def memory(self) -> float:
-        """Bytes held for each byte of state."""
+        """Return the bytes held for each byte of state."""
         return self.size / self.data
 
 
 def copies(count: int) -> Code:
-    """`count` in all, the first included."""
+    """Return the code that keeps `count` copies, the first included."""
     need(count=count, least=1)
     return Code(1, count - 1)
 
@@ -121,7 +121,7 @@ def loss_bound_gemini(*, nodes: int, copies: int, failed: int) -> float:
 
 
 def _power(base: list[int], exponent: int, degree: int) -> list[int]:
-    """The coefficients of base^exponent up to z^degree."""
+    """Return the coefficients of base^exponent up to z^degree."""
     result = [1]
     while exponent:
         if exponent & 1:

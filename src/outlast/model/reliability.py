@@ -109,7 +109,7 @@ def _check_availability(availability: float) -> None:
 
 
 def _fewest(enough: Callable[[int], bool]) -> int:
-    """The least count that is enough, where more are enough too."""
+    """Return the least count that is enough, where more are enough too."""
     high = 1
     while not enough(high):
         high *= 2

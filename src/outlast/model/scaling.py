@@ -95,7 +95,7 @@ class Network:
         )
 
     def bytes_s(self, gpus: float, growth: Growth) -> float:
-        """Seconds for the bytes alone."""
+        """Return the seconds for the bytes alone."""
         return growth.bytes_at(gpus) / (self.bandwidth * math.pow(gpus, self.exponent))
 
     def with_latency(self, latency: Latency, hop_s: float) -> Network:
@@ -105,7 +105,7 @@ class Network:
 
 
 def constant_storage(bandwidth: float) -> Network:
-    """One storage system that is not enlarged."""
+    """Return the network of one storage system that is not enlarged."""
     return Network("constant storage", bandwidth, 0.0)
 
 
@@ -121,7 +121,7 @@ def full_bisection(gpu_bandwidth: float) -> Network:
 
 
 def transfer_s(gpus: float, growth: Growth, network: Network) -> float:
-    """T(N): one save, or one load."""
+    """Return T(N), the time of one save or one load."""
     return network.bytes_s(gpus, growth) + network.latency_s(gpus)
 
 
@@ -182,7 +182,7 @@ class Standing:
 
     @property
     def binding(self) -> str:
-        """The largest of the costs."""
+        """Return the name of the largest of the costs."""
         return max(self.costs, key=lambda term: self.costs[term])
 
 

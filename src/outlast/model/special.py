@@ -60,12 +60,12 @@ def lambert_gap(x: float) -> float:
 
 
 def gamma_p(shape: float, x: float) -> float:
-    """P(shape, x)."""
+    """Return P(shape, x)."""
     return _gamma(shape, x)[0]
 
 
 def gamma_q(shape: float, x: float) -> float:
-    """Q(shape, x) = 1 - P, with its digits where it is small."""
+    """Return Q(shape, x) = 1 - P, with its digits where it is small."""
     return _gamma(shape, x)[1]
 
 
@@ -120,7 +120,7 @@ def _fraction(terms: Iterable[tuple[float, float]], first: float) -> float:
 
 
 def gamma_quantile(chance: float, shape: float) -> float:
-    """The x with P(shape, x) = chance, for 0 < chance < 1 and shape > 0.
+    """Return the x with P(shape, x) = chance, for 0 < chance < 1 and shape > 0.
 
     Newton's method, kept between bounds.
     """

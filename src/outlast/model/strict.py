@@ -20,7 +20,7 @@ else:
 
 
 def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
-    """A file that begins with `schema = N`.
+    """Read a TOML file that begins with `schema = N`.
 
     Raises UsageError where it is not TOML, or of another schema.
     """

@@ -19,7 +19,7 @@ _CONTROL = re.compile(
 
 
 def cut_at_word(text: str, most_count: int) -> str:
-    """The text in at most `most_count` characters.
+    """Return the text in at most `most_count` characters.
 
     A longer text ends behind a whole word, with an ellipsis in place of the rest. Where one word
     takes more than half of the room (a path, a number), that word is cut.
@@ -38,7 +38,7 @@ def some(names: Sequence[str], most_count: int = 3) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None.
+    """Write a duration as 360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None.
 
     What is not nothing is not said to be 0.
     """
@@ -57,7 +57,7 @@ def duration(seconds: float | None) -> str:
 
 
 def span(low_s: float, high_s: float) -> str:
-    """One duration, or from-to where they differ in what is shown."""
+    """Write one duration, or a range where both differ in what is shown."""
     low, high = duration(low_s), duration(high_s)
     return low if low == high else f"{low} to {high}"
 
@@ -67,7 +67,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def recovery_words(one: Mapping[str, Any]) -> str:
-    """How long an interruption (`Interruption.public`) lasted.
+    """Say how long an interruption (`Interruption.public`) lasted.
 
     It is exact, or an interval where its beginning is not known, or "open" while it goes on, or "-"
     where nobody sees the script's steps.
@@ -84,7 +84,7 @@ def recovery_words(one: Mapping[str, Any]) -> str:
 
 
 def cost_words(one: Mapping[str, Any]) -> str:
-    """`1 step repeated, 0 lost`: what an interruption cost in steps."""
+    """Return `1 step repeated, 0 lost`: what an interruption cost in steps."""
     if not one.get("steps_seen", True):
         return "steps not seen"
     if one.get("steps_lost", 0) is None:
@@ -94,7 +94,7 @@ def cost_words(one: Mapping[str, Any]) -> str:
 
 
 def escaped(text: str, *, lines: bool = False) -> str:
-    """Control characters as they would be written in Python.
+    """Return the text with control characters as they would be written in Python.
 
     All that outlast itself prints from a folder, a message or an exception goes through here.
 

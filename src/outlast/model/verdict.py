@@ -64,7 +64,7 @@ class Suspect:
 
 
 def summary(verdict: Mapping[str, object]) -> str:
-    """A verdict in its public shape as one line: the class and how sure it is, and the reason.
+    """Return a verdict (its public shape) as one line: the class, how sure, and the reason.
 
     Of a class that is not known the reason alone is said: it tells what is known instead.
     """
@@ -103,7 +103,7 @@ class Verdict:
         )
 
     def public(self) -> dict[str, object]:
-        """The shape of `outlast diagnose --json`: docs/reference/verdict.schema.json."""
+        """Return what `outlast diagnose --json` prints: docs/reference/verdict.schema.json."""
         return {
             "class": self.failure_class.value,
             "mechanism": None if self.mechanism is None else self.mechanism.value,

@@ -37,7 +37,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview) -> Message:
-    """One frame's JSON (without its length). Raises CorruptError."""
+    """Read one frame's JSON (without its length). Raises CorruptError."""
     return typing.cast(Message, _CODEC.decode(body))
 
 
@@ -51,7 +51,7 @@ class FrameReader:
         self.error = ""
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Those that are whole by now."""
+        """Take in bytes, and return the messages that are complete by now."""
         rest, out, at = self._rest, [], 0
         if rest:
             rest += data

@@ -57,7 +57,7 @@ NOTES = ("source", "sources", "ranges")  # keys of every table that say somethin
 
 
 class Origin(str, Enum):
-    """Who said it; the later ones win."""
+    """Where an input comes from. The later ones override the earlier ones."""
 
     DEFAULT = "default"  # nobody: a stated default
     WORKED_OUT = "worked out"  # from other inputs
@@ -87,7 +87,7 @@ class Input:
 
     @property
     def said(self) -> str:
-        """With its unit, as a cluster file would have it."""
+        """Return the value with its unit, as a cluster file would have it."""
         text = self.reader.say(self.value)
         return str(json.loads(text)) if text.startswith('"') else text
 
@@ -112,17 +112,17 @@ class Cluster:
     tiers: tuple[str, ...] = ()
 
     def value(self, path: str) -> Any:
-        """None where it is missing."""
+        """Return the value of an input, or None where it is missing."""
         return self.inputs[path].value if path in self.inputs else None
 
     def given(self, path: str) -> bool:
-        """By anybody."""
+        """Return True where the value is not a stated default."""
         return path in self.inputs and self.inputs[path].origin is not Origin.DEFAULT
 
     def put(
         self, path: str, given: object, *, origin: Origin, source: str, name: str = ""
     ) -> Cluster:
-        """With another value, read from text or from what TOML has.
+        """Return a cluster with another value, read from a text or from what TOML has.
 
         `name`: what an error calls it, else its path.
 
@@ -153,7 +153,7 @@ class Cluster:
             )
 
     def paths(self) -> Iterator[str]:
-        """Of all inputs that there could be."""
+        """Return the paths of all inputs that there could be."""
         for table, fields in TABLES.items():
             yield from (f"{table}.{key}" for key in fields)
         for table, names in (("failure", self.failures), ("tier", self.tiers)):
@@ -169,7 +169,7 @@ def field_of(path: str) -> Field:
 
 
 def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
-    """Raises UsageError, which names `source`, the table and the key.
+    """Read a cluster file. Raises UsageError, which names `source`, the table and the key.
 
     What is not said has its stated default.
     """
@@ -196,14 +196,14 @@ def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
 
 
 def defaults() -> Cluster:
-    """What is taken where nobody says anything."""
+    """Return a cluster that has only stated defaults."""
     return parse(f"schema = {SCHEMA}\n", source="stated defaults")
 
 
 def _list(
     given: object, table: str, inputs: dict[str, Input], *, origin: Origin, source: str
 ) -> tuple[str, ...]:
-    """Reads the tables into `inputs`; their names."""
+    """Read the tables into `inputs`, and return their names."""
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise UsageError(
             f"{source}: {table} is a list of tables", hint=f"write each as `[[{table}]]`"

@@ -28,7 +28,7 @@ REGROUP, WAIT = 1, 2  # rows of _State.spent_s
 
 
 def run(scenario: Scenario, histories: Histories) -> Outcomes:
-    """Every replica of these histories, which were drawn for this scenario's job, failures and
+    """Return what became of each replica of histories drawn for this job, failures and
     lemons.
     """
     strikes = Strikes(scenario, histories)
@@ -94,7 +94,7 @@ class _State:
 
 
 class Runs:
-    """All replicas."""
+    """All replicas of some histories, driven from failure to failure."""
 
     def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
         self._scenario, self._order = scenario, strikes.order
@@ -115,9 +115,9 @@ class Runs:
     # --- between failures ---
 
     def _go_on_until(self, until_s: Floats) -> Floats:
-        """Where they are then, (n,).
+        """Train until then, and return the positions reached, (n,).
 
-        What tiers hold is put down; the position is for the caller to decide.
+        What tiers hold then is stored. The caller decides about the positions.
         """
         self._stand(until_s)
         if self._scenario.recovery.shrinks and self._returns:
@@ -213,7 +213,7 @@ class Runs:
         return np.maximum(newest, 0.0), np.where(newest >= 0, restore_s, 0.0)
 
     def _phases(self, strike: Strike, at_s: Floats, recovers: Flags, restore_s: Floats) -> Floats:
-        """(6, n), as in the state."""
+        """Return when each phase ends, (6, n), as in the state."""
         state, waits, ends_s = self._state, self._waits, np.empty((6, len(at_s)))
         ends_s[SINCE] = at_s
         np.add(at_s, waits.detect.at(strike), out=ends_s[1])
@@ -247,7 +247,7 @@ class Runs:
             self._returns.narrow(replicas)
 
     def ended(self, strikes: Strikes) -> Outcomes:
-        """The run is over. Replicas are put back into the order of their histories."""
+        """End the runs, and put replicas back into the order of their histories."""
         job, state, replicas = self._scenario.job, self._state, len(self._order)
         self._narrow(replicas)
         worked_s = self._scenario.maintenance.worked_s(job.duration_s)
@@ -281,7 +281,7 @@ class Runs:
 
 
 class _Waits:
-    """How long each phase lasts."""
+    """How long each phase of a recovery lasts."""
 
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         recovery = scenario.recovery

@@ -218,7 +218,7 @@ class Maintenance:
     source: str = ""
 
     def worked_s(self, wall_s: float) -> float:
-        """Seconds outside of stops from the beginning to this wall-clock time.
+        """Return the seconds outside of stops from the beginning to this wall-clock time.
 
         During a stop it does not move.
         """
@@ -230,7 +230,7 @@ class Maintenance:
         )
 
     def wall_s(self, worked_s: float) -> float:
-        """The other way round. Where a stop lies at it, the stop's end."""
+        """Return the wall-clock time after so much work; the end of a stop that lies there."""
         if not self.lasts_s or worked_s < self.every_s:
             return worked_s
         return (
@@ -299,21 +299,21 @@ class Scenario:
             )
 
     def interval_steps(self, tier: Tier) -> float:
-        """A whole number, at least one. inf: never saved."""
+        """Return the interval in whole steps, at least one; inf where the tier never saves."""
         if not math.isfinite(tier.interval_s):
             return math.inf
         return float(max(1, math.floor(tier.interval_s / self.job.step_s + 0.5)))
 
     def interval_s(self, tier: Tier) -> float:
-        """In whole steps, at least one. inf: never saved."""
+        """Return the interval in seconds, of whole steps; inf where the tier never saves."""
         return self.interval_steps(tier) * self.job.step_s
 
     def is_live(self, tier: Tier) -> bool:
-        """The live state of replicas: each step, without a stall."""
+        """Return True for the live state of replicas: it saves each step without a stall."""
         return tier.stall_s == 0 and tier.write_s == 0 and self.interval_steps(tier) == 1
 
     def nodes_lost(self, extent: Extent) -> int:
-        """How many nodes a failure of this extent takes out for repair.
+        """Return how many nodes a failure of this extent takes out for repair.
 
         A failure of the whole run breaks no node.
         """

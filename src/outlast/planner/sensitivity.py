@@ -151,7 +151,7 @@ def tornado(
 
 
 def pin(cluster: Cluster, resolved: Resolved) -> Cluster:
-    """With what the plan chose as if it had been given."""
+    """Return the cluster with what the plan chose as if it had been given."""
     for path, one in resolved.inputs.items():
         if one.origin is Origin.PLAN:
             cluster = cluster.put_value(path, one.value, origin=Origin.PLAN, source=one.source)
@@ -159,7 +159,7 @@ def pin(cluster: Cluster, resolved: Resolved) -> Cluster:
 
 
 def _or_none(cluster: Cluster) -> Scenario | None:
-    """None where an end cannot be: maintenance that takes all the time, say."""
+    """Return None where an end cannot be, as maintenance that takes all the time."""
     try:
         return resolve(cluster).scenario
     except UsageError:
@@ -181,7 +181,7 @@ def _ends(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
 
 
 def _follows(path: str, resolved: Resolved) -> bool:
-    """From a bandwidth or the state, which are varied themselves."""
+    """Return True where it follows from a bandwidth or the state, which are varied too."""
     return resolved.inputs[path].origin is Origin.WORKED_OUT and path.startswith("tier.")
 
 
@@ -196,7 +196,7 @@ def _of(cluster: Cluster, one: Input, low: Value, high: Value, why: str) -> _End
 
 
 def _said(one: Input, value: Value) -> str:
-    """To three digits, of days where it is a time that long: ends are no better known."""
+    """Write an end to three digits; a long time in days. Ends are not known better."""
     short = value
     if isinstance(value, float) and math.isfinite(value):
         size = (
@@ -207,7 +207,7 @@ def _said(one: Input, value: Value) -> str:
 
 
 def _settled(cluster: Cluster, path: str, value: Value, why: str) -> Cluster:
-    """With another value; a rate is from then on taken as known."""
+    """Return the cluster with another value. A rate is then taken as known."""
     head, _, key = path.rpartition(".")
     if head.startswith("failure.") and key == "mttf":
         cluster = cluster.without(f"{head}.count", f"{head}.exposure")
@@ -246,7 +246,7 @@ def _rate(cluster: Cluster, resolved: Resolved, one: Input) -> Iterator[_Ends]:
 
 
 def _all_failures(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
-    """All classes together, as one rate."""
+    """Return the ends of all failure classes together, as one rate."""
     mttfs = {
         path: one
         for path, one in resolved.inputs.items()

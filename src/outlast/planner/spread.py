@@ -64,7 +64,7 @@ class Spread:
         return self.numbers[0]
 
     def quantile(self, u: ArrayLike) -> NDArray[np.float64]:
-        """Seconds, in the shape of `u`."""
+        """Return the duration at quantile `u`, in seconds and in the shape of `u`."""
         at = np.asarray(u, dtype=np.float64)
         if self.shape is Shape.CONSTANT:
             return np.full(at.shape, self.numbers[0])
@@ -84,7 +84,7 @@ class Spread:
         return median_s * np.exp(sigma * z)
 
     def scaled(self, factor: float) -> Spread:
-        """`factor` times as long."""
+        """Return a duration that is `factor` times as long."""
         if self.shape is Shape.LOGNORMAL:
             return Spread(self.shape, (self.numbers[0] * factor, self.numbers[1]))
         return Spread(self.shape, tuple(number * factor for number in self.numbers))
@@ -113,7 +113,7 @@ def exponential(mean_s: float) -> Spread:
 
 
 def lognormal(median_s: float, p95_s: float) -> Spread:
-    """By the median and what one in twenty exceeds. UsageError if that is less than the median."""
+    """Make one from the median and what one in twenty exceeds. Raises UsageError."""
     if not 0 < median_s <= p95_s:
         raise UsageError(
             f"a duration has median {median_s} s and 95th percentile {p95_s} s",
@@ -123,7 +123,7 @@ def lognormal(median_s: float, p95_s: float) -> Spread:
 
 
 def measured(samples_s: ArrayLike) -> Spread:
-    """By what was measured: straight lines between the sorted samples."""
+    """Make one from measured samples, with straight lines between the sorted ones."""
     return Spread(
         Shape.MEASURED,
         tuple(float(sample) for sample in np.sort(np.asarray(samples_s, dtype=np.float64))),
@@ -131,7 +131,7 @@ def measured(samples_s: ArrayLike) -> Spread:
 
 
 def _mean_of_line(numbers: tuple[float, ...]) -> float:
-    """Of the straight lines that `quantile` draws."""
+    """Return the mean of the straight lines that `quantile` draws."""
     if len(numbers) == 1:
         return numbers[0]
     return (math.fsum(numbers) - (numbers[0] + numbers[-1]) / 2) / (len(numbers) - 1)
@@ -208,7 +208,7 @@ FAR = (
 
 
 def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The standard normal's quantiles, in the shape of `u`."""
+    """Return the quantiles of the standard normal, in the shape of `u`."""
     flat = u.ravel()
     q = flat - 0.5
     out = q * _ratio(NEAR, 0.180625 - q * q)

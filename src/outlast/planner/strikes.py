@@ -116,7 +116,7 @@ class Seconds:
         self._rows = InOrder(histories, column, order, spread.quantile)
 
     def at(self, strike: Strike) -> Floats:
-        """After this failure: (n,), or (1,). To be asked in the order of failures."""
+        """Return it after this failure: (n,), or (1,). Ask in the order of failures."""
         return (
             self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
         )
@@ -136,7 +136,7 @@ class SecondsEach:
         self._rows = InOrder(histories, column, order, partial(quantiles, spreads))
 
     def at(self, strike: Strike) -> Floats:
-        """After this failure: (J, n), or (J, 1). To be asked in the order of failures."""
+        """Return them after this failure: (J, n), or (J, 1). Ask in the order of failures."""
         return (
             self._rows.at(strike.k)[:, : len(strike.strikes)]
             if self._fixed is None
@@ -181,7 +181,7 @@ class InOrder:
 
 
 class _Lemons:
-    """How many there are in each replica."""
+    """How many lemons there are in each replica."""
 
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
@@ -197,7 +197,7 @@ class _Lemons:
         self.beyond_bound: Flags = np.zeros(histories.replicas, dtype=np.bool_)
 
     def are_there(self, k: int, extra: Flags) -> Flags:
-        """A lemon's extra failure happens as often as there are lemons; any other always does."""
+        """Return which happen: a lemon's extra failure as often as there are lemons."""
         there: Flags = self._here.at(k)[: len(extra)] < np.minimum(
             self._now[: len(extra)], self._bound
         ) / max(1, self._bound)
@@ -207,7 +207,7 @@ class _Lemons:
     def are_struck(
         self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags
     ) -> None:
-        """One node: a lemon may be caught, a healthy one mended badly."""
+        """Book that each loses a node: a lemon may be caught, a healthy one repaired badly."""
         now = self._now[: len(extra)]
         lemon = self._here.at(k)[: len(extra)] < now / self._nodes
         lemon &= self._of_node[failure_class]

@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def mean_se(self) -> float:
-        """Standard error of the mean: the simulation's own."""
+        """Return the standard error of the simulated mean."""
         return (
             float(self.ettr.std(ddof=1) / math.sqrt(len(self.ettr)))
             if len(self.ettr) > 1
@@ -116,7 +116,7 @@ Mapper: TypeAlias = Callable[
 def in_order(
     function: Callable[[Task], tuple[Summary, ...]], tasks: Sequence[Task]
 ) -> Iterable[tuple[Summary, ...]]:
-    """The mapper of one core."""
+    """Map on one core, one task after the other."""
     return map(function, tasks)
 
 
@@ -129,7 +129,7 @@ def run_all(
     uncertain: bool = False,
     mapper: Mapper = in_order,
 ) -> list[Summary]:
-    """Of each, in their order. Those that fail alike share their failures, drawn once.
+    """Return a summary of each, in order. Those that fail alike share their failures.
 
     failures_most  windows of so many failures, where more are expected; None: the whole runs
     """
@@ -163,7 +163,7 @@ def run_all(
 
 
 def _joined(parts: Sequence[Summary]) -> Summary:
-    """Batches of the same scenario."""
+    """Join the summaries of batches of the same scenario."""
     weights = [len(one.ettr) for one in parts]
 
     def mean(values: Iterable[float]) -> float:
@@ -180,7 +180,7 @@ def _joined(parts: Sequence[Summary]) -> Summary:
 
 
 def _what_fails(scenario: Scenario) -> tuple[object, ...]:
-    """What histories are drawn from."""
+    """Return all that histories are drawn from."""
     job = scenario.job
     return (
         job.gpus,
@@ -216,7 +216,7 @@ def simulate(task: Task) -> tuple[Summary, ...]:
 
 
 def _second_half(whole: Summary, first: Summary) -> Summary:
-    """What came to pass after the first half of the same runs."""
+    """Return the summary of the second half of the same runs."""
     return Summary(
         2 * whole.ettr - first.ettr,
         {term: 2 * whole.shares[term] - first.shares[term] for term in Term},
@@ -226,7 +226,7 @@ def _second_half(whole: Summary, first: Summary) -> Summary:
 
 
 def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
-    """By term: waiting for nodes is a part of what the ledger calls regroup."""
+    """Sum up by term. Waiting for nodes is a part of what the ledger calls regroup."""
     duration_s = scenario.job.duration_s
     waiting = float(outcomes.wait_s.mean()) / duration_s
     shares = dict.fromkeys(Term, 0.0)
@@ -248,7 +248,7 @@ def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
 
 
 def at_known_rates(scenario: Scenario) -> Scenario:
-    """Nothing is left open by what was counted."""
+    """Return the scenario with rates that are taken as known."""
     return replace(
         scenario,
         failures=tuple(replace(with_known_rate(rate), count=0.0) for rate in scenario.failures),
@@ -285,7 +285,7 @@ def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
 
 
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
-    """5th and 95th percentile of a whole run of which only a `share` was looked at.
+    """Return the 5th and 95th percentile of a whole run of which a `share` was simulated.
 
     The spread of luck shrinks with the length, that of the rates does not; both are taken as
     normal. known: at known rates; uncertain: at drawn ones.

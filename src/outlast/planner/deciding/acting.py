@@ -63,14 +63,14 @@ class Acting:
 
     @property
     def next_s(self) -> float:
-        """When the next verdict comes."""
+        """Return when the next verdict comes."""
         return self.incidents[0].due_s if self.incidents else math.inf
 
     def tell(self, incident: Incident) -> None:
         heapq.heappush(self.incidents, incident)
 
     def decide(self, now_s: float) -> ActionVerdict:
-        """About the verdict that is due."""
+        """Return what the policy decides about the verdict that is due."""
         one = heapq.heappop(self.incidents)
         sure = (
             min(self.diagnosis.confidence, UNKNOWN_MOST)
@@ -101,9 +101,9 @@ class Acting:
         return decided
 
     def look(self, *, moves: bool) -> str:
-        """Bar those whom there is room without.
+        """Bar the nodes that the run has room without, and return the node to drain now, or "".
 
-        The node that is to be drained now; "": none. `moves`: state can be moved off a node.
+        moves  state can be moved off a node
         """
         members = self.members
         for node, action in list(self.leaving.items()):

@@ -68,7 +68,7 @@ MEANS: Mapping[Beside, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the product is run.
+    """The options with which outlast is run.
 
     way           how survivors go on where state is replicated: one of RECOVERY_MODES of
                   engine/recovery.py, but not "plain"
@@ -145,7 +145,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Decided:
-    """One run.
+    """One run, as the engine's decisions made it.
 
     position_s  productive seconds kept
     seconds     by cause; their sum is the duration
@@ -164,10 +164,10 @@ class Decided:
 
     @property
     def decisions(self) -> int:
-        """Of the engine."""
+        """Return how often the engine was asked."""
         return sum(self.asked.values())
 
     @property
     def per_interruption(self) -> float:
-        """Decisions of the engine; NaN where nothing interrupted the run. Never below 1."""
+        """Return decisions for each interruption, at least 1; NaN where there was none."""
         return self.decisions / len(self.answers) if self.answers else math.nan

@@ -41,7 +41,7 @@ class Failure:
         takes: bool,
         tier: int | None,
     ) -> tuple[tuple[Cause, float], ...]:
-        """What the run stands still for, and until when.
+        """Return what the run stands still for after this failure, and until when.
 
         The nodes that it needs are at hand from `ready_s` on.
         """
@@ -56,7 +56,7 @@ class Failure:
 
 
 def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
-    """Those before the end."""
+    """Yield the failures before the end of the run."""
     recovery, repair, luck, stops = (
         scenario.recovery,
         scenario.repair,
@@ -98,12 +98,12 @@ class Lemons:
     count: int
 
     def strikes(self, failure: Failure) -> bool:
-        """A failure above the usual rate happens as often as there are lemons."""
+        """Return whether it happens: an extra failure does as often as there are lemons."""
         bound = self.scenario.lemons_bound
         return not failure.extra or failure.luck[Luck.LEMON] < min(self.count, bound) / bound
 
     def lost(self, failure: Failure) -> None:
-        """A failure took one node: a lemon may be caught, a healthy one mended badly."""
+        """Book a node that failed: a lemon may be caught, a healthy one repaired badly."""
         lemons, nodes, mended = (
             self.scenario.lemons,
             self.scenario.job.nodes,

@@ -58,7 +58,7 @@ class Hangs:
         self.deadlines.learn_first(self.step_s)
 
     def begin_anew(self, step: int, ranks: tuple[int, ...]) -> None:
-        """Fresh processes hold these ranks, from `step` on."""
+        """Note that fresh processes hold these ranks from `step` on."""
         if len(ranks) == self.ranks:
             self.all_began, self.began = step, {}
         else:
@@ -117,14 +117,15 @@ class Hangs:
         return deadline_s
 
     def _deadlines(self, others_s: float) -> dict[int, float]:
-        """Of all, which are overdue."""
+        """Return the deadline that each rank is past, where all ranks are past theirs."""
         if self._overdue.get(0) != others_s:
             self._overdue = dict.fromkeys(range(self.ranks), others_s)
         return self._overdue
 
     def _standings(self) -> list[MemberReport]:
-        """Of all, one collective further than a rank that hangs: workers have the numbers of their
-        ranks here, and steps count from the one at hand.
+        """Report on all ranks, each one collective further than a rank that hangs.
+
+        Workers have the numbers of their ranks here, and steps count from the current one.
         """
         if not self._waiting:
             self._waiting = [

@@ -67,7 +67,7 @@ class Membership:
     # --- what is lost -----------------------------------------------------------------------------
 
     def struck(self, extent: Extent, at: float) -> Strike:
-        """`at`, in [0, 1): where, along all ranks.
+        """Return what a failure takes. `at` in [0, 1) is its place along all ranks.
 
         At the end of a job that fills no whole rack, its last `nodes_per_rack` nodes are one.
         """
@@ -84,7 +84,7 @@ class Membership:
         return self.seats(range(seat, seat + count))
 
     def seats(self, seats: Iterable[int]) -> Strike:
-        """The nodes of these are lost."""
+        """Return the strike that takes the nodes of these seats."""
         lost = sorted(seats)
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
@@ -114,7 +114,7 @@ class Membership:
         left: tuple[int, ...],
         begun: bool,
     ) -> list[Holding]:
-        """Survivors hold step `committed`, `usable` or not, and images of `sealed`.
+        """Return what each rank holds: survivors step `committed`, and images of `sealed`.
 
         Of the `lost` (rising) images of the steps `left` remain.
         """
@@ -146,7 +146,7 @@ class Membership:
         heapq.heappush(self._repaired, (back_s, node))
 
     def come_back(self, now_s: float) -> int:
-        """Those that are repaired by now are spares. How many are not, for they are barred."""
+        """Make repaired nodes spares, and count those that stay away because they are barred."""
         not_back = 0
         while self._repaired and self._repaired[0][0] <= now_s:
             node = heapq.heappop(self._repaired)[1]
@@ -169,7 +169,7 @@ class Membership:
         return max(from_s, coming[short - 1]) if len(coming) >= short else math.inf
 
     def take(self, strike: Strike, *, parked: bool) -> list[int]:
-        """`engine.placement` finds a place for each rank that was lost, and it is taken.
+        """Let `engine.placement` find a place for each lost rank, and take it.
 
         The worker numbers of spares that take them, -1: a fresh process, in the order of the ranks;
         empty: nobody was parked. There is room: see `enough_s`.

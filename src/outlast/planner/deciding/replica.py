@@ -60,7 +60,7 @@ class _Stretch:
 
 
 class Replica:
-    """A run up to some time.
+    """One run in decision mode, up to some time.
 
     It trains in a `_stretch`, or stands still for `_recovery`, and then goes on from the step at
     which the stretch begins.
@@ -84,7 +84,7 @@ class Replica:
     # --- time -------------------------------------------------------------------------------------
 
     def go_on_until(self, until_s: float) -> None:
-        """Without another failure. What is due at that very moment happens first."""
+        """Go on without another failure. What is due at that very moment happens first."""
         while self.out.ended_s is None:
             at_s, act = self._next()
             if at_s > until_s:
@@ -92,14 +92,14 @@ class Replica:
             act(at_s)
 
     def finish(self, over_s: float) -> None:
-        """The run's time is up."""
+        """End the run because its time is up."""
         self.go_on_until(over_s)
         if self.out.ended_s is None:
             position, _ = self._cut(over_s)
             self.out.position_s = position * self._scenario.job.step_s
 
     def _next(self) -> tuple[float, Callable[[float], None]]:
-        """What happens next, unless something fails."""
+        """Return what happens next, and when, unless something fails."""
         due: list[tuple[float, Callable[[float], None]]] = []
         if self._recovery is not None:
             recovery = self._recovery
@@ -128,7 +128,7 @@ class Replica:
         return self._stretch.begin, ()
 
     def _end(self, at_s: float, kind: Beside, why: str) -> None:
-        """The engine ends the run."""
+        """Book that the engine ends the run."""
         position, _ = self._cut(at_s)
         self.out.beside[kind] += 1
         self.out.ended_s, self.out.why_ended, self.out.position_s = (
@@ -140,7 +140,7 @@ class Replica:
     # --- a failure --------------------------------------------------------------------------------
 
     def fail(self, failure: Failure) -> None:
-        """At its time, up to which the run has gone on."""
+        """Let a failure strike. The run has gone on until its time."""
         at_s, before = failure.worked_s, self._recovery
         position, unfinished = self._cut(at_s)
         if before is None or before.decided:
@@ -231,7 +231,7 @@ class Replica:
         )
 
     def _hit(self, failure: Failure) -> Hit:
-        """What it takes. Lost nodes are in repair from now on."""
+        """Return what the failure takes. Lost nodes are in repair from now on."""
         members, extent, failure_class = (
             self._members,
             failure.rate.extent,
@@ -299,7 +299,7 @@ class Replica:
         return Unseen(at_s + hangs.joins_s(before.alike), limits.REGROUP_DEADLINE_S)
 
     def _beside(self, point: Point, extent: Extent, failure: Failure) -> list[Beside]:
-        """What the scenario would restore, and the engine does not."""
+        """Return in what the engine differs from what the scenario would restore."""
         survives, held = self._tiers.survives, self._tiers.held
         left = [
             (-step, failure.restore_s[index], index)
@@ -370,7 +370,7 @@ class Replica:
         )
 
     def _resume(self, at_s: float) -> None:
-        """Training goes on."""
+        """Let training go on."""
         recovery = self._recovery
         assert recovery is not None
         self._cut(at_s)
@@ -383,7 +383,7 @@ class Replica:
     # --- the policy -------------------------------------------------------------------------------
 
     def _hear(self, at_s: float) -> None:
-        """A verdict has come."""
+        """Ask the policy about the verdict that has come."""
         assert self._engine.acting is not None
         self.out.asked[POLICY] += 1
         decided = self._engine.acting.decide(at_s)
@@ -393,7 +393,7 @@ class Replica:
             self._look(at_s)
 
     def _look(self, at_s: float) -> None:
-        """A node may have to be left: after the step in flight."""
+        """Plan to leave a node after the current step, where the policy wants that."""
         self._drains_s = math.inf
         if (
             self._engine.acting is not None
@@ -404,7 +404,7 @@ class Replica:
             self._drains_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
 
     def _drain(self, at_s: float) -> None:
-        """Between two steps the ranks of a node are given up, and come up elsewhere.
+        """Move the ranks of a node elsewhere between two steps.
 
         Nothing is repeated, and no budget pays.
         """
