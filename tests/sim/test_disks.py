@@ -43,7 +43,7 @@ def a_life(
 
 
 @pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
-def test_when_all_ranks_are_lost_at_once_the_run_goes_on_from_the_newest_checkpoint(
+def test_a_run_goes_on_from_a_checkpoint_when_all_ranks_are_lost(
     way: str,
 ) -> None:
     assert a_life(*all_at(9), way=way)[1] == [(8, 6)]
@@ -69,7 +69,7 @@ def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None
     assert a_life(*dead, way="sharded")[1] == [], "images outlive their processes"
 
 
-def test_a_disk_that_is_full_at_the_manifest_costs_that_checkpoint_and_nothing_else() -> None:
+def test_a_disk_that_is_full_at_the_manifest_costs_that_checkpoint_only() -> None:
     """Rank 2 is the last to have saved step 6; then the disk is full for a while."""
     full = disk("full_disk", "saved", 6, for_s=0.1)
     life, back = a_life(full)
@@ -82,7 +82,7 @@ def test_a_disk_that_is_always_full_costs_all_checkpoints_and_no_step() -> None:
     assert (life.rungs, back) == ((), [])
 
 
-def test_bits_that_flipped_in_the_newest_checkpoint_send_the_run_to_the_one_before() -> None:
+def test_flipped_bits_send_the_run_to_the_checkpoint_before() -> None:
     """Each file has one chance in two, so that with some seeds the newest is still good, and with
     others none is.
     """

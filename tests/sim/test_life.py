@@ -105,7 +105,7 @@ def test_who_has_no_processor_is_waited_for_up_to_a_bound(
 
 
 @pytest.mark.parametrize("rank", [None, 1], ids=["all live", "one dies meanwhile"])
-def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_nobody_behind(
+def test_a_run_that_ends_at_once_during_a_takeover_leaves_nobody_behind(
     rank: int | None,
 ) -> None:
     """It ends once the new one knows who lives."""
@@ -121,7 +121,7 @@ def test_a_run_that_is_to_end_at_once_while_a_coordinator_is_made_anew_leaves_no
 
 
 @pytest.mark.parametrize("kind", ["stop", "deaf", "hang"])
-def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kind: str) -> None:
+def test_a_hang_found_without_a_coordinator_is_found_again(kind: str) -> None:
     """What its agent says then, nobody hears."""
     faults = (
         PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6),
@@ -134,7 +134,7 @@ def test_who_was_found_to_hang_while_there_was_no_coordinator_is_found_again(kin
 
 
 @pytest.mark.parametrize("at_s", [0.5, 1.5])
-def test_a_script_without_outlast_calls_goes_on_while_another_coordinator_comes(
+def test_a_plain_script_goes_on_during_a_takeover(
     at_s: float,
 ) -> None:
     """All of its processes run: nothing is begun again, nothing is written down."""

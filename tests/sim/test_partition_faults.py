@@ -49,9 +49,7 @@ def test_a_partition_in_training_costs_time_and_nothing_else(way: str, for_s: fl
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stage", ["gathering", "leaving", "moving"])
-def test_a_group_that_cannot_be_formed_is_tried_again_until_the_link_is_there(
-    way: str, stage: str
-) -> None:
+def test_a_group_is_tried_again_until_the_link_is_there(way: str, stage: str) -> None:
     """A rank is killed, and two nodes cannot reach each other for 100 s from then on: one
     replacement is paid for, one process is blamed, and training goes on within the longest pause,
     and what a group takes to fail, and to be formed.
@@ -143,7 +141,7 @@ def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_workers_whose_agent_stands_still_end_by_themselves_once_the_lease_is_over(
+def test_workers_of_a_stopped_agent_end_once_the_lease_is_over(
     way: str,
 ) -> None:
     """All ranks live on one node: nothing from outside ends their group, and the other node has

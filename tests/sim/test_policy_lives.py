@@ -15,7 +15,7 @@ ROOMY = {"nodes": 4, "spare_nodes": 1, "ranks": 5, "policy": "eager"}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_seed_has_the_same_course_with_any_policy_until_a_verdict_comes(
+def test_a_policy_changes_nothing_until_a_verdict_comes(
     policy: str,
 ) -> None:
     """Verdicts are drawn in a stream of their own: of lives without an interruption nothing

@@ -56,7 +56,7 @@ def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_step_that_is_committed_while_nobody_coordinates_ends_the_interruption(way: str) -> None:
+def test_a_step_committed_without_a_coordinator_ends_the_interruption(way: str) -> None:
     """The coordinator dies once all are told how to go on, and another one comes two seconds later.
 
     What it cost is what it took.

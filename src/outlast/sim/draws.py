@@ -16,7 +16,7 @@ POOL_UNITS = 65_536
 
 
 class Draws(Protocol):
-    """What varies."""
+    """Whatever numbers can be drawn from."""
 
     def between(self, low: float, high: float) -> float: ...
 
@@ -32,14 +32,14 @@ class Stream:
         self._steady = self._always = steady
 
     def calm(self, now: bool) -> None:
-        """Nothing varies for the time being, and nothing is drawn."""
+        """Draw nothing from now on, or draw again, as a stream does."""
         self._steady = now or self._always
 
     def between(self, low: float, high: float) -> float:
         return low if self._steady else low + (high - low) * self._unit()
 
     def below(self, count: int) -> int:
-        """A whole number from 0 to `count` - 1."""
+        """Draw a whole number from 0 to `count` - 1."""
         return int(self._unit() * count)
 
     def pick(self, choices: Sequence[T]) -> T:
@@ -74,7 +74,7 @@ class Luck:
         self.goes_to(*place)
 
     def goes_to(self, *place: int) -> None:
-        """What is drawn next is what others draw who begin there."""
+        """Go to a place: what is drawn next is what others draw who begin there."""
         at = 0
         for number in place:
             at = (at * 40_503 + number + 1) % POOL_UNITS
@@ -87,11 +87,11 @@ class Luck:
         return low + (high - low) * self._pool.units[at]
 
     def once(self, low: float, high: float) -> float:
-        """The same whatever else it has drawn."""
+        """Draw a number that does not depend on what else was drawn."""
         return self._aside(low, high, self.place)
 
     def aside(self, low: float, high: float) -> float:
-        """What it draws next is the same after this as before."""
+        """Draw a number without changing what is drawn next."""
         return self._aside(low, high, self._at)
 
     def _aside(self, low: float, high: float, at: int) -> float:

@@ -17,12 +17,14 @@ APPLY_S, APPLY_MOST_S = 0.001, 0.005
 
 
 def steady_step_s(options: Options) -> float:
-    """Of a step in a stretch: the body, the gradients' collective and that of the vote, an image
-    sealed, the step applied.
+    """Return how long a step of a stretch takes: its body, two collectives, a sealed image, and the
+    update.
     """
     return options.step_s + 2 * SETTLE_S + SEAL_S + APPLY_S
 
 
 def pause_s(options: Options) -> float:
-    """By then each agent has looked at its ranks, and what they and it have said has arrived."""
+    """Return how long a pause is: by then each agent has looked at its ranks, and what they said
+    has arrived.
+    """
     return 2 * limits.TICK_S + 4 * options.latency_s

@@ -73,14 +73,16 @@ class Options:
     moves: str = ""
 
     def pieces(self, step: int) -> int:
-        """Of the script's own code between `step` and the next one: what stands behind the step,
-        and what stands behind its phase.
+        """Return how many pieces of the script's own code lie between `step` and the next one: one,
+        and one behind a phase.
         """
         return 2 if step == self.phase_after else 1
 
     @property
     def hangs_after_s(self) -> float:
-        """Of silence: a plain script's workers are taken to hang then. 0: the script has steps."""
+        """Return after how much silence a plain script's workers count as hung; 0: the script has
+        steps.
+        """
         return self.silence_s if self.way == "plain" else 0.0
 
     @property
@@ -101,7 +103,7 @@ class Options:
 
 
 def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
-    """What is `given` stays; all of the rest is drawn, always in the same order.
+    """Draw whatever is not `given`, always in the same order.
 
     Raises UsageError for what cannot be.
     """
@@ -136,8 +138,8 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
 
 
 def draw_hardware(stream: Stream, options: Options) -> Options:
-    """Whether this is a larger run that fails as hardware does, where ranks and nodes that go the
-    same way are simulated together: drawn apart.
+    """Draw whether this is a larger run that fails as hardware does. It is drawn apart from all
+    else.
     """
     large, nodes, beside, failures = (
         stream.chance(0.02),
@@ -162,15 +164,17 @@ def draw_hardware(stream: Stream, options: Options) -> Options:
 
 
 def draw_checkpoints(stream: Stream, options: Options) -> Options:
-    """How often checkpoints are written: drawn apart, so that lives without any are those that they
-    were before there were any.
+    """Draw how often checkpoints are written. It is drawn apart, so that it changes no other
+    choice.
     """
     some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
     return replace(options, checkpoint_every=every if some and options.way != "plain" else 0)
 
 
 def draw_stop(stream: Stream, options: Options) -> Options:
-    """Whether the run is asked to stop before its last step: drawn apart, as checkpoints are."""
+    """Draw whether the run is asked to stop before its last step. It is drawn apart, as checkpoints
+    are.
+    """
     asked, for_s = (
         stream.chance(0.12),
         stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5),
@@ -198,8 +202,8 @@ def draw_moves(stream: Stream, options: Options) -> Options:
 
 
 def draw_policy(stream: Stream, options: Options) -> Options:
-    """Whether interruptions are diagnosed, and which policy acts on that: drawn apart, as
-    checkpoints are.
+    """Draw whether interruptions are diagnosed, and which policy acts on that. It is drawn apart,
+    as checkpoints are.
     """
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
 

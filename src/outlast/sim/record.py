@@ -18,7 +18,7 @@ _SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a life needs to be the same again, and how its course is recognised."""
+    """What a recorded run needs to take the same course again, and the digest of that course."""
 
     seed: int
     options: Options

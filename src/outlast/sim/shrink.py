@@ -16,7 +16,7 @@ Tried = Callable[[SimulatedRun], None]
 
 
 def shrink(life: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
-    """Of a life whose result is bad.
+    """Return a smaller run that breaks the same rule as `life`, whose result is bad.
 
     Greedy, so not the smallest of all; `tried` hears of each attempt.
     """

@@ -52,7 +52,7 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """What came of one seed.
+    """What came of one simulated run.
 
     `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
     `committed`: the step that was committed last; `interruptions`: as the ledger has them, in
@@ -172,7 +172,7 @@ def simulate(
     every_rank: bool = False,
     every_node: bool = False,
 ) -> SimulatedRun:
-    """The same with nothing drawn but what the world draws.
+    """Simulate one run with these options and faults; only the world draws from the seed.
 
     `every_step`, `every_rank` and `every_node` take no shortcut of that kind: see sim/shortcuts/.
     """
@@ -261,7 +261,7 @@ def _outcome(world: World, *, seed: int, end: End | None) -> SimulatedRun:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """What a world is made of lives as long as it.
+    """Collect garbage seldom: what a world is made of lives as long as the world.
 
     In large ones a third of the time would go into looking whether any of it is garbage.
     """

@@ -162,9 +162,7 @@ def _of_a_process(number: int, drawn: _Draws, options: Options) -> PlannedFault:
 
 
 def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """A rank that stands still at any step, or something between nodes, and nothing else: whether
-    it is waited for, and how soon it is known.
-    """
+    """Draw a single fault: a rank that stands still at any step, or something between nodes."""
     some, kind, for_s = (
         stream.chance(0.12),
         stream.pick(("starve", "starve", "hang", "deaf")),
@@ -245,9 +243,7 @@ def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Where there are several nodes: a coordinator that dies in some state, beside whatever else
-    strikes.
-    """
+    """Draw a coordinator that dies in some stage, beside whatever else strikes."""
     some, how, stage, at_s = (
         stream.chance(0.35),
         stream.below(10),
@@ -266,8 +262,8 @@ def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """As hardware fails: processes end or stand still, nodes go down for minutes, at any time,
-    wherever.
+    """Draw faults as hardware fails: processes end or hang, and nodes go down for minutes, at any
+    time.
     """
     faults = []
     for number in range(options.failures):
@@ -296,7 +292,7 @@ def _apart(
     after_s: float,
     for_s: float,
 ) -> PlannedFault:
-    """A fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
+    """Return a fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
     fault = PlannedFault(
         id=str(number + 1),
         kind=kind,
@@ -356,8 +352,8 @@ def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple
 
 
 def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """What strikes the disks that checkpoints lie on, processes that write them, and everybody at
-    once, so that a checkpoint is needed.
+    """Draw faults of disks and of processes that save, and the loss of all ranks, so that a
+    checkpoint is needed.
     """
     if not options.checkpoint_every:
         return ()

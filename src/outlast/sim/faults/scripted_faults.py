@@ -70,8 +70,8 @@ def _killed(rank: int, step: int) -> PlannedFault:
 
 
 def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
-    """A rank is killed, and its node has no power any more before it has ended: all others, of this
-    node too, stand still by then.
+    """Kill a rank, and take the power from its node before the process has ended. All others stand
+    still by then.
     """
     way, rank, step, hangs = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -91,8 +91,8 @@ def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all are killed, and the node that the image lies on has no power
-    any more before all have ended.
+    """Kill all after a survivor has handed over, and take the power from the node that holds the
+    image.
     """
     step, rank, after_s, for_s = (
         2 + stream.below(8),
@@ -151,7 +151,7 @@ def _store_moves(stream: Stream, options: Options) -> Drawn:
 
 
 def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
-    """Who is killed does not end, and the coordinator that waits for it does."""
+    """Kill a process that does not end, and the coordinator that waits for it."""
     way, rank, step, kind = (
         stream.pick(("in_place", "reenter", "sharded")),
         stream.below(4),
@@ -195,8 +195,8 @@ def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
 
 
 def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
-    """A node is to be taken out for a rank that was lost there, and the coordinator dies before it
-    is, or after.
+    """Let a node be drained for a rank that was lost there, and kill the coordinator before or
+    after that.
     """
     way, rank, step, head_s = (
         stream.pick(("in_place", "reenter", "respawn")),
@@ -217,8 +217,8 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
 
 
 def _twice_anew(stream: Stream, options: Options) -> Drawn:
-    """A node comes back, loses its line before it is welcome, and comes once more; then one of its
-    ranks is killed, and does not end.
+    """Let a node come back twice, because it loses its link before it is welcome; then kill one of
+    its ranks.
     """
     way, node, at_s, off_s = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -312,8 +312,8 @@ def _returns_amid(stream: Stream, options: Options) -> Drawn:
 
 
 def _orphaned(stream: Stream, options: Options) -> Drawn:
-    """A script without outlast calls on several nodes, and nothing but its coordinator dies, once
-    or twice: it goes on.
+    """Kill nothing but the coordinator of a plain script on several nodes, once or twice: the
+    script goes on.
     """
     at_s, for_s, again, again_s = (
         stream.between(0.02, 1.5),
@@ -350,8 +350,8 @@ def _never_evaluates(stream: Stream, options: Options) -> Drawn:
 
 
 def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
-    """A node is to be emptied for ranks that were lost there, and while all stand still for that,
-    all ranks elsewhere die: it has what there is.
+    """Let a node be drained, and kill all ranks elsewhere meanwhile: it holds all the state that is
+    left.
     """
     way, rank, step, more = (
         stream.pick(("in_place", "reenter")),

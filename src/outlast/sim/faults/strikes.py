@@ -47,7 +47,7 @@ class StruckHost(Protocol):
 
 
 class Targets(Protocol):
-    """What faults strike."""
+    """What faults can strike."""
 
     @property
     def frame(self) -> Frame: ...
@@ -119,7 +119,7 @@ class Strikes:
                 )
 
     def kinds(self, pids: tuple[int, ...], *, others: bool = False) -> tuple[str, ...]:
-        """Of the faults that struck these processes.
+        """Return the kinds of the faults that struck these processes.
 
         `others`: and some that were lost with their node before anybody said which they are.
         """
@@ -135,12 +135,12 @@ class Strikes:
         return tuple(sorted(whole | {kind for pid in pids for kind in self._kinds.get(pid, ())}))
 
     def all_kinds(self) -> tuple[str, ...]:
-        """Of all faults that have struck."""
+        """Return the kinds of all faults that have struck."""
         return tuple(sorted({AGENT if fault.agent else fault.kind for _, fault, _ in self.struck}))
 
     @property
     def harmful(self) -> int:
-        """How often something was struck that the run may take for a fault.
+        """Return how often something was struck that the run may take for a fault.
 
         A partition may end what stands, and then what is to come after it; so may a coordinator's
         absence, when a lease runs out for it that had a while to go.
@@ -152,7 +152,7 @@ class Strikes:
         return struck + self._refusals
 
     def _is_borne(self, fault: PlannedFault) -> bool:
-        """It interrupts nobody if nothing else strikes.
+        """Return True if the fault interrupts nobody as long as nothing else strikes.
 
         Who is waited for while all regroup may be given up for it.
         """
@@ -175,7 +175,7 @@ class Strikes:
 
     @property
     def muted_s(self) -> float:
-        """What some process said may have waited for so long."""
+        """Return for how long some process may not have been heard."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
 
     def pids(self) -> tuple[int, ...]:
@@ -197,8 +197,8 @@ class Strikes:
         self._strikes_process(process, "corrupt_disk")
 
     def fenced(self, process: Process) -> None:
-        """Its agent kills it, for the lease is out: whatever struck the line or the coordinator has
-        struck it.
+        """Note that an agent kills a process because its lease is out: what struck the link has
+        struck the process.
         """
         self.lapsed = True
         for kind in {
@@ -241,8 +241,8 @@ class Strikes:
                     self._strike(process, fault)
 
     def steps_from(self, step: int) -> float:
-        """How many steps after `step` all ranks can do before one of these that wait for a step, or
-        a mark in it, may strike.
+        """Return how many steps after `step` all ranks can do before a fault that waits for a step
+        or a mark may strike.
         """
         count = math.inf
         for fault in self.faults:
@@ -311,7 +311,7 @@ class Strikes:
         self.struck.append((world.frame.now_s, fault, worker))
 
     def _strike_thing(self, fault: PlannedFault) -> None:
-        """What is no process."""
+        """Strike something that is no process."""
         world = self._world
         if world.frame.end is not None:
             return

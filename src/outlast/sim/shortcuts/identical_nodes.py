@@ -163,7 +163,7 @@ class Fleet:
                 yield rank + by
 
     def without_likes(self, ranks: int) -> list[int]:
-        """Of all ranks, those that are simulated."""
+        """Return those of all ranks that are simulated."""
         return [rank for rank in range(ranks) if rank in self._ranks or not self.houses(rank)]
 
     def spread(self, same: Callable[[int, Iterator[int]], None]) -> None:
@@ -176,13 +176,13 @@ class Fleet:
         return zip(self.names, self._by, strict=True)
 
     def others(self) -> Iterator[tuple[str, int]]:
-        """The same, but the first."""
+        """Yield the same for all nodes but the first."""
         return zip(self.names[1:], self._by[1:], strict=True)
 
     # --- what they say ----------------------------------------------------------------------------
 
     def said(self, message: OnLine) -> Iterator[tuple[str, OnLine]]:
-        """What the first says, as each of them says it."""
+        """Yield what the first node says, as each of them says it."""
         if isinstance(message, FromNode) and isinstance(message.message, FromWorkers):
             number, heard, sent_s, words = (
                 message.number,
@@ -300,7 +300,7 @@ class Echo:
 
 
 def _of_another(message: Any, name: str, by: int) -> Any:
-    """As the node `name` says it, whose ranks and workers are `by` further on."""
+    """Return a message as the node `name` says it, whose ranks and workers are `by` further on."""
     if not by or isinstance(message, Beat):
         return message
     if isinstance(message, Enrol):

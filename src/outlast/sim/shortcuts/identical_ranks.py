@@ -167,7 +167,7 @@ def _joins(crew: Process, mate: Process, was: Process) -> None:
 
 
 def _named(crew: Process) -> None:
-    """It goes by the name of its first mate."""
+    """Name a crew after its first mate."""
     first = crew.mates[0]
     crew.worker = crew.machine.worker = first.worker
     crew.rank = crew.beacon.rank = first.rank
@@ -186,7 +186,7 @@ def in_order(crew: Process, workers: Sequence[int]) -> None:
 
 
 def leave(mate: Process) -> None:
-    """It is simulated by itself from here on, and has no main thread: it is about to end."""
+    """Simulate a mate by itself from here on. It has no main thread, because it is about to end."""
     crew, owed = mate.crew, mate.owed
     assert crew is not None and owed is not None
     mate.crew = mate.owed = None

@@ -49,7 +49,7 @@ NEAR_S = 1e-6  # sums of thousands of steps differ by less from their product
 
 
 class Skipped(Protocol):
-    """What is moved on by arithmetic."""
+    """The parts of the world that are moved on by arithmetic."""
 
     @property
     def frame(self) -> Frame: ...
@@ -115,7 +115,9 @@ class SkipAhead:
     # --- barriers ---------------------------------------------------------------------------------
 
     def committed(self, generation: int, step: int) -> None:
-        """By some rank. The first to commit a step finds whether all come together after it."""
+        """Note a commit. The first rank to commit a step decides whether all meet at a barrier
+        after it.
+        """
         if (generation, step) <= self._considered:
             return
         self._considered = generation, step
@@ -128,7 +130,7 @@ class SkipAhead:
             self._barrier_at = step
 
     def is_barrier(self, step: int) -> bool:
-        """Whether a rank that has committed `step` is to come to the others."""
+        """Return True if a rank that has committed `step` has to wait for the others."""
         return step == self._barrier_at
 
     def arrive(self, process: Process) -> None:
@@ -224,7 +226,7 @@ class SkipAhead:
         )
 
     def _steps_from(self, step: int, wait_s: float) -> int:
-        """How many steps after `step` nothing is to be seen in, if they begin `wait_s` from now.
+        """Return how many steps after `step` are undisturbed, if they begin `wait_s` from now.
 
         The last steps are simulated.
         """
@@ -296,7 +298,7 @@ class SkipAhead:
         )
 
     def _leap(self, count: int, last: int, ends_s: float) -> None:
-        """As if all of it had been simulated."""
+        """Move everything on as if the steps had been simulated."""
         world, began_s = self._world, self._world.frame.now_s
         living = [node for node in world.population.nodes if node.lives]
         for node in living:
@@ -366,7 +368,7 @@ class SkipAhead:
                     )
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
-        """Its main thread has done so many steps."""
+        """Move one process on, as if its main thread had done so many steps."""
         machine, book, now_s = process.machine, process.book, self._world.frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})

@@ -106,19 +106,19 @@ class AgentLink:
         return max(self._frame.options.latency_s, LEAST_S)
 
     def up(self, message: OnLine) -> None:
-        """From the agent."""
+        """Send a message of the agent to the coordinator."""
         if self.connected:
             self._carry("up", lambda: self._heard(message))
 
     def down(self, message: OnLine) -> None:
-        """From the coordinator."""
+        """Send a message of the coordinator to the agent."""
         if self.connected:
             if self._node.fleet is not None:
                 self._node.fleet.told(message)
             self._carry("down", lambda: self._node.on_line(message))
 
     def carry_at(self, way: str, message: OnLine, at_s: float) -> None:
-        """A message of a heartbeat was sent in a stretch, and arrives after it."""
+        """Carry a message of a heartbeat that was sent in a stretch, and arrives after it."""
         up = way == "up"
         self._carry(way, lambda: self._heard(message) if up else self._node.on_line(message), at_s)
 

@@ -21,7 +21,7 @@ REST_MAX_S = 60.0
 
 
 class Clock(Protocol):
-    """A node's, beside the world's."""
+    """The clock of a node, beside the world's."""
 
     def local_s(self, at_s: float) -> float: ...
 

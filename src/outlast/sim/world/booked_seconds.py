@@ -36,7 +36,7 @@ def publish(process: Process, phase: Phase, *, now_s: float) -> None:
 
 
 class Lives:
-    """Of all processes, as the ledger has them."""
+    """The lives of all processes, as the ledger has them."""
 
     def __init__(self) -> None:
         self._ended: list[Life] = []
@@ -44,7 +44,7 @@ class Lives:
         self._over: dict[int, Life] = {}
 
     def outlived(self, process: Process, *, now_s: float) -> None:
-        """Its rank is given to another process.
+        """Note that the rank of a living process is given to another one.
 
         What it still books once its node goes on are nobody's seconds.
         """
@@ -99,7 +99,7 @@ def _life(process: Process, *, now_s: float) -> Life:
 
 
 class Worked:
-    """How long each rank was at steps when it committed them first, by the world's own watch.
+    """How long each rank took for the steps that it committed first, by the world's own watch.
 
     What a rank was given by others counts as done in no time.
     """
@@ -114,11 +114,11 @@ class Worked:
         self._watched: Sequence[int] = range(ranks)
 
     def given(self, rank: int, step: int) -> None:
-        """It is in a group with the state of `step`."""
+        """Note that a rank is in a group with the state of `step`."""
         self._upto[rank] = max(self._upto[rank], step)
 
     def told(self, rank: int, high_water: int, step: int) -> None:
-        """It goes on from `step`.
+        """Note that a rank goes on from `step`.
 
         A step more or less than the rank really came to is booked otherwise than it was; so is one
         that it was given once, and does itself now.
@@ -151,7 +151,7 @@ class Worked:
         self._watched = tuple(ranks)
 
     def same(self, rank: int, others: Iterable[int]) -> None:
-        """What was so of `rank` was so of these."""
+        """Note that these ranks did the same as `rank`."""
         for other in others:
             self._seconds[other], self._unsure[other] = self._seconds[rank], self._unsure[rank]
 

@@ -53,13 +53,13 @@ class Collectives:
     # --- building ---------------------------------------------------------------------------------
 
     def build(self, process: Process, plan: Regroup, store: Home) -> None:
-        """Its main thread waits for the group of `plan`. `store`: the node that hosts the store."""
+        """Let a process wait for the group of `plan`; `store` is the node that hosts the store."""
         group = self._groups.setdefault((plan.generation, plan.store_port), Group())
         process.group, process.collectives = group, 0
         self._come(process, group, store, self._timeline.now_s + limits.STORE_DEADLINE_S)
 
     def _come(self, process: Process, group: Group, store: Home, until_s: float) -> None:
-        """It is there once the store knows of it."""
+        """Take a process into the group, once the store knows of it."""
         if (heals_s := self._paths.heals_s(process.node, store)) > self._timeline.now_s:
             self._try_again(
                 process,
@@ -125,7 +125,7 @@ class Collectives:
     # --- collectives ------------------------------------------------------------------------------
 
     def enter(self, process: Process) -> None:
-        """Its main thread waits in its group's next collective."""
+        """Let a process wait in the next collective of its group."""
         group = process.group
         if group is None or group.lost:
             self.wake(process, PeerFailure("a peer is gone"))
@@ -174,7 +174,7 @@ class Collectives:
     # --- the end of a group -----------------------------------------------------------------------
 
     def leave(self, process: Process, *, well: bool = False) -> None:
-        """It dies, or shuts its sockets.
+        """Take a process out of its group: it dies, or shuts its sockets.
 
         Those that still wait raise, a little later, if they have not come through by then.
 

@@ -139,7 +139,7 @@ class CoordinatorHost:
 
     @property
     def _lead(self) -> CoordinatorSessions | Coordinator:
-        """Whom timers and the start are for."""
+        """Return the machine that timers and the start are for."""
         return self.hub if self.hub is not None else self.coordinator
 
     # --- driving ----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ _WHO: dict[type, str] = {}  # the field that says whom a message is of, or for
 
 
 class Watched(Planning, Protocol):
-    """What the watch looks at beside the coordinator."""
+    """The parts of the world that the watch looks at beside the coordinator."""
 
     @property
     def accounts(self) -> Accounts: ...
@@ -73,7 +73,7 @@ class Watched(Planning, Protocol):
 
 
 class HeardWorkers:
-    """Of which workers the coordinator has heard that they started, ended or parked.
+    """The workers of which the coordinator has heard that they started, ended or parked.
 
     `parked`: spares, and when they said that they stand ready. `given_up`: workers that it has
     ordered to be killed.
@@ -134,7 +134,7 @@ class Enrolments:
             self._only_enrolled.discard(node)
 
     def beats(self, node: str) -> None:
-        """A node is heard of again."""
+        """Note that a node is heard of again."""
         self._only_enrolled.discard(node)
 
     def is_only_enrolled(self, node: str) -> bool:
@@ -203,7 +203,7 @@ class CoordinatorWatch:
     def _hear_of_state(
         self, news: Any, said: Any, coordinator: Coordinator, *, alone: bool
     ) -> None:
-        """A shard is written, a transfer image or a store is there."""
+        """Take in that a shard is written, or that a transfer image or a store is there."""
         if isinstance(news, Checkpointed) and news.error:
             self._frame.see(SaveFailed(news.step, news.error))
         elif isinstance(news, Checkpointed) and alone:
@@ -302,7 +302,7 @@ class CoordinatorWatch:
             )
 
     def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
-        """Who goes on, before anybody is told."""
+        """Let the rules see who goes on, and how, before anybody is told."""
         world, options = self._world, self._frame.options
         moves = coordinator.stage is Stage.MOVING
         ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()

@@ -42,7 +42,7 @@ class File:
 
 @dataclass(slots=True)
 class Folder:
-    """Of one step. `manifest` names a stamp for each rank."""
+    """The checkpoint of one step; `manifest` names a stamp for each rank."""
 
     step: int
     shards: dict[int, File] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Disks:
         )
 
     def read(self, folder: Folder) -> str:
-        """What whoever reads all that the manifest names finds wrong."""
+        """Return what is wrong with what the manifest names; empty: nothing is."""
         if folder.manifest is not None and folder.manifest.wrong:
             return f"its manifest is {folder.manifest.wrong}"
         for rank, stamp in enumerate(folder.stamps):
@@ -140,7 +140,7 @@ class Disks:
         )
 
     def wrong_since_s(self, step: int) -> float:
-        """When the newest of what is wrong with it came to be so."""
+        """Return since when the newest fault of a checkpoint is there."""
         return (
             max((file.since_s for file in self.folders[step].files() if file.wrong), default=-1.0)
             if step in self.folders
@@ -202,7 +202,7 @@ class Disks:
     # --- the coordinator's part -------------------------------------------------------------------
 
     def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
-        """Unless the coordinator dies before."""
+        """Do one thing after the other, unless the coordinator dies before."""
         frame, epoch = self._frame, self._epoch()
         self._busy_until_s = max(self._busy_until_s, frame.now_s) + takes_s
 

@@ -30,14 +30,14 @@ class Links:
         self._arrives_s: dict[tuple[str, int], float] = {}
 
     def send(self, way: str, worker: int, act: Callable[[], None]) -> None:
-        """Between coordinator and agent. `way` and `worker` name whose order is kept."""
+        """Send between coordinator and agent; `way` and `worker` name whose order is kept."""
         at_s = self._arrives_s[way, worker] = max(
             self._arrival_s(self._stream), self._arrives_s.get((way, worker), 0.0)
         )
         self._timeline.at(at_s, act)
 
     def send_to(self, process: Process, act: Callable[[], None]) -> None:
-        """From the agent to a process, which may be held, or hear everything twice."""
+        """Send from the agent to a process, which may be held, or hear everything twice."""
         process.told_s = max(
             self._arrival_s(process.luck or self._stream),
             _after(process, process.told_s),
@@ -46,7 +46,7 @@ class Links:
         self._both(process, process.told_s, act)
 
     def send_from(self, process: Process, act: Callable[[], None]) -> None:
-        """From a process, or from the kernel about it, to the agent."""
+        """Send to the agent what a process says, or what the kernel says of it."""
         process.said_s = max(
             self._arrival_s(process.luck or self._stream),
             _after(process, process.said_s),
@@ -66,7 +66,5 @@ class Links:
 
 
 def _after(process: Process, at_s: float) -> float:
-    """Where several say the same at the same moment, the next word of none may come before the last
-    word of another.
-    """
+    """Return the earliest time for the next word. It may not come before another's last word."""
     return at_s if process.luck is None else at_s + APART_S

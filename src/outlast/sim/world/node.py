@@ -236,7 +236,7 @@ class Node:
         self.do(self.agent.on_command(command, now_s=self.now_s))
 
     def looks_at(self, worker: int) -> int:
-        """How often its agent has asked it within the last seconds whether it lives."""
+        """Return how often its agent has lately asked a worker whether it lives."""
         return self._memory.pinged_since(worker, self._frame.timeline.now_s - LOOKED_S)
 
     def stir(self) -> None:
@@ -251,7 +251,7 @@ class Node:
         self.do(self._seat.ear.on_event(message, now_s=self.now_s))
 
     def lends(self, process: Process) -> bool:
-        """Whether `process` may vote, seal and restore, by the word that its agent has left in
+        """Return True if `process` may vote, seal and restore, by the lease that its agent left in
         shared memory.
         """
         return self.outpost is None or process.machine.may_act(
@@ -307,7 +307,7 @@ class Node:
 
     @property
     def beats_every_s(self) -> float:
-        """By the world's clock."""
+        """Return how often it sends heartbeats, by the world's clock."""
         return self._frame.options.beat_s / self.clock.rate + ROUNDING_S
 
     @property
@@ -319,7 +319,7 @@ class Node:
         self._seat.words.over()
 
     def is_quiet(self) -> bool:
-        """Its line stands, its agent asks nobody anything, and nothing stands still."""
+        """Return True if its link stands, its agent asks nothing, and nothing stands still."""
         line = self.outpost is None or (
             self.outpost.is_in
             and self.link.connected
@@ -376,7 +376,7 @@ class Node:
         self.begin()
 
     def do(self, outputs: list[Output]) -> None:
-        """What the agent asks for."""
+        """Carry out what the agent asks for."""
         told: dict[Process, list[Deliver]] = {}
         for output in outputs:
             if isinstance(output, Deliver):
@@ -487,11 +487,11 @@ class Node:
             self._runner.resume(process, None, None)
 
     def event(self, process: Process, message: Any) -> None:
-        """Of the kernel, to the agent."""
+        """Let the agent hear an event of the kernel."""
         self._from(process, lambda: self.do(self._seat.ear.on_event(message, now_s=self.now_s)))
 
     def tell(self, process: Process, message: Any) -> None:
-        """Of the process, to the agent."""
+        """Let the agent hear what a process says."""
         workers, outpost = tuple([mate.worker for mate in process.mates]), self.outpost
         if outpost is None:
             self._from(
@@ -552,7 +552,7 @@ class Node:
             self.carry_out_in(process, output)
 
     def _moves(self, process: Process, output: Output) -> bool:
-        """Whether that is more than an answer of its listener."""
+        """Return True if the output is more than an answer of the listener."""
         return (
             isinstance(output, Say)
             or (isinstance(output, Wake) and self._runner.wakes(process))
@@ -573,7 +573,7 @@ class Node:
         self._world.population.done.discard(plan.rank)
 
     def carry_out_in(self, process: Process, output: Output) -> None:
-        """What the worker's own machine asks for."""
+        """Carry out what the worker's own machine asks for."""
         if isinstance(output, Say):
             self.tell(process, output.message)
         elif isinstance(output, Wake):

@@ -178,7 +178,9 @@ class NodeWords:
         self._frame.see(Enrolled(self._node.name, over, unnamed, lost, untold))
 
     def _is_last(self, process: Process) -> bool:
-        """It has ended, which its agent has heard, and nobody came after it in its rank here."""
+        """Return True if the agent knows that the process ended, and nobody followed in its rank
+        here.
+        """
         return (
             process.reaped
             and process.rank >= 0

@@ -26,7 +26,7 @@ class Paths:
         self._last_s = 0.0
 
     def part(self, node: Home, other: Home, for_s: float) -> None:
-        """They cannot reach each other for `for_s`, or for longer if they could not already."""
+        """Part two nodes for `for_s`, or for longer if they were parted already."""
         pair, now_s = _pair(node, other), self._timeline.now_s
         self._heals_s[pair] = heals_s = max(now_s + for_s, self._heals_s.get(pair, 0.0))
         flows_s = max(
@@ -41,17 +41,15 @@ class Paths:
 
     @property
     def whole(self) -> bool:
-        """Everything comes through everywhere."""
+        """Return True if everything comes through everywhere."""
         return self._timeline.now_s >= self._last_s
 
     def heals_s(self, node: Home, other: Home) -> float:
-        """From then on a new connection can be made; a moment that is past where it can be made
-        now.
-        """
+        """Return from when on a new connection can be made between two nodes."""
         return self._heals_s.get(_pair(node, other), 0.0)
 
     def flows_s(self, node: Home, other: Home, *, made_s: float) -> float:
-        """From then on what was sent over a connection comes through that was made at `made_s`."""
+        """Return from when on messages come through over a connection that was made at `made_s`."""
         pair = _pair(node, other)
         return self._flows_s.get(pair, 0.0) if made_s < self._heals_s.get(pair, 0.0) else 0.0
 

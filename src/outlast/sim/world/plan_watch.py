@@ -104,13 +104,15 @@ class PlanWatch:
         self._image = NONE
 
     def lose_node(self, node: str) -> None:
-        """A node is counted out: if it comes back, nobody knows how far its image has come."""
+        """Note that a node is counted out. If it comes back, nobody knows how far its image has
+        come.
+        """
         transfer = self._world.transfer
         if transfer is not None and transfer[2].name == node:
             self._image = NONE
 
     def drains(self, node: str, coordinator: Coordinator) -> None:
-        """A node is being drained: the next plans are for that.
+        """Note that a node is being drained, and that the next plans are for that.
 
         It is not so if something has struck a rank already of which the coordinator has not heard.
         """

@@ -109,7 +109,7 @@ TransferImage = tuple[int, int, Home, int, dict[str, str], int]
 
 
 def copied(beacon: Beacon) -> Beacon:
-    """As it is now. Its tables are never changed once they are in a beacon."""
+    """Return a copy of a beacon. Its tables are never changed once they are in a beacon."""
     one = beacon
     return Beacon(
         one.worker,
@@ -172,7 +172,7 @@ class Died(BaseException):
 
 
 def pid_of(worker: int) -> int:
-    """What the kernel calls it."""
+    """Return the number by which the kernel knows a worker."""
     return 1000 + worker
 
 
@@ -263,21 +263,21 @@ class Process:
     owed: dict[Cause, float] | None = None
 
     def each(self) -> list[Process]:
-        """Whom it is simulated for."""
+        """Return the processes that it is simulated for."""
         return self.mates or [self]
 
     @property
     def count(self) -> int:
-        """How many these are, on all nodes that its node is simulated for."""
+        """Return how many these are, on all nodes that its node is simulated for."""
         return (len(self.mates) or 1) * self.node.count
 
     @property
     def unit(self) -> Process:
-        """What is simulated for it."""
+        """Return the process that is simulated for it: itself, or its crew."""
         return self if self.crew is None else self.crew
 
     def starved_s(self, *, closely: bool, now_s: float) -> float:
-        """For how long the agent sees it wait for a processor, if it looks closely now.
+        """Return for how long the agent sees it wait for a processor, if it looks closely now.
 
         Both by the agent's clock.
         """
@@ -289,7 +289,7 @@ class Process:
         return now_s - self.seen_starving_s
 
     def reading(self) -> Reading:
-        """What the agent finds of it now. The beacon is copied where it has changed."""
+        """Return what the agent finds of it now. The beacon is copied where it has changed."""
         if self.crew is not None:
             return self.crew.reading()
         before, beacon = self.read, self.beacon
@@ -307,7 +307,7 @@ class Process:
         return pid_of(self.worker)
 
     def catch_up(self) -> None:
-        """It goes on: what happened to it meanwhile happens now."""
+        """Let the process go on, and let happen what waited for that."""
         backlog, self.backlog = self.backlog, []
         for act in backlog:
             act()

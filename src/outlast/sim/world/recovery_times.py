@@ -64,14 +64,14 @@ class RecoveryTimes:
         return self._steps[place - 1][1] if place else 0
 
     def stood(self, generation: int) -> float | None:
-        """When all ranks had first committed a step in one generation after this one."""
+        """Return when all ranks had first committed a step in a generation after this one."""
         return min(
             (stood_s for later, stood_s in self._stood_s.items() if later > generation),
             default=None,
         )
 
     def after(self, generation: int) -> float | None:
-        """When a generation after this one was first at work."""
+        """Return when a generation after this one was first at work."""
         return min(
             (since_s for later, since_s in self._since_s.items() if later > generation),
             default=None,

@@ -12,7 +12,9 @@ from outlast.sim.world.frame import Frame
 
 
 class SimulatedLedger:
-    """What was recorded in the last `LEDGER_FLUSH_S` before the coordinator dies is lost."""
+    """The ledger. What was recorded in the last `LEDGER_FLUSH_S` before the coordinator dies is
+    lost.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.records: list[tuple[float, Any]] = []

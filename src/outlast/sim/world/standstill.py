@@ -21,9 +21,7 @@ APART_S = 0.002  # agent and processes of a node do not go on at the same instan
 
 
 class Gate:
-    """What comes to it while it is shut (dropped) waits, and happens in its order once it is
-    lifted.
-    """
+    """While the gate is shut, what comes to it waits; once it is lifted, it happens in its order."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -80,7 +78,7 @@ class Standstill:
         self._went_on_s = 0.0
 
     def stop_agent(self, for_s: float) -> None:
-        """Its workers go on, and nobody hears them."""
+        """Stop the agent. Its workers go on, and nobody hears them."""
         if not self._node.lives:
             return
         self.agent.drop(self._frame.now_s + for_s)
@@ -99,7 +97,8 @@ class Standstill:
 
     @property
     def outlives_lease(self) -> bool:
-        """Its processes may live though its lease is out, for its agent could not look.
+        """Return True if its processes may live though its lease is out, because its agent could
+        not look.
 
         They vote, seal and restore no more (WorkerMachine.may_act).
         """

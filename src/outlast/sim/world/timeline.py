@@ -52,14 +52,14 @@ class Timeline:
         return number
 
     def cancel(self, number: int, *, sort: str) -> None:
-        """What was planned does not happen. It has not happened yet, and is of that sort."""
+        """Cancel an event of this sort that has not happened yet."""
         self._void.add(number)
         if sort is BUSY:
             self.busy -= 1
 
     @property
     def next_fixed_s(self) -> float | None:
-        """When the next one is due that no leap may pass."""
+        """Return when the next event is due that no leap may pass."""
         while self._fixed and (self._fixed[0][1] in self._void or self._fixed[0][0] < self.now_s):
             heapq.heappop(self._fixed)
         return self._fixed[0][0] if self._fixed else None

@@ -92,7 +92,7 @@ AGAIN_S = 1.0  # a coordinator that is away is told again
 
 
 def policy_of(name: str) -> Policy:
-    """Of a run in which nobody diagnoses it does not matter."""
+    """Return the policy of that name. Where nobody diagnoses, it does not matter which."""
     return parse(TEXTS.get(name, TEXT), source=f"the policy {name!r}")
 
 

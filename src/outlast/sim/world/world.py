@@ -69,7 +69,7 @@ class Shared:
 
 @dataclass(slots=True)
 class Watching:
-    """Who looks at the run from outside: the faults' own count, verdicts, and who holds state."""
+    """What looks at the run from outside: the faults' own count, verdicts, and who holds state."""
 
     strikes: Strikes
     verdicts: Verdicts
@@ -78,7 +78,7 @@ class Watching:
 
 @dataclass(slots=True)
 class Shortcuts:
-    """What is left out without another course. `fleet`: nodes that are simulated as one."""
+    """What is left out without changing the course; `fleet` are nodes that are simulated as one."""
 
     fleet: Fleet | None
     identical_ranks: IdenticalRanks
