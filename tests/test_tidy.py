@@ -523,7 +523,12 @@ class Classes:
         return own_fields(node).union(*(self.fields(base) for base in self.bases(node)))
 
     def depth(self, node: ast.ClassDef) -> int:
-        """Return how many levels of inheritance `node` has; 1: it has no base in the product."""
+        """Return how many levels of inheritance `node` has; 1: it has no base in the product.
+
+        A protocol has no state and no code, so one that extends another counts as one level.
+        """
+        if "Protocol" in base_names(node):
+            return 1
         return 1 + max((self.depth(base) for base in self.bases(node)), default=0)
 
     def is_error(self, node: ast.ClassDef) -> bool:

@@ -14,7 +14,10 @@ from tests.drills._run import OUTLAST, SCRIPTS, Drill, drilled
 
 
 def in_small_memory(mib: int) -> tuple[str, ...]:
-    """What runs a command with a /dev/shm of its own, this large. Skips where that cannot be had."""
+    """What runs a command with a /dev/shm of its own, this large.
+
+    Skips where that cannot be had.
+    """
     if (
         os.geteuid() != 0
         or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode

@@ -248,7 +248,10 @@ def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
 def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(
     tmp_path: Path, calm: Calm, every: int
 ) -> None:
-    """No process that held the state is left. The ledger says how many committed steps that cost."""
+    """No process that held the state is left.
+
+    The ledger says how many committed steps that cost.
+    """
     flags = ("--checkpoint-every", every) if every else ()
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=flags) as drill:
         drill.until(lambda: drill.step >= 18, "step 18")

@@ -17,7 +17,10 @@ WILDCARDS = ("0.0.0.0", "::")
 
 @dataclass(frozen=True)
 class Listening:
-    """One listening socket. `address` is numeric; of a Unix socket it is the path, and port is 0."""
+    """One listening socket.
+
+    `address` is numeric; of a Unix socket it is the path, and port is 0.
+    """
 
     pid: int
     address: str

@@ -40,7 +40,10 @@ def children_of(house: House, in_child: str = "pass", count: int = 2) -> tuple[i
 
 
 def test_a_killed_worker_leaves_no_child(house: House) -> None:
-    """Trap 17: two loader workers hold its sockets. The news of the death does not wait for them."""
+    """Trap 17: two loader workers hold its sockets.
+
+    The news of the death does not wait for them.
+    """
     worker, pids = children_of(house)
     asked_s = now()
     house.host.kill(worker)

@@ -19,7 +19,10 @@ WAIT_S = 30.0
 
 @contextmanager
 def child(program: str, *, idle: bool = False) -> Iterator[int]:
-    """On the first processor that we may use. `idle`: it gets that only when nobody else wants it."""
+    """On the first processor that we may use.
+
+    `idle`: it gets that only when nobody else wants it.
+    """
     cpu = min(os.sched_getaffinity(0))
     process = subprocess.Popen([sys.executable, "-c", program])
     try:

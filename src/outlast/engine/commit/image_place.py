@@ -95,8 +95,8 @@ def choose_image(
 
     The choice is the image that was sealed last, of those that are not later than the place where
     the survivors stand. The survivors stand in the next step or right before it (`begun`), or
-    behind so many phases; and in the next call of run.steps, or (calls=0) before it. There is at least
-    one image. Where all are later than the survivors, the earliest is taken.
+    behind so many phases; and in the next call of run.steps, or (calls=0) before it. There is at
+    least one image. Where all are later than the survivors, the earliest is taken.
     """
 
     def order(place: Place) -> tuple[bool, tuple[int, int, int]]:

@@ -69,7 +69,10 @@ class Attachment:
     # --- attaching --------------------------------------------------------------------------------
 
     def attach(self) -> int:
-        """Get this rank's state to the run's step, be in its group, and say so. Returns the step."""
+        """Get this rank's state to the run's step, be in its group, and say so.
+
+        Returns the step.
+        """
         member, session = self.member, self.member.session
         self.state.bind(member.rank(), member.world_size)
         if session is None:

@@ -58,7 +58,10 @@ class Batches:
         self.held, self._drawn = Step(self._owner, number, self._drawn), []
 
     def fetch_for_nothing(self, number: int) -> Step:
-        """Hold a step that will not count. No other step gets its batches. Raises as `fetch` does."""
+        """Hold a step that will not count.
+
+        No other step gets its batches. Raises as `fetch` does.
+        """
         batches = (
             [self._source.next_batch() for _ in range(self.accumulate)]
             if self._source is not None

@@ -25,7 +25,10 @@ _one_at_a_time = threading.Lock()
 
 
 class Checkpoints:
-    """`every`: steps between two saves, 0 for none. `on_stop`: one more when a stop is asked for."""
+    """`every`: steps between two saves, 0 for none.
+
+    `on_stop`: one more when a stop is asked for.
+    """
 
     def __init__(self, session: Session | None, pieces: Callable[[bool], list[Piece]]) -> None:
         options = session.spec.options if session is not None else {}

@@ -112,7 +112,10 @@ def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = 
 
 @contextlib.contextmanager
 def _no_dns() -> Iterator[None]:
-    """Names are looked up in files only, on this thread. Nothing changes where libc is not glibc."""
+    """Names are looked up in files only, on this thread.
+
+    Nothing changes where libc is not glibc.
+    """
     read_options = getattr(ctypes.CDLL(None), "__res_init", lambda: None)
     try:
         with _environment("RES_OPTIONS", "attempts:0"):

@@ -518,7 +518,10 @@ class Membership:
             _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread. Only the user's own code is unwound, never torch's or ours half-way."""
+        """In the main thread.
+
+        Only the user's own code is unwound, never torch's or ours half-way.
+        """
         if not self.script.in_body or not self.broken or frame is None:
             return
         name = frame.f_code.co_filename

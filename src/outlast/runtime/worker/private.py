@@ -70,7 +70,10 @@ class PrivateState:
     # --- the whole --------------------------------------------------------------------------------
 
     def tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return text and live tensors. It is called at every step, right before they are copied."""
+        """Return text and live tensors.
+
+        It is called at every step, right before they are copied.
+        """
         position = None if self._source is None else self._source.position()
         objects, extra = (
             {name: part.get() for name, part in self._objects.items()},

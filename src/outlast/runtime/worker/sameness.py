@@ -100,7 +100,10 @@ def difference(ranks: Sequence[Mapping[str, str]]) -> Difference | None:
 
 
 def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return what each rank gave, by rank. JSON, for nothing that comes from a peer is unpickled."""
+    """Return what each rank gave, by rank.
+
+    JSON, for nothing that comes from a peer is unpickled.
+    """
     try:
         return [json.loads(text) for text in gather_bytes(json.dumps(mine).encode())]
     except ValueError as error:

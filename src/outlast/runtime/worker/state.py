@@ -45,7 +45,10 @@ from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, l
 
 
 class State:
-    """What was given to `run.state`, sorted. Arguments that are None are left out (`scaler=None`)."""
+    """What was given to `run.state`, sorted.
+
+    Arguments that are None are left out (`scaler=None`).
+    """
 
     def __init__(self, **named: object) -> None:
         self.given = {name: value for name, value in named.items() if value is not None}

@@ -53,7 +53,10 @@ class Undo:
         self._kept = True
 
     def committed(self) -> None:
-        """Forget the copy: the step counts. Give its memory back unless the next step votes late."""
+        """Forget the copy: the step counts.
+
+        Give its memory back unless the next step votes late.
+        """
         self._kept = False
         if not self.late.on:
             self._state.drop_undo()

@@ -39,7 +39,10 @@ _HELPER = "_new_process_group_helper"  # every way to make a group but split_gro
 
 
 class SocketWatch:
-    """The sockets of this process's groups. One per worker; `wake` may be called from any thread."""
+    """The sockets of this process's groups.
+
+    One per worker; `wake` may be called from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +101,10 @@ class SocketWatch:
                 self._before = None
 
     def note(self, group: dist.ProcessGroup) -> None:
-        """Connect every pair of `group` and keep its sockets. Collective over the group's members."""
+        """Connect every pair of `group` and keep its sockets.
+
+        Collective over the group's members.
+        """
         before = self._before or {}
         listeners = [
             _local_port(fd)
