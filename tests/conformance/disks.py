@@ -56,7 +56,9 @@ class Disk(Protocol):
         """The disk has no room left, or has it again."""
 
     def spoil(self, step: int, what: str, how: str) -> None:
-        """A bit flips ("corrupt"), or the end is missing ("torn"); `what`: "manifest", or a rank."""
+        """A bit flips ("corrupt"), or the end is missing ("torn"); `what`: "manifest", or a
+        rank.
+        """
 
 
 class SimulatedDisk:

@@ -133,7 +133,9 @@ class Drill:
         console: int = -1,
         cwd: Path | None = None,
     ) -> None:
-        """`console`: a descriptor for both streams, which is closed here; else files in `folder`."""
+        """`console`: a descriptor for both streams, which is closed here; else files in
+        `folder`.
+        """
         self.folder = folder / "run"
         self._scratch = folder
         self._end_s = time.monotonic() + within_s

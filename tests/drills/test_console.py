@@ -1,4 +1,6 @@
-"""What becomes of the console is no matter for the training: it is closed, it stops, it hangs up."""
+"""What becomes of the console is no matter for the training: it is closed, it stops, it
+hangs up.
+"""
 
 from __future__ import annotations
 

@@ -554,7 +554,9 @@ def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
 def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(
     tmp_path: Path, calm_run: CalmRun, mark: str
 ) -> None:
-    """The successor takes the committed step over, and the phase after it lies ahead of everybody."""
+    """The successor takes the committed step over, and the phase after it lies ahead of
+    everybody.
+    """
     arguments = ("--evaluate", 3)
     outcome = drilled(tmp_path, "ddp.py", *arguments, marks=[kill_at(mark, 2, 6)])
     nothing_shows(outcome, calm_run("ddp.py", *arguments).digests, faults=1, rungs={"respawn"})

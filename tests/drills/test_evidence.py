@@ -17,7 +17,9 @@ from tests.drills._run import Drill, Outcome
 
 
 def struck(folder: Path, do: str) -> Outcome:
-    """Rank 1 of four, in its sixth step: `do` as in scripts/strikes.py, or a signal from outside."""
+    """Rank 1 of four, in its sixth step: `do` as in scripts/strikes.py, or a signal from
+    outside.
+    """
     strikes = (
         [{"at": "forward", "rank": 1, "step": 6, "do": do, "for_s": 60}] if do.islower() else ()
     )

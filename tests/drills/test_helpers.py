@@ -59,7 +59,9 @@ def back_in_time(outcome: Outcome, expected: dict[int, str]) -> None:
 def test_a_rank_lost_with_the_store_is_back_at_once(
     drill: Drill, expected: dict[int, str], how: signal.Signals
 ) -> None:
-    """The host in use is struck first, then rank 1 is killed: its spare meets at the other store."""
+    """The host in use is struck first, then rank 1 is killed: its spare meets at the other
+    store.
+    """
     os.kill(stores(drill)[0], how)
     os.kill(drill.pid_of(1), KILL)
     back_in_time(drill.finish(), expected)

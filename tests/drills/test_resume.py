@@ -104,7 +104,9 @@ def test_replicated_state_goes_on_from_the_newest_checkpoint(
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
-    """A rank with two loader workers is killed; a second later nothing of it is left in the table."""
+    """A rank with two loader workers is killed; a second later nothing of it is left in the
+    table.
+    """
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
     with Drill(tmp_path, "ddp.py", "--steps", 400, "--loaders", 2, strikes=strikes) as drill:
         drill.until(

@@ -1,4 +1,6 @@
-"""The tutorial is followed to the letter: its script, its commands, its promise of equal digests."""
+"""The tutorial is followed to the letter: its script, its commands, its promise of equal
+digests.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,9 @@ def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(
 
 
 def test_state_that_becomes_different_later_is_a_fault(tmp_path: Path) -> None:
-    """One weight of rank 1 is changed behind step 9: the run ends, and says step, rank and tensor."""
+    """One weight of rank 1 is changed behind step 9: the run ends, and says step, rank and
+    tensor.
+    """
     outcome = drilled(tmp_path, "kept.py", "--steps", 30, "--flip", 9)
     assert outcome.code == 1, str(outcome)
     assert "rank 1 disagrees with the others about" in outcome.stderr, str(outcome)

@@ -79,7 +79,7 @@ def test_what_all_have_committed_counts_a_spare_as_soon_as_it_holds_a_rank() -> 
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_how_long_a_phase_lasts_is_learned_from_those_alone_that_can_be_read(ended: bool) -> None:
+def test_phase_lengths_are_learned_from_readable_beacons_only(ended: bool) -> None:
     """Worker 2, which took longest, has ended; or nothing can be read of it any more.
 
     Nobody else has moved.
@@ -107,7 +107,7 @@ def test_how_long_a_phase_lasts_is_learned_from_those_alone_that_can_be_read(end
         ((1, 2), limits.STOPPED_FLOOR_S),
     ],
 )
-def test_ticks_may_be_left_out_until_a_deadline_and_where_one_is_stopped_until_its_grace_is_over(
+def test_ticks_may_be_left_out_until_a_deadline_or_a_grace_is_over(
     stopped: tuple[int, ...], until_s: float
 ) -> None:
     """Both are in their first step, and have not moved since the start."""
@@ -118,7 +118,7 @@ def test_ticks_may_be_left_out_until_a_deadline_and_where_one_is_stopped_until_i
     assert node.agent.quiet_until_s() == until_s
 
 
-def test_ranks_that_are_all_stopped_are_named_after_their_grace_and_not_at_their_deadline() -> None:
+def test_ranks_that_are_all_stopped_are_named_after_their_grace() -> None:
     """Both are in their first step, which may take minutes."""
     node = Node()
     for worker in (1, 2):
@@ -127,9 +127,7 @@ def test_ranks_that_are_all_stopped_are_named_after_their_grace_and_not_at_their
     assert [one.worker for one in node.hung(limits.STOPPED_FLOOR_S + 2 * limits.TICK_S)] == [1, 2]
 
 
-def test_an_agent_learns_as_long_as_a_rank_here_is_in_its_first_steps_and_does_not_count_spares() -> (
-    None
-):
+def test_an_agent_learns_while_a_rank_is_in_its_first_steps() -> None:
     """Rank 1 comes through its first steps after rank 0. A spare is parked all the time."""
     node = Node()
     node.agent.on_command(StartWorker(3, -1, "hot", 1), now_s=0.0)
@@ -156,7 +154,7 @@ def test_an_agent_learns_as_long_as_a_rank_here_is_in_its_first_steps_and_does_n
         (Phase.EVALUATION, limits.FIRST_STEPS_COUNT, 0.1),
     ],
 )
-def test_how_long_first_steps_take_is_learned_from_the_phases_of_a_step_and_from_the_first_ones_alone(
+def test_the_length_of_first_steps_is_learned_from_phases_of_steps_only(
     phase: Phase, step: int, first_s: float
 ) -> None:
     """The body of the first step takes a tenth of a second.
@@ -173,7 +171,7 @@ def test_how_long_first_steps_take_is_learned_from_the_phases_of_a_step_and_from
     assert node.agent.deadlines.first_s == pytest.approx(first_s, abs=1e-6)
 
 
-def test_an_agent_that_is_asked_how_its_ranks_stand_says_so_though_none_of_them_is_late() -> None:
+def test_an_agent_reports_progress_when_asked_though_no_rank_is_late() -> None:
     """There are several nodes: a rank elsewhere waits."""
     node = Node(alone=False)
     for worker in (1, 2):

@@ -154,7 +154,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(st.one_of(WORDS, st.sampled_from(["time", "lost", "back"])), max_size=30))
-def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connections_break(
+def test_each_message_arrives_once_and_in_order_whatever_breaks(
     course: list[Any],
 ) -> None:
     """`time`: the moment is over; `lost`, `back`: the connection.
@@ -197,9 +197,7 @@ def test_each_word_of_each_worker_arrives_once_and_in_its_order_whatever_connect
         ]
 
 
-def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_houses_and_nothing_twice() -> (
-    None
-):
+def test_a_new_coordinator_hears_what_was_said_since_and_nothing_twice() -> None:
     """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had
     heard of neither.
     """
@@ -223,7 +221,7 @@ def test_a_new_coordinator_hears_what_was_said_since_it_was_told_what_the_agent_
 
 
 @pytest.mark.parametrize("killed", [(), (9,), (7, 8)])
-def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_said_it_by_itself(
+def test_messages_said_together_are_sent_as_if_each_was_said_alone(
     killed: tuple[int, ...],
 ) -> None:
     """Some of them were to be killed, and have not ended yet: nobody waits for their words."""
@@ -240,9 +238,7 @@ def test_what_several_say_at_the_same_moment_goes_on_the_line_as_if_each_had_sai
     )
 
 
-def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_nothing_of_what_they_say_waits_for_others() -> (
-    None
-):
+def test_workers_that_speak_when_the_lease_is_out_are_killed() -> None:
     """The agent has stood still: it hears of its lease's end by what they say.
 
     Two say it, and then, before they have ended, all three.
@@ -254,9 +250,7 @@ def test_several_that_speak_when_the_lease_of_their_node_is_out_are_killed_and_n
     assert outpost.on_workers((7, 8), underway(7, place=2), now_s=LEASE_S + 0.1) == []
 
 
-def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_word_of_its_own() -> (
-    None
-):
+def test_a_registration_is_not_undone_by_an_older_one() -> None:
     """What it had said at outlast.join comes once more, behind what it says at run.steps."""
     outpost = an_outpost()
     newest = Registered(7, 1, 4, "in_place", True, True, "")
@@ -271,7 +265,7 @@ def test_what_a_worker_says_of_how_it_can_be_healed_is_not_undone_by_an_older_wo
 # --- the other way --------------------------------------------------------------------------------
 
 
-def test_ranks_that_go_the_same_way_share_a_plan_and_each_worker_is_given_its_own_rank() -> None:
+def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
     plans = SharedPlans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="",
                   store_port=0, settle="none", then="start", step=4, donor=-1, donate=False,
                   replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
@@ -304,9 +298,7 @@ def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
     }  # type: ignore[union-attr]
 
 
-def test_a_large_run_is_given_longer_to_leave_because_the_coordinator_tells_and_hears_one_rank_after_the_other() -> (
-    None
-):
+def test_a_large_run_is_given_longer_to_leave() -> None:
     """Method: a rank dies in runs of two sizes; the leave timers differ by the ranks there are
     more.
     """

@@ -57,7 +57,7 @@ def test_faults_at_one_step_are_counted_until_it_is_committed() -> None:
     )
 
 
-def test_executing_a_step_again_ends_the_count_of_those_that_came_before_it() -> None:
+def test_a_step_executed_again_ends_the_count_of_faults_before_it() -> None:
     """All go back to step 20, and are struck at random on the way to step 30, which was committed
     before.
     """

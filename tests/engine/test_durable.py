@@ -87,7 +87,7 @@ def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
     assert len(saves.put(shard(1, 5))) == RANKS
 
 
-def test_a_step_that_was_rolled_back_stays_so_though_later_ones_are_rolled_back_after_it() -> None:
+def test_a_step_that_was_rolled_back_stays_rolled_back() -> None:
     """Step 4 was of a past that ended when all went back to 3; then they came as far as 6, and went
     back to 5.
     """
@@ -129,7 +129,7 @@ def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
 
 
 @given(FOLDERS, st.sets(st.integers(1, 12)))
-def test_the_newest_that_has_a_manifest_and_is_as_written_is_offered_and_newer_ones_are_named(
+def test_the_newest_good_checkpoint_is_offered_and_bad_ones_are_named(
     folders: list[Lies], spoilt: set[int]
 ) -> None:
     good, refused = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
@@ -149,7 +149,7 @@ def test_what_has_no_manifest_is_not_even_read() -> None:
 
 
 @given(FOLDERS, st.sets(st.integers(1, 12)), st.integers(0, 3))
-def test_neither_the_newest_good_one_nor_those_to_keep_nor_a_save_in_progress_are_removed(
+def test_checkpoints_that_are_needed_or_in_progress_are_not_removed(
     folders: list[Lies], spoilt: set[int], keep: int
 ) -> None:
     good, _ = newest_good(folders, why_not=lambda one: "spoilt" if one.step in spoilt else "")
@@ -233,7 +233,7 @@ def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> No
     } == {"five"}
 
 
-def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_taken() -> None:
+def test_a_damaged_checkpoint_is_told_and_an_older_one_is_taken() -> None:
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     one.run.sources.choose(one.run.sources.checkpoint.restart())
@@ -249,9 +249,7 @@ def test_a_checkpoint_that_is_not_good_any_more_is_told_and_an_older_one_is_take
     } == {(4, "four")}
 
 
-def test_a_rank_that_has_sealed_nothing_since_all_began_from_a_checkpoint_takes_its_own_state_from_there_too() -> (
-    None
-):
+def test_a_rank_that_has_sealed_nothing_reads_its_checkpoint_again() -> None:
     """Its slots may hold other steps, from before.
 
     One whose image of that step lies sealed reads that.
@@ -282,9 +280,7 @@ def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> N
     assert one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=()) == []
 
 
-def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_that_is_refused() -> (
-    None
-):
+def test_images_older_than_a_checkpoint_are_used_only_if_it_is_refused() -> None:
     """They lay on a node that was cut off; the others have come further, and saved."""
     one = clearing()
     one.roster.script.sharded = True
@@ -301,7 +297,7 @@ def test_images_that_are_older_than_a_checkpoint_are_not_gone_on_from_unless_tha
     assert one.run.sources.begin_from == Restart(4, "none", "slot")
 
 
-def test_images_that_are_lost_with_a_node_while_all_are_killed_are_not_begun_from() -> None:
+def test_images_lost_with_a_node_during_a_restart_are_not_used() -> None:
     """Under sharded state each rank's image of step 7 was there when that was decided.
 
     The newest checkpoint is of step 5.

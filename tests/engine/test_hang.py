@@ -50,14 +50,14 @@ def test_who_does_not_answer_is_named_before_who_is_behind() -> None:
     assert find_culprits(members=members, overdue=late(*members)).culprits == (1,)
 
 
-def test_who_stands_where_no_peer_is_waited_for_is_named_before_who_is_behind() -> None:
+def test_a_rank_that_waits_for_no_peer_is_named_before_one_behind() -> None:
     members = [standing(0, Phase.DATA, collectives=4), standing(1), standing(2)]
     verdict = find_culprits(members=members, overdue=late(*members))
     assert verdict.culprits == (1,)
     assert "train.py:0" in verdict.reason
 
 
-def test_who_entered_fewer_collectives_is_named_and_an_older_step_counts_more() -> None:
+def test_fewer_collectives_name_the_culprit_and_an_older_step_counts_more() -> None:
     members = [standing(0), standing(1, collectives=4), standing(2)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
     members = [
@@ -196,7 +196,7 @@ def test_a_rank_that_has_no_processor_does_not_hang(starving: tuple[int, ...]) -
     assert watch.stand(20.0, {worker: 7 for worker in (1, 2, 3) if worker not in starving}) == []
 
 
-def test_a_rank_that_had_no_processor_is_named_once_it_has_one_and_stands_still() -> None:
+def test_a_starved_rank_is_named_once_it_runs_and_stands_still() -> None:
     watch = Watch()
     watch.starved_s = {2: 0.0}
     assert watch.stand(20.0, {1: 7, 3: 7}) == []
@@ -244,7 +244,7 @@ def test_an_agent_that_was_starved_itself_sees_no_hang() -> None:
         ], "thirty seconds between its own ticks prove nothing"
 
 
-def test_the_agent_learns_how_long_first_steps_take_and_holds_a_successor_to_that() -> None:
+def test_a_successor_is_held_to_the_learned_length_of_first_steps() -> None:
     watch = Watch()
     assert 0.0 < watch.agent.deadlines.first_s <= 2 * limits.TICK_S
     for worker in (1, 3):
@@ -293,7 +293,7 @@ def test_spares_that_keep_dying_do_not_silence_the_question() -> None:
     assert [hung.worker for hung in found] == [2]
 
 
-def test_nobody_is_blamed_for_waiting_while_another_has_work_to_do_elsewhere(
+def test_no_rank_is_blamed_for_waiting_while_another_works_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rank 0 is between two steps, where it may be for half an hour; the others wait for it in the
@@ -381,7 +381,7 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     )
 
 
-def test_those_that_wait_are_not_asked_again_before_the_awaited_is_late_too() -> None:
+def test_waiting_ranks_are_not_asked_again_before_the_awaited_is_late() -> None:
     """Rank 1 waits for a batch, which it may for ten seconds; the others are overdue after one."""
     watch = Watch()
     watch.beacons[2].phase = Phase.DATA

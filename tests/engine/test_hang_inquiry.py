@@ -47,7 +47,7 @@ def told(outputs: list[Output]) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("exhausted", ["", "a", "b"])
-def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_longer_deadlines(
+def test_ranks_that_stand_alike_wait_until_deadlines_cannot_grow(
     exhausted: str,
 ) -> None:
     """Rank 1 has stood longest. It is looked at once more, and has not moved by then."""
@@ -78,9 +78,7 @@ def test_where_all_stand_alike_one_is_to_go_only_once_some_node_cannot_give_long
     )
 
 
-def test_who_has_come_less_far_is_accused_and_not_who_has_stood_longest_though_deadlines_cannot_grow() -> (
-    None
-):
+def test_the_rank_behind_is_accused_and_not_the_one_that_stood_longest() -> None:
     """Rank 1 has stood longest: it waits for rank 0, which has not come to the ninth collective."""
     one = at_work()
     one.on_message(

@@ -99,7 +99,7 @@ def test_a_launcher_that_was_held_up_blames_no_helper(reading: HelperReading) ->
     assert not looked.look(reading, late_s=20.0).replace
 
 
-def test_the_store_that_stands_ready_takes_over_and_says_why_where_it_does_not() -> None:
+def test_the_ready_store_takes_over_or_says_why_it_does_not() -> None:
     ready = StandbyStore(is_up=True, is_stopped=False, fixed_port=False, plain=False)
     assert decide_store(ready).take_standby
     assert decide_store(replace(ready, fixed_port=True)).take_standby, "plans name the address"

@@ -116,7 +116,7 @@ def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -
     assert (one.steps_lost, one.steps_repeated) == (lost, lost)
 
 
-def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_stand() -> None:
+def test_restore_time_is_told_of_the_generation_that_trains() -> None:
     """Rank 0 restores for long, and then the new rank 1 dies before it is in: the next generation
     is quick, whatever is heard again of the one before.
     """
@@ -143,7 +143,7 @@ def test_how_long_state_took_to_restore_is_told_of_the_generation_that_came_to_s
     assert restored_s == run.now_s
 
 
-def test_who_raised_once_and_is_killed_before_it_hears_of_the_next_generation_was_killed() -> None:
+def test_a_rank_that_raised_and_is_then_killed_counts_as_killed() -> None:
     """The plan of that generation waits for a store."""
     run = Run()
     second = run.workers[1]
@@ -231,7 +231,7 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
     assert (one.left_s, one.regrouped_s, one.restored_s) == (1.2, pytest.approx(regrouped_s), 1.5)
 
 
-def test_a_fault_that_comes_once_it_is_decided_is_answered_by_the_newest_decision() -> None:
+def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
     """Rank 1 is replaced; then rank 2 dies and all are to come anew; rank 3 dies while they are
     killed, and nothing more is decided for it.
     """
@@ -264,7 +264,7 @@ def test_a_fault_that_comes_once_it_is_decided_is_answered_by_the_newest_decisio
     ]
 
 
-def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_are_in() -> None:
+def test_an_interruption_without_a_decision_is_not_booked_with_one() -> None:
     """Rank 1 is lost at 1.1, and all have joined at 1.5 before anybody chose a rung."""
     log = log_of()
     log.joined(now_s=1.5, restore_s=0.6)
@@ -273,7 +273,7 @@ def test_what_nothing_was_decided_for_is_not_said_to_have_been_decided_when_all_
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_an_interruption_is_over_when_all_have_come_to_their_end_but_not_when_they_end_for_a_stop(
+def test_an_interruption_is_over_when_all_ranks_end_but_not_by_a_stop(
     stop: bool,
 ) -> None:
     """Both ranks have finished.

@@ -36,9 +36,7 @@ from outlast.model.terms import Phase, Rung
 from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
 
 
-def test_pauses_between_attempts_grow_to_their_longest_and_begin_anew_once_all_were_in_a_group() -> (
-    None
-):
+def test_pauses_between_attempts_grow_and_begin_anew_after_a_group() -> None:
     links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
@@ -76,7 +74,7 @@ def _stands(
     return MemberReport(rank + 1, rank, phase, step, 9.0, False, collectives, "", cut_off)
 
 
-def test_who_has_come_less_far_is_not_blamed_while_somebody_cannot_reach_a_peer() -> None:
+def test_a_rank_behind_is_not_blamed_while_a_peer_cannot_be_reached() -> None:
     """A rank that reaches all has come through its vote, and waits a step further."""
     members = [_stands(0, 4, cut_off=(1,)), _stands(1, 4), _stands(2, 5, Phase.BODY)]
     verdict = find_culprits(members=members, overdue={1: 1.0, 2: 1.0, 3: 1.0})
@@ -126,9 +124,7 @@ def test_no_budget_pays_for_a_link() -> None:
     assert (budgets.at_step, budgets.repeats, budgets.restarts.spent) == (0, 0, [])
 
 
-def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_houses_before_it_follows_an_order() -> (
-    None
-):
+def test_an_agent_past_its_lease_kills_its_workers_before_any_order() -> None:
     site = Site.make()
     site.connects()
     site.is_welcome()
@@ -143,7 +139,7 @@ def test_an_agent_that_has_stood_still_for_longer_than_its_lease_ends_what_it_ho
     )
 
 
-def test_a_grant_that_waited_for_the_agent_does_not_save_a_lease_that_is_over() -> None:
+def test_a_late_grant_does_not_save_a_lease_that_is_over() -> None:
     site = Site.make()
     site.connects()
     site.is_welcome()
@@ -158,9 +154,7 @@ def test_a_worker_acts_as_long_as_the_lease_of_its_node_runs() -> None:
     assert not machine.may_act(lent_until_s=10.0, now_s=10.0)
 
 
-def test_the_next_generation_is_tried_when_the_pause_for_a_link_is_over_and_nobody_is_killed() -> (
-    None
-):
+def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
     """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the
     pause takes.
     """
@@ -233,7 +227,7 @@ def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
     )
 
 
-def test_a_transfer_image_that_cannot_be_reached_is_a_link_to_the_node_where_it_lies() -> None:
+def test_an_image_out_of_reach_is_a_cut_link_to_its_node() -> None:
     """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on
     node a.
     """

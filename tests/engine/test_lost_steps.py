@@ -104,7 +104,7 @@ class Run:
     ("dead", "alive", "lost"), [(11, 11, 1), (13, 14, 3), (14, 13, 3), (10, 11, 0), (10, 10, 0)]
 )
 @pytest.mark.parametrize("seen", [0, 9, 10])
-def test_steps_that_all_had_committed_count_as_lost_though_no_beacon_was_read_in_time(
+def test_committed_steps_count_as_lost_though_no_beacon_was_read(
     dead: int, alive: int, lost: int, seen: int
 ) -> None:
     """`seen`: what the last look at the beacons, up to a tick before, showed of both.
@@ -189,7 +189,7 @@ def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
         "one was at the end of the step before",
     ],
 )
-def test_under_replicated_state_a_step_counts_as_repeated_if_it_was_begun_and_cut_short(
+def test_a_replicated_step_cut_short_counts_as_repeated(
     first: Inventory, second: Inventory, repeated: int
 ) -> None:
     """A connection is lost, and both ranks stand still."""

@@ -112,9 +112,7 @@ def test_times_are_moved_to_the_receivers_clock() -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
-def test_a_message_that_was_held_up_does_not_move_times_while_another_was_not(
-    offset_s: float, held_s: list[float]
-) -> None:
+def test_a_message_held_up_does_not_move_times(offset_s: float, held_s: list[float]) -> None:
     """What is added is the truth and the way's time of the fastest of the newest messages."""
     offset = Offset()
     by_s = [
@@ -172,9 +170,7 @@ def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(
     assert lease.is_out(now_s=agents(void_s))
 
 
-def test_a_lease_is_prolonged_by_the_answer_to_each_question_though_others_were_asked_meanwhile() -> (
-    None
-):
+def test_a_lease_is_prolonged_by_each_answer_whatever_was_asked_since() -> None:
     lease = Lease()
     lease.begins(asked_s=0.0, lease_s=LEASE_S)
     for number in (1, 2, 3):
@@ -202,7 +198,7 @@ NODES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 4))
 @given(
     st.sets(st.integers(0, 9)), st.dictionaries(st.integers(0, 9), st.sampled_from("abcd")), NODES
 )
-def test_ranks_are_placed_as_long_as_there_is_room_and_at_home_where_they_can(
+def test_ranks_are_placed_at_home_if_there_is_room(
     ranks: set[int], homes: dict[int, str], room: dict[str, int]
 ) -> None:
     placed = place(sorted(ranks), homes=homes, room=room)
@@ -305,7 +301,7 @@ class Site:
         return self.hears(ToNode(number, 0, self.now_s, order))
 
 
-def test_an_agent_houses_what_it_was_told_to_and_says_so_to_the_next_coordinator() -> None:
+def test_an_agent_tells_the_next_coordinator_what_it_houses() -> None:
     site = Site.make()
     site.is_welcome()
     assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
@@ -347,7 +343,7 @@ def test_what_many_workers_have_raised_can_be_told_in_one_enrolment() -> None:
         assert said.traceback.endswith("  line\n")
 
 
-def test_an_agent_whose_lease_is_out_kills_all_and_comes_again_as_new_once_they_are_dead() -> None:
+def test_an_agent_whose_lease_is_out_kills_all_and_enrols_as_new() -> None:
     site = Site.make()
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
@@ -447,7 +443,7 @@ def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
     ]
 
 
-def test_a_run_begins_once_its_nodes_are_known_to_have_heard_that_they_are_welcome() -> None:
+def test_a_run_begins_once_its_nodes_have_heard_their_welcome() -> None:
     hub = a_hub()
     hub.start(now_s=0.0)
     for node in "ab":
@@ -461,9 +457,7 @@ def test_a_run_begins_once_its_nodes_are_known_to_have_heard_that_they_are_welco
     assert started == [("a", 0), ("b", 1)]
 
 
-def test_a_run_begins_on_fewer_nodes_than_were_asked_for_if_they_have_room_and_the_rest_do_not_come() -> (
-    None
-):
+def test_a_run_begins_on_fewer_nodes_if_they_have_room() -> None:
     hub = a_hub(nodes=3, ranks=2)
     hub.start(now_s=0.0)
     for node in "ab":
@@ -494,7 +488,7 @@ def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
     assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
 
 
-def test_a_rank_that_has_come_to_its_end_needs_a_place_only_once_all_come_anew() -> None:
+def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
     """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a
     node with room for one.
     """
@@ -562,7 +556,7 @@ def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None
     assert hub.coordinator.nodes.returning == set()
 
 
-def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_lease_is_void() -> None:
+def test_deaths_on_a_silent_node_are_awaited_until_its_lease_is_void() -> None:
     hub = a_hub()
     trains(hub)
     hub.coordinator.roster.holder(1).life.condemned = True
@@ -573,9 +567,7 @@ def test_the_killed_on_a_node_that_cannot_be_heard_are_waited_for_until_its_leas
     assert hub.coordinator.stage is not Stage.STOPPING
 
 
-def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_and_not_killed() -> (
-    None
-):
+def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
     """Rank 0 raises; rank 1's answer cannot come.
 
     Once its node is connected again, and it has still not answered, it is killed.
@@ -598,7 +590,7 @@ def test_who_does_not_leave_on_a_node_that_cannot_be_heard_is_looked_for_again_a
     assert "leave" not in [output.name for output in out if isinstance(output, SetTimer)]
 
 
-def test_what_a_rank_had_done_on_a_lost_node_counts_as_repeated_where_it_comes_up_again() -> None:
+def test_steps_done_on_a_lost_node_count_as_repeated_elsewhere() -> None:
     """Step 7 was seen committed when node b was lost.
 
     The last word of its rank is gone with it: it may have come as far.
@@ -633,7 +625,7 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
         assert roster.remains.has_images(1) is found
 
 
-def test_a_coordinator_that_was_held_up_reads_what_waits_before_it_counts_anybody_out() -> None:
+def test_a_delayed_coordinator_reads_what_waits_before_counting_nodes_out() -> None:
     """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and
     is counted out at the next look.
     """
@@ -666,7 +658,7 @@ def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
     assert hub.on_line("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
 
 
-def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() -> None:
+def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
     """All began anew from an older step, and then a node came back with the replicated state of a
     later one.
     """
@@ -676,9 +668,7 @@ def test_a_rank_does_not_begin_from_slots_that_are_known_to_hold_another_step() 
     assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
 
 
-def test_who_stands_still_with_state_finds_it_in_its_slots_though_nobody_has_heard_that_it_joined() -> (
-    None
-):
+def test_a_quiesced_rank_finds_its_state_though_its_join_was_not_heard() -> None:
     """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies
     before all are in.
     """

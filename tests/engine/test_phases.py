@@ -34,7 +34,7 @@ def plan(*, generation: int, step: int, settle: str = "repeat", finish: bool = F
     )
 
 
-def test_a_rank_that_asked_for_the_next_step_shows_that_all_phases_are_done() -> None:
+def test_a_rank_that_asks_for_the_next_step_has_done_all_phases() -> None:
     verdict = decide_replicated(
         holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1, begun=True)]
     )
@@ -88,7 +88,7 @@ def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
     assert (verdict.donor, verdict.finish) == (0, True)
 
 
-def test_who_is_in_the_block_of_its_newest_step_yet_has_not_run_the_code_behind_it() -> None:
+def test_a_rank_in_the_block_of_a_step_has_not_run_the_code_behind_it() -> None:
     """Rank 1 has applied step 6 on the word of a plan that was cut short; rank 2 has gone past its
     block by itself, or not.
     """
@@ -99,7 +99,7 @@ def test_who_is_in_the_block_of_its_newest_step_yet_has_not_run_the_code_behind_
     assert (verdict.donor, verdict.replay, verdict.finish) == (2, True, False)
 
 
-def test_a_step_applied_on_the_word_of_a_plan_is_being_finished_until_its_block_is_left() -> None:
+def test_a_step_applied_by_a_plan_is_finishing_until_its_block_is_left() -> None:
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=1, step=5))
     machine.joined(plan(generation=1, step=5), group_s=0.0, restore_s=0.0)

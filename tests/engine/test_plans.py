@@ -152,7 +152,7 @@ def test_whoever_holds_a_torn_state_leaves_it_by_entering_main_again() -> None:
         "one boots",
     ],
 )
-def test_a_generation_has_the_time_of_a_boot_unless_all_stand_in_the_step_or_wait_for_a_donor(
+def test_a_generation_has_boot_time_unless_all_stand_or_wait_for_a_donor(
     befalls: Callable[..., Run], way: str, replicated: bool, rung: Rung, wait_s: float
 ) -> None:
     run = befalls(way, replicated=replicated)
@@ -161,7 +161,7 @@ def test_a_generation_has_the_time_of_a_boot_unless_all_stand_in_the_step_or_wai
     assert run.timers["move"] == pytest.approx(run.now_s + wait_s)
 
 
-def test_once_the_donor_has_handed_over_a_generation_has_the_time_of_a_boot() -> None:
+def test_after_the_donor_has_handed_over_a_generation_has_boot_time() -> None:
     run = loses_rank_1("in_place", replicated=True)
     run.say(Donated(run.workers[0], 2, 10))
     assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S)
@@ -182,7 +182,7 @@ def spares(outputs: list[Output]) -> list[str]:
     ]
 
 
-def test_a_warm_spare_is_killed_once_for_a_hot_one_which_comes_when_it_is_gone() -> None:
+def test_a_warm_spare_is_killed_once_to_make_room_for_a_hot_one() -> None:
     """It was made while nobody knew that the script calls outlast.join."""
     one = Coordinator(options=CoordinatorOptions(2, Restart(), spares=1))
     one.start(now_s=0.0)

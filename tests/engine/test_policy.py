@@ -173,7 +173,8 @@ def test_an_exit_code_may_be_known_without_evidence() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'", {79}), ("Xid 48", {48}), ("XID error: 94 detected", {94}),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'", {79}), ("Xid 48", {48}),
+        ("XID error: 94 detected", {94}),
         ("SXid (PCI:0000:c4:00.0): 20034", set()),
         ("pid 79 of Xid", set()), ("nvidia-nvswitch3: SXid 12028", set()),
     ],
@@ -185,7 +186,8 @@ def test_xids_are_found_where_they_are_named(line: str, found: set[int]) -> None
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("rank 1 (pid 9) ended: exit code 3", {3}), ("rank 1 (pid 9) ended: signal 9", {-9}), ("exitcode  : -11 (pid: 4)", {-11}), ("exit status 139", {-11}),
+        ("rank 1 (pid 9) ended: exit code 3", {3}), ("rank 1 (pid 9) ended: signal 9", {-9}),
+        ("exitcode  : -11 (pid: 4)", {-11}), ("exit status 139", {-11}),
         ("signal 900", set()), ("exit", set()), ("Exited with code 1", {1}),
     ],
 )  # fmt: skip
@@ -343,7 +345,7 @@ def test_a_rule_rests_longer_each_time_it_acts_in_a_row() -> None:
     ]
 
 
-def test_a_breaker_opens_with_the_action_that_is_too_much_and_closes_in_time() -> None:
+def test_a_breaker_opens_at_one_action_too_many_and_closes_in_time() -> None:
     rules = policy(Rule("it", GPU, Action.STOP), breaker=Breaker(2, 10.0, 100.0))
     said = course(
         rules, *((float(at_s), at_s, verdict(), "") for at_s in (0, 9, 10, 108, 109, 110))
@@ -602,7 +604,7 @@ def test_the_default_is_what_its_text_says() -> None:
     assert not default_policy().dry_run
 
 
-def test_the_default_ends_no_run_and_moves_nothing_for_a_first_unsure_verdict() -> None:
+def test_the_default_policy_does_nothing_for_a_first_unsure_verdict() -> None:
     rules = default_policy()
     assert not [rule for rule in rules.rules if rule.action in (Action.STOP, Action.SHRINK)]
     for kind in FailureClass:
@@ -615,7 +617,7 @@ def test_the_default_has_a_rule_for_each_class() -> None:
     assert named == set(FailureClass)
 
 
-def test_the_default_drains_a_node_that_is_surely_broken_and_no_more_than_two_a_day() -> None:
+def test_the_default_policy_drains_at_most_two_broken_nodes_a_day() -> None:
     said = course(
         default_policy(),
         *((3_600.0 * number, number, verdict(), node) for number, node in enumerate("abc", 1)),

@@ -1,8 +1,8 @@
 """What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and
 nothing that was committed is undone.
 
-The world's own rules watch each life (`outlast.sim.rules.checkers`). Where a run names no policy the
-default acts; nothing is diagnosed but what the test says.
+The world's own rules watch each run (`outlast.sim.rules.checkers`). Where a run names no policy,
+the default acts. Nothing is diagnosed but what the test says.
 """
 
 from __future__ import annotations
@@ -151,8 +151,10 @@ def test_what_befalls_those_that_move_is_paid_for() -> None:
     assert (end.state, "crash loop" in end.reason or "budget" in end.reason) == ("failed", True)
 
 
-def test_a_drain_that_something_comes_between_is_called_off_and_tried_again() -> None:
-    """Rank 2, which is to stay, dies as it is about to stand still: nobody is given up beside it."""
+def test_a_drain_that_is_disturbed_is_called_off_and_tried_again() -> None:
+    """Rank 2, which is to stay, dies as it is about to stand still: nobody is given up
+    beside it.
+    """
     world = a_world(replace(FOUR, steps=200), KILL, PlannedFault("late", "kill", 2, "still", 2))
     diagnosed(world, verdict())
     ran(world)
@@ -373,9 +375,7 @@ def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
     assert homes(world) == {"node-1", "node-2"}
 
 
-def test_a_coordinator_that_comes_anew_knows_what_was_spent_who_is_barred_and_what_the_policy_made_itself() -> (
-    None
-):
+def test_a_new_coordinator_knows_what_the_policy_has_done() -> None:
     world = a_world(
         replace(FOUR, steps=300),
         rule='[budget]\ndrain = { times = 1, within_s = 86400 }\n[[rule]]\naction = "drain"',

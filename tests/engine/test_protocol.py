@@ -1,10 +1,10 @@
 """The protocol in a simulated world: what must never happen, and what must happen in the end,
 whatever is struck and when.
 
-The world's own checkers watch every run (`outlast.sim.rules.checkers`): a rank has one living process and
-is given away only after the old one is dead; nobody commits in a generation once a newer one has;
-all that join a generation join at one step, with the state of that step; what a plan reads (slot,
-transfer image) is there; a step that somebody holds is not lost.
+The world's own checkers watch every run (`outlast.sim.rules.checkers`). A rank has one living
+process, and is given away only after the old one is dead. No rank commits in a generation once a
+newer one has committed. All that join a generation join at one step, with the state of that step.
+What a plan reads (slot, transfer image) is there. A step that some rank holds is not lost.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
 
 @settings(PROTOCOL, max_examples=100)
 @given(
-    way=st.sampled_from((*WAYS, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6), spares=st.integers(0, 2),
+    way=st.sampled_from((*WAYS, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6),
+    spares=st.integers(0, 2),
     kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
 )  # fmt: skip
 @example(
@@ -251,7 +252,7 @@ def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
     faults=st.lists(strikes(("kill", "stop", "exit")), min_size=1, max_size=3),
     seed=st.integers(1, 10_000),
 )
-def test_under_replicated_state_every_step_goes_forward_or_is_repeated_as_a_whole(
+def test_a_replicated_step_goes_forward_or_is_repeated_as_a_whole(
     faults: list[PlannedFault], seed: int
 ) -> None:
     """A step that anybody committed is committed by all others too, in that generation or by going
@@ -347,7 +348,7 @@ class TakenForHung(World):
             process.node.end(process, 0, None)
 
 
-def test_a_rank_that_was_taken_for_hung_and_ended_well_leaves_no_interruption_open() -> None:
+def test_a_rank_taken_for_hung_that_ends_well_leaves_nothing_open() -> None:
     """Found by the swarm: the verdict and the process's own end crossed each other, and the report
     said that the run was never back.
     """
@@ -357,7 +358,7 @@ def test_a_rank_that_was_taken_for_hung_and_ended_well_leaves_no_interruption_op
 
 
 @pytest.mark.parametrize("mark", ["settled", "donating"])
-def test_all_that_were_to_hand_over_die_before_they_have_and_the_run_begins_anew(mark: str) -> None:
+def test_the_run_begins_anew_if_all_donors_die_before_they_hand_over(mark: str) -> None:
     """Found by the swarm: all ranks were started from an image that was never written, and waited
     for half an hour for it.
     """
@@ -369,7 +370,7 @@ def test_all_that_were_to_hand_over_die_before_they_have_and_the_run_begins_anew
     assert len(world.interruptions) == 3
 
 
-def test_a_rank_that_was_a_victim_once_is_the_culprit_when_it_ends_by_itself_later() -> None:
+def test_a_rank_that_was_collateral_is_the_culprit_when_it_ends_later() -> None:
     """Found by the swarm: its exit was booked as one more victim's, and another rank's name stood
     first.
     """
@@ -410,7 +411,7 @@ def test_two_ranks_that_die_at_once_are_one_interruption() -> None:
     assert one.ranks == (0, 1)
 
 
-def test_a_fault_before_the_first_commit_is_a_child_and_resumes_with_its_parent() -> None:
+def test_a_fault_before_the_first_commit_resumes_with_its_parent() -> None:
     world = a_world("in_place", fault("kill", 0, "body", 3), fault("kill", 1, "grouping", 1))
     ended_well(world)
     parent, child = world.interruptions.values()
@@ -422,9 +423,7 @@ def test_a_fault_before_the_first_commit_is_a_child_and_resumes_with_its_parent(
     )
 
 
-def test_a_step_that_was_cut_short_is_charged_once_though_who_was_to_hand_over_is_lost_too() -> (
-    None
-):
+def test_a_step_cut_short_is_charged_once_though_its_donor_is_lost() -> None:
     """Found by the swarm (seed 147): the parent and the child were both said to have cost it."""
     world = a_world("respawn", fault("kill", 2, "body", 3), fault("kill", 0, "donating"))
     ended_well(world)
@@ -490,7 +489,7 @@ def test_lost_contact_with_nobody_dead_repeats_the_step() -> None:
     assert (one.mechanism, one.rung) == (Mechanism.LOST_CONTACT, Rung.REPEAT)
 
 
-def test_a_last_rank_that_is_lost_after_the_last_step_starts_from_what_was_left_for_it() -> None:
+def test_a_rank_lost_after_the_last_step_starts_from_what_was_left() -> None:
     for way in WAYS:
         world = a_world(
             way, fault("kill", 1, "epilogue", 1), fault("kill", 2, "epilogue", 1, 0.002)
@@ -504,7 +503,7 @@ def test_a_last_rank_that_is_lost_after_the_last_step_starts_from_what_was_left_
 
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])
-def test_an_interruption_counts_behind_the_newest_step_that_was_executed_and_one_of_a_recovery_where_that_was_to_go_on(
+def test_an_interruption_counts_behind_the_newest_executed_step(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Struck in the body of step 3, and again before it is begun anew."""

@@ -74,7 +74,7 @@ def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
     assert (rungs[-1].rung, rungs[-1].replace) == (Rung.RESPAWN, {2: -1})
 
 
-def test_a_step_that_fails_again_and_again_with_nobody_to_blame_brings_all_anew() -> None:
+def test_a_step_that_fails_again_with_nobody_to_blame_restarts_all() -> None:
     """A script without main cannot be entered again."""
     budgets = default_budgets(None)
     verdicts = again_and_again(CALM, budgets, limits.REPEATS_PER_STEP_COUNT + 1)
@@ -125,7 +125,8 @@ def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: R
 
 
 @given(
-    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)), way=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
+    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)),
+    way=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
 )  # fmt: skip
 def test_a_crash_loop_ends_whatever_the_situation(
@@ -174,7 +175,7 @@ def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str
     raise AssertionError("it was never ended")
 
 
-def test_a_run_that_fails_at_one_step_again_and_again_is_ended_for_that_step() -> None:
+def test_a_run_that_fails_at_one_step_again_and_again_is_ended() -> None:
     """Images are rare: all go back from step 57 to step 40 each time, and come to step 57 again."""
     count, why = _until_it_stops(itertools.repeat(57), committed=57)
     assert (count, why) == (
@@ -183,9 +184,7 @@ def test_a_run_that_fails_at_one_step_again_and_again_is_ended_for_that_step() -
     )
 
 
-def test_a_run_that_is_struck_at_random_while_it_executes_old_steps_again_is_no_crash_loop_yet() -> (
-    None
-):
+def test_random_faults_while_old_steps_repeat_are_no_crash_loop() -> None:
     """From step 40 on, at a different step each time; it is ended once that has led nowhere for
     long.
     """
@@ -205,7 +204,7 @@ def test_before_the_first_step_little_is_borne() -> None:
     assert [rung is Rung.STOP for rung in rungs] == [False] * limits.SETUP_FAULTS_COUNT + [True]
 
 
-def test_a_rung_that_is_extended_to_a_rank_without_a_spare_is_called_what_it_is() -> None:
+def test_a_rung_extended_to_a_rank_without_a_spare_is_named_so() -> None:
     """Found by the swarm (seed 3010051): a spare was to answer a drain, another rank died before
     that was done, and the ledger said "taken by spares".
     """

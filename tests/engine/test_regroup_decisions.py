@@ -143,7 +143,7 @@ def test_a_drain_is_called_off_for_a_reason(seen: Quiesced, fits: bool, why: str
     assert decide_drain(seen=DRAINED, fits_elsewhere=True).ranks == (0, 1)
 
 
-def test_steps_that_were_committed_behind_the_restore_point_are_lost_and_executed_again() -> None:
+def test_steps_behind_the_restore_point_are_lost_and_executed_again() -> None:
     cost = work_out_cost(
         restore=NOTHING, start=Restart(4, "checkpoint"), sharded=False, committed=7, executed=8,
         booked_before=0,

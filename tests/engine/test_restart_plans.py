@@ -26,7 +26,9 @@ def booked(run: Run) -> Interruption:
 
 
 def begins_anew() -> Run:
-    """Rank 1 of a script that comes anew dies at step 10, and rank 0 stands still with the state."""
+    """Rank 1 of a script that comes anew dies at step 10, and rank 0 stands still with the
+    state.
+    """
     run = Run("respawn", replicated=True)
     run.dies(10)
     run.stands_still(10)
@@ -34,15 +36,13 @@ def begins_anew() -> Run:
     return run
 
 
-def test_a_script_that_cannot_be_entered_again_is_said_to_be_the_reason_where_one_stands_in_a_step() -> (
-    None
-):
+def test_a_script_that_cannot_be_entered_again_is_named_as_the_reason() -> None:
     one = booked(begins_anew())
     assert one.rung is Rung.RESPAWN
     assert "the script made collectives of its own before run.steps" in one.reason
 
 
-def test_what_was_handed_over_is_begun_from_again_when_one_dies_before_run_steps() -> None:
+def test_a_transfer_image_is_used_again_when_one_dies_before_run_steps() -> None:
     """All come anew from rank 0's transfer image; its own successor dies while it boots, and nobody
     stands in a step.
     """
@@ -61,7 +61,7 @@ def test_what_was_handed_over_is_begun_from_again_when_one_dies_before_run_steps
     ] * 2
 
 
-def test_a_process_that_boots_is_kept_when_the_last_one_that_stood_in_a_step_dies() -> None:
+def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
     """Rank 1 is forked anew, and before it comes to run.steps rank 0 dies.
 
     All that is to be gone on from lies sealed.
@@ -106,9 +106,7 @@ def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
     )
 
 
-def test_all_begin_again_from_the_images_of_a_run_before_when_one_dies_before_it_has_come_to_its_own() -> (
-    None
-):
+def test_images_of_the_run_before_are_used_until_this_run_has_its_own() -> None:
     """A launcher that died left images of step 7 in memory.
 
     Rank 1 is killed as it boots, and nobody has said what state there is.

@@ -60,7 +60,9 @@ def test_a_step_that_one_survivor_committed_is_applied_by_the_others() -> None:
 
 
 def test_a_step_that_was_seen_to_pass_is_kept_by_those_that_can_reach_it() -> None:
-    """Rank 0 saw the vote pass, failed after it, and cannot apply any more: it is healed by rank 1."""
+    """Rank 0 saw the vote pass, failed after it, and cannot apply any more: it is healed by
+    rank 1.
+    """
     verdict = decide_replicated(
         holdings=[held(0, 7, prepared=True, passed=True), held(1, 7, prepared=True, in_hook=True)]
     )
@@ -72,7 +74,7 @@ def test_a_step_that_was_seen_to_pass_is_kept_by_those_that_can_reach_it() -> No
     )
 
 
-def test_ranks_of_whom_the_same_is_left_are_decided_on_as_if_each_stood_alone() -> None:
+def test_ranks_with_equal_remains_are_decided_as_if_each_was_alone() -> None:
     apart = [
         held(0, 8),
         held(1, 7, prepared=True, in_hook=True),

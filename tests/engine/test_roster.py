@@ -61,7 +61,7 @@ def late(coordinator: Coordinator) -> list[int]:
     return killed(coordinator.on_timer(now_s=limits.BOOT_DEADLINE_S + 10.0, name="move"))
 
 
-def test_who_has_come_least_far_is_killed_though_nobody_has_said_yet_how_it_can_be_healed() -> None:
+def test_the_rank_least_far_is_killed_though_nobody_has_registered() -> None:
     """Rank 0 builds the first group, and waits in it for rank 1, which boots for too long."""
     run = starts()
     first, second = run.workers()[0], run.workers()[1]
@@ -81,7 +81,7 @@ def test_of_a_script_that_has_made_no_outlast_call_nobody_is_late() -> None:
 # --- which way all go -----------------------------------------------------------------------------
 
 
-def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joined() -> None:
+def test_the_recovery_mode_of_joined_ranks_counts_before_run_steps() -> None:
     """Rank 0 enters main's function again, rank 1 is forked anew and dies while it boots: rank 0
     enters it once more, and is not killed.
     """
@@ -106,7 +106,7 @@ def test_while_nobody_is_back_at_run_steps_all_go_the_way_of_those_that_have_joi
 # --- who needs a place ----------------------------------------------------------------------------
 
 
-def test_a_rank_that_has_come_to_its_end_needs_no_place_for_the_others_to_go_on() -> None:
+def test_a_rank_that_has_ended_needs_no_place() -> None:
     """Rank 1 has ended well, and its node is lost; then rank 0 raises.
 
     It hands its state over at once; a place for rank 1 is waited for after that.

@@ -98,7 +98,7 @@ def test_a_starved_agent_hears_no_silence() -> None:
     assert len(node.hung(31.0)) == 2
 
 
-def test_a_script_that_joined_is_judged_by_its_beacons_and_not_by_its_silence() -> None:
+def test_a_script_that_joined_is_judged_by_beacons_and_not_by_silence() -> None:
     node = Node(hang_after_s=10.0)
     node.born()
     for worker in (1, 2):

@@ -42,9 +42,7 @@ def known_of_the_end(outputs: list[Output]) -> tuple[End | None, bool]:
 STOPPED = End(143, "stopped", "signal 15", "")
 
 
-def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait_for_the_step() -> (
-    None
-):
+def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
     """Asked once, while both ranks train, and then once more."""
     hub = a_hub()
     trains(hub)
@@ -57,9 +55,7 @@ def test_of_several_nodes_the_next_coordinator_knows_of_a_stop_and_whether_it_ma
     assert known_of_the_end(is_asked_to_stop(one, now_s=4.0)) == (STOPPED, True)
 
 
-def test_a_stop_at_once_is_handed_on_also_by_a_coordinator_that_does_not_know_yet_who_lives() -> (
-    None
-):
+def test_a_stop_at_once_is_handed_on_before_it_is_known_who_lives() -> None:
     """Asked twice while the agents enrol with a new coordinator."""
     hub = a_hub()
     hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
@@ -77,7 +73,7 @@ def test_on_one_node_no_end_is_written_down_for_another_coordinator() -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_who_ends_in_the_middle_of_its_steps_has_ended_well_only_if_a_stop_was_asked_for(
+def test_an_end_in_the_middle_of_steps_is_good_only_after_a_stop(
     stop: bool,
 ) -> None:
     """Both exit with code 0, and have not said that their steps are over."""

@@ -141,9 +141,7 @@ def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
     return out
 
 
-def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_it_is_whole() -> (
-    None
-):
+def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
     """Rank 0 on node a is killed after its node has enrolled, and before node b has."""
     hub = a_hub()
     hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
@@ -168,7 +166,7 @@ def test_a_fault_that_shows_while_the_picture_is_built_is_dealt_with_as_soon_as_
         (True, (8.0, 7.0), 8.0),
     ],
 )
-def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobody_coordinated(
+def test_a_step_committed_without_a_coordinator_ends_an_interruption(
     sharded: bool, commits: tuple[float | None, float | None], resumed_s: float | None
 ) -> None:
     """Both ranks are at work in generation 2.
@@ -184,7 +182,7 @@ def test_an_interruption_ends_with_the_first_step_that_was_committed_while_nobod
     assert bool(hub.coordinator.interruptions.open) == (resumed_s is None)
 
 
-def test_of_sharded_state_no_step_is_known_to_be_committed_while_a_rank_has_no_process() -> None:
+def test_a_sharded_step_is_not_known_as_committed_while_a_rank_is_gone() -> None:
     """The process of rank 1 is gone; what it had committed nobody can tell."""
     hub, _ = rebuilt(
         trains_in(2, 0, sharded=True, committed_s=7.0),
@@ -260,9 +258,7 @@ def test_processes_that_are_not_all_at_work_come_to_a_new_generation(
     ]
 
 
-def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by_the_next_coordinator() -> (
-    None
-):
+def test_a_plain_script_is_asked_to_stop_again_by_the_next_coordinator() -> None:
     """The last one may have died before it had sent SIGTERM to all."""
     asked = RecoveredEnd(End(0, "stopped", "enough", ""), by_signal=True)
     hub, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
@@ -275,7 +271,7 @@ def test_a_script_without_outlast_calls_that_was_asked_to_stop_is_asked_again_by
 # --- what the ranks had said ----------------------------------------------------------------------
 
 
-def test_what_a_rank_raised_while_nobody_coordinated_is_said_to_be_what_happened() -> None:
+def test_an_error_raised_without_a_coordinator_is_named_as_the_fault() -> None:
     """Its word was heard by its agent alone."""
     raised = Broke(2, 2, 0, "exception", "boom", "line 3", 9.0)
     hub, _ = rebuilt(
@@ -291,9 +287,7 @@ def test_what_a_rank_raised_while_nobody_coordinated_is_said_to_be_what_happened
     )
 
 
-def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_the_picture_is_whole() -> (
-    None
-):
+def test_errors_raised_without_a_coordinator_are_booked_after_a_takeover() -> None:
     """Both ranks raised, each for itself: one event, in the ledger before anything else is done."""
     said = [
         (
@@ -313,7 +307,7 @@ def test_what_ranks_raised_while_nobody_coordinated_is_written_down_as_soon_as_t
     assert hub.coordinator.stage is Stage.GATHERING
 
 
-def test_what_a_rank_raised_is_written_down_beside_what_was_dealt_with_before() -> None:
+def test_an_error_is_booked_beside_what_was_dealt_with_before() -> None:
     """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
     before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
@@ -332,7 +326,7 @@ def test_what_a_rank_raised_is_written_down_beside_what_was_dealt_with_before() 
     assert (last.id, last.error) == (2, "boom")
 
 
-def test_what_was_raised_and_is_written_down_already_is_not_written_down_again() -> None:
+def test_an_error_that_is_booked_already_is_not_booked_again() -> None:
     """By the coordinator that died, of the same process."""
     log = InterruptionLog()
     log.fault(
@@ -360,7 +354,7 @@ def test_what_was_raised_and_is_written_down_already_is_not_written_down_again()
 
 
 @pytest.mark.parametrize(("generation", "cut"), [(3, True), (2, False)])
-def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_for_it(
+def test_nodes_count_as_cut_off_if_the_newest_generation_failed_for_it(
     generation: int, cut: bool
 ) -> None:
     """Rank 1 could not connect to rank 0 on its way into `generation`; rank 0 was told of
@@ -381,7 +375,7 @@ def test_nodes_count_as_cut_off_from_each_other_if_the_newest_generation_failed_
     [(-1, limits.REGROUP_DEADLINE_S), (0, limits.LEAVE_DEADLINE_S + 2 * limits.RANK_HEARD_S)],
     ids=["it has no state yet", "it has state"],
 )
-def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(
+def test_all_have_longer_to_leave_if_a_quiesced_rank_has_no_state_yet(
     committed: int, wait_s: float
 ) -> None:
     """Rank 1 stands still, and had not come to run.steps when it was told to; rank 0 has not
@@ -407,7 +401,7 @@ def test_all_have_longer_to_leave_if_one_that_stands_still_has_no_state_yet(
 
 
 @pytest.mark.parametrize(("fault_s", "told_s"), [(1.0, 1.0), (None, 1.1)])
-def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(
+def test_plans_carry_the_time_of_a_fault_from_before_the_takeover(
     fault_s: float | None, told_s: float
 ) -> None:
     """Rank 1 was lost, and nobody has come in its place yet.
@@ -429,7 +423,7 @@ def test_all_are_told_when_it_happened_that_the_last_coordinator_dealt_with(
 
 
 @pytest.mark.parametrize("transfers", [{"a": (2, 5), "b": (1, 3)}, {"a": (1, 3), "b": (2, 5)}])
-def test_of_two_transfer_images_the_newest_counts_in_whatever_order_their_nodes_come(
+def test_the_newest_transfer_image_counts_in_whatever_order_nodes_come(
     transfers: dict[str, tuple[int, int]],
 ) -> None:
     """All ranks have ended since state was handed over: they begin from what was."""

@@ -43,7 +43,9 @@ def inventory(outputs: list[Output]) -> Inventory:
 def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
     settle: str, step: int, passed: int
 ) -> None:
-    """The rank has prepared step 6, and is told to leave once more before it could follow the plan."""
+    """The rank has prepared step 6, and is told to leave once more before it could follow
+    the plan.
+    """
     machine = trains()
     machine.now_prepared(step=6)
     goes_on_with(machine, plan(generation=2, step=step, settle=settle))
@@ -87,7 +89,7 @@ def test_what_was_begun_in_a_generation_goes_on_in_that_generation_only() -> Non
     assert (machine.in_time(1), machine.in_time(2)) == (False, True)
 
 
-def test_what_was_begun_in_a_generation_does_not_go_on_once_that_is_to_be_left() -> None:
+def test_work_of_a_generation_does_not_go_on_once_it_is_to_be_left() -> None:
     machine = trains()
     machine.on_message(Leave(1, "rank 0 is lost"))
     assert not machine.in_time(1)
@@ -98,9 +100,7 @@ def test_what_was_begun_in_a_generation_does_not_go_on_once_that_is_to_be_left()
 # --- who answers when it is told to leave ---------------------------------------------------------
 
 
-def test_who_enters_main_again_and_meets_the_others_at_run_steps_leaves_without_its_main_thread() -> (
-    None
-):
+def test_a_rank_that_entered_main_again_leaves_without_its_main_thread() -> None:
     """Its main thread is in the script's set-up, in no group, and takes the newest plan once it
     comes to run.steps.
     """
@@ -122,7 +122,7 @@ def test_who_is_past_its_last_step_says_at_once_what_it_holds() -> None:
     assert Wake() in out
 
 
-def test_who_begins_steps_anew_after_its_last_one_is_woken_before_it_says_what_it_holds() -> None:
+def test_a_rank_that_begins_steps_anew_is_woken_before_its_inventory() -> None:
     """Run.steps is called again: a step may be under way, and only the main thread knows how far
     that is.
     """
@@ -133,7 +133,7 @@ def test_who_begins_steps_anew_after_its_last_one_is_woken_before_it_says_what_i
     assert inventory(machine.stand_still(in_hook=False)).committed == 5
 
 
-def test_who_is_told_to_leave_as_it_comes_to_its_last_step_says_what_it_holds_once() -> None:
+def test_a_rank_told_to_leave_at_its_last_step_sends_one_inventory() -> None:
     """The order to leave is there before the rank has said that it is past its last step."""
     machine = trains()
     machine.on_message(Leave(1, "rank 0 is lost"))
@@ -156,10 +156,12 @@ def test_who_is_told_to_leave_as_it_comes_to_its_last_step_says_what_it_holds_on
         ("in_place", "donor", False, False),
     ],
 )
-def test_the_function_begins_anew_where_a_plan_says_so_or_its_group_has_to_stand_before_it(
+def test_main_is_entered_again_if_a_plan_or_its_group_needs_it(
     then: str, replicated: str, reenters: bool, anew: bool
 ) -> None:
-    """A rank whose state a donor has meets the others at run.steps, and may go on from where it is."""
+    """A rank whose state a donor has meets the others at run.steps, and may go on from
+    where it is.
+    """
     order = replace(plan(generation=2, step=5), then=then, replicated=replicated)
     assert WorkerMachine(worker=1).begins_anew(order, reenters=reenters) is anew
 
@@ -179,13 +181,11 @@ def raised(machine: WorkerMachine, *, born: int) -> Broke:
     return said
 
 
-def test_who_raises_before_it_has_heard_of_a_plan_speaks_of_the_generation_that_it_was_started_for() -> (
-    None
-):
+def test_an_error_before_any_plan_is_of_the_generation_of_the_start() -> None:
     assert raised(WorkerMachine(worker=1), born=3).generation == 3
 
 
-def test_who_raises_after_it_has_heard_of_a_plan_speaks_of_that_plans_generation() -> None:
+def test_an_error_after_a_plan_is_of_the_generation_of_that_plan() -> None:
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=4, step=5))
     assert raised(machine, born=3).generation == 4

@@ -28,7 +28,9 @@ class Listening:
 
 
 def listening(pids: Iterable[int]) -> list[Listening]:
-    """Return every socket on which one of these processes listens, in the network of this process."""
+    """Return every socket on which one of these processes listens, in the network of this
+    process.
+    """
     known = {
         inode: place for table in (_tcp("tcp"), _tcp("tcp6"), _unix()) for inode, place in table
     }

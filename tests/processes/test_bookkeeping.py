@@ -153,7 +153,9 @@ def steps_said(path: Path) -> tuple[str, int, int]:
 def test_a_resumed_session_counts_only_the_steps_that_it_commits(
     ledger: Ledger, vault: Vault
 ) -> None:
-    """It goes on from step 90; its worker's beacon says 0 until the state of step 90 is in place."""
+    """It goes on from step 90; its worker's beacon says 0 until the state of step 90 is in
+    place.
+    """
     books = a_books(ledger, vault, start_step=90)
     books.started(Spawn(1, 0, "rank", 1))
     for step in (0, 90, 92):

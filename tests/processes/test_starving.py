@@ -1,4 +1,6 @@
-"""How long a process was ready to run and had no processor: told by the kernel, of real processes."""
+"""How long a process was ready to run and had no processor: told by the kernel, of real
+processes.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,9 @@ def _survive(rank: Rank) -> float:
 def test_a_group_with_a_killed_member_is_destroyed_at_once_and_the_survivors_build_the_next() -> (
     None
 ):
-    """Method: SIGKILL of rank 2 of 3 while the others are in all_reduce, a subgroup open as well."""
+    """Method: SIGKILL of rank 2 of 3 while the others are in all_reduce, a subgroup open as
+    well.
+    """
     took_s = run_ranks(3, _survive, may_die=(2,))
     assert max(took_s[0], took_s[1]) < 1.0
 
@@ -235,9 +237,7 @@ def _wake_while_building(rank: Rank) -> float:
     return took_s
 
 
-def test_a_rank_whose_peer_never_connects_is_woken_while_it_builds_and_meets_it_in_the_next_group() -> (
-    None
-):
+def test_a_rank_whose_peer_never_connects_is_woken_while_it_builds() -> None:
     """Torch names a group by a count that goes on where building one failed: the peer, which did
     not fail, would wait for another name.
     """

@@ -55,7 +55,9 @@ class Net(nn.Module):
 
 
 def make(run: outlast.Run, need: str) -> dist.ProcessGroup | None:
-    """What the script needs before run.steps, or in them; the group in which its steps communicate."""
+    """What the script needs before run.steps, or in them; the group in which its steps
+    communicate.
+    """
     if need == "collective":
         dist.all_reduce(torch.ones(1))
         return dist.group.WORLD

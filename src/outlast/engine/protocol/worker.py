@@ -1,7 +1,8 @@
 """One rank's part in the protocol between workers, agents and the coordinator.
 
-    NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──> STILL ──Regroup──> MOVING
-                        └──────────────────── Leave of this generation ────────┘
+    NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──┐
+                     ^  └──────────────────── Leave of this generation ─────^                    │
+                     └────────────────────────────Regroup───────────────── STILL <───────────────┘
 
 A worker is DETACHED while its main thread has taken no plan: it boots, is parked, or runs the
 user's set-up code outside of any group. It has nothing to lose, so the listener answers Leave. The
@@ -155,7 +156,9 @@ class WorkerMachine:
         return now_s < lent_until_s
 
     def in_time(self, generation: int) -> bool:
-        """Return True if what was begun in `generation` may go on: it is not broken, and not past."""
+        """Return True if what was begun in `generation` may go on: it is not broken, and
+        not past.
+        """
         return not self.broken and self.generation == generation
 
     def begins_anew(self, plan: Regroup, *, reenters: bool) -> bool:

@@ -110,7 +110,8 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir",
         metavar="PATH",
-        help="Folder of the run, for its ledger, logs and evidence. Default: runs/<utc time>-<name>.",
+        help="Folder of the run, for its ledger, logs and evidence."
+        " Default: runs/<utc time>-<name>.",
     )
     group.add_argument(
         "--resume",

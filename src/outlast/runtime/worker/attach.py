@@ -100,7 +100,9 @@ class Attachment:
                 self._leave_if_reentering()
 
     def _plan(self) -> Regroup:
-        """The newest plan, taken: from here on a Leave of its generation reaches the main thread."""
+        """The newest plan, taken: from here on a Leave of its generation reaches the main
+        thread.
+        """
         session = self.member.session
         assert session is not None
         while True:

@@ -269,7 +269,7 @@ class CommitDriver:
         self._attachment.state.roll_back()
 
     def _tell_what_was_not_copied(self) -> None:
-        """Warn if the script has edited a parameter for the first time in the step that is repeated.
+        """Warn if the script edited a parameter for the first time in the repeated step.
 
         No copy was kept of such a parameter, because nobody knew that it would be edited.
         """

@@ -326,7 +326,9 @@ def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def _default_of(ddp: DistributedDataParallel) -> Any:
-    """The default group that `ddp` was built on: by name, because that group may be gone already."""
+    """The default group that `ddp` was built on: by name, because that group may be gone
+    already.
+    """
     group = ddp.process_group
     return group if group.group_desc == "default_pg" else None
 

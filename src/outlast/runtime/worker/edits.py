@@ -160,7 +160,9 @@ class Edits:
         return "".join("1" if name in self.names else "0" for name in self._parameters())
 
     def take_over(self, text: str) -> None:
-        """Copy what the rank copies that wrote `text`; one that has other parameters says nothing."""
+        """Copy what the rank copies that wrote `text`; one that has other parameters says
+        nothing.
+        """
         mine = self._parameters()
         if len(text) == len(mine):
             self.names |= {name for name, mark in zip(mine, text, strict=True) if mark == "1"}

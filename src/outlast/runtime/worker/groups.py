@@ -215,7 +215,8 @@ def destroy(group: Group) -> None:
         parting = list(distributed_c10d._world.pg_map)
         try:
             dist.destroy_process_group()
-        except Exception:  # boundary: a broken backend may raise anything, and the tables must be emptied all the same
+        # A broken backend may raise anything, and the tables must be emptied all the same.
+        except Exception:  # boundary: a broken backend
             _clear_tables()
         _part_with(parting)
     else:

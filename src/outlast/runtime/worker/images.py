@@ -186,7 +186,9 @@ class Images:
     # --- sealing ----------------------------------------------------------------------------------
 
     def _seal_private(self, step: int, place: Place) -> None:
-        """Seal in the slot that leaves an image to begin from, should this rank be lost meanwhile."""
+        """Seal in the slot that leaves an image to begin from, should this rank be lost
+        meanwhile.
+        """
         self._session.mark("sealing", step)
         slot = choose_slot(
             newest=self._slot,

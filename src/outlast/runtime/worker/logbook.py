@@ -1,4 +1,6 @@
-"""`step.log`: values that count once per committed step, reduced with the vote, printed by rank 0."""
+"""`step.log`: values that count once per committed step, reduced with the vote, printed by
+rank 0.
+"""
 
 from __future__ import annotations
 

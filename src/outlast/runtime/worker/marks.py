@@ -1,7 +1,8 @@
 """Places in a worker's life where a drill may strike.
 
 `mark(name)` does nothing unless the environment holds a plan, in OUTLAST_DRILL: a JSON object
-    {"mark": name, "rank": r, "step": n, "generation": g, "do": "SIGKILL" | "SIGSTOP" | "exit" | "raise" | "sleep", "once": path}
+    {"mark": name, "rank": r, "step": n, "generation": g, "do": what, "once": path}
+do        "SIGKILL", "SIGSTOP", "exit", "raise" or "sleep"
 step      at or after it (default 0);  generation: at or after it (default 0; a run begins with 1);
           rank: -1 for any
 once      a file that is made when the fault fires: it fires only while the file does not exist, so

@@ -161,7 +161,9 @@ class Membership:
         self._get_in()
 
     def ensure_group(self) -> None:
-        """The script wants a mesh: park a spare, and note that this mesh belongs to one generation."""
+        """The script wants a mesh: park a spare, and note that this mesh belongs to one
+        generation.
+        """
         self.guards.need(group=True)
         if self.session is None:
             self.solo_group()  # alone; under torchrun its group stands already

@@ -196,7 +196,8 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
     try:
         with torch.no_grad():
             inspect.unwrap(type(clone).step)(clone)
-    except Exception:  # boundary: the user's optimizer may refuse meta tensors in any way; then its state may still have been laid out
+    # It may refuse meta tensors in any way; its state may have been laid out before it did.
+    except Exception:  # boundary: the user's optimizer
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
         sizes = [local(parameter).nbytes for _, parameter in parameters(optimizer)]

@@ -64,7 +64,9 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """The membership this process is in; grows by one at each regroup. 0 without `outlast run`."""
+        """The membership this process is in; grows by one at each regroup. 0 without
+        `outlast run`.
+        """
         return self._membership.generation
 
     @property

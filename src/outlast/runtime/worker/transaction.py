@@ -1,4 +1,6 @@
-"""The loop around a step as a transaction: what the script does, turned into the machine's events."""
+"""The loop around a step as a transaction: what the script does, turned into the machine's
+events.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
 
 class Transaction:
-    """Gives out the steps of a run, and has each of them committed on all ranks, or repeated on all.
+    """Give out the steps of a run. Each is committed on all ranks, or repeated on all.
 
     It stands between the script and the commit machine. The script asks for a step, enters its
     block, calls an optimizer, leaves the block, enters a phase. For each of these the transaction
@@ -98,8 +100,8 @@ class Transaction:
                 if self.member.is_spare:
                     yield from self._rehearsal.of_spare()
                 if self.member.goes_on_from() > until:
-                    # The run is in a later call of run.steps. State is restored there, so what lies in between
-                    # must not be done to it again.
+                    # The run is in a later call of run.steps. State is restored there, so what
+                    # lies in between must not be done to it again.
                     return
                 if (plan := self.member.replayed()) is not None:
                     yield from self._rehearsal.replay(plan)

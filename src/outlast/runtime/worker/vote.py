@@ -9,9 +9,9 @@ was replaced lacks what its predecessor logged in the tail of the step before. `
 `PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
 the order of the ranks, so that all get the same bits.
 
-Ranks of one node vote through shared memory (`shared_vote`). Else it is an all-to-all of the default
-group: one message's way, where gloo's all-reduce goes round a ring, 2 (n - 1) messages one after
-the other (measured: three times as long).
+Ranks of one node vote through shared memory (`shared_vote`). Otherwise the vote is an all-to-all of
+the default group, which takes as long as one message. Gloo's all-reduce goes round a ring, and its
+2 (n - 1) messages follow one another (measured: three times as long).
 """
 
 from __future__ import annotations

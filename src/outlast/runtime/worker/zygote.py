@@ -2,10 +2,14 @@
 
 `python -m outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that
 speaks `runtime.packets`. Requests {"do": ...} and their answers:
-    parse    argv                         -> what `arguments.parse` says
-    prepare  preload, first_path          -> {"ready": true, "imports_s": s} | {"preload": message} | {"unfit": reason}
-    ping                          -> {"pong": true}
-    fork     spec + channel, gate, stdout, stderr   -> {"forked": worker, "pid": pid} | {"failed": worker, "error": text}
+
+    parse    argv                            what `arguments.parse` says
+    prepare  preload, first_path             {"ready": true, "imports_s": s}, {"preload": message}
+                                             or {"unfit": reason}
+    ping                                     {"pong": true}
+    fork     spec + channel, gate,           {"forked": worker, "pid": pid}
+             stdout, stderr                  or {"failed": worker, "error": text}
+
 If it ends by an exception of its own, {"last_words": text} comes before. It runs one thread,
 touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so
 the worker becomes the child of the launcher (a subreaper) and does not care what becomes of the
@@ -128,7 +132,8 @@ class Zygote:
         except BaseException as error:  # boundary: a child must not fall back into our loop
             # Nothing of the user's has run. The worker's own stderr is descriptor 2 by now, or
             # still the one in the packet.
-            text = f"outlast: the worker could not be set up: {type(error).__name__}: {error}\n".encode()
+            why = f"{type(error).__name__}: {error}"
+            text = f"outlast: the worker could not be set up: {why}\n".encode()
             with contextlib.suppress(OSError):
                 os.dup2(fds[3], 2)
             os.write(2, text)
@@ -157,7 +162,9 @@ class Zygote:
         return spec, channel
 
     def _set_environment(self, spec: ChildSpec) -> None:
-        """The child's environment over what the imports have set: a fresh process would have both."""
+        """The child's environment over what the imports have set: a fresh process would
+        have both.
+        """
         imported = {
             name: value
             for name, value in os.environ.items()
@@ -188,7 +195,9 @@ def _await_adoption(launcher_pid: int, middle: int) -> None:
 
 
 def _reset_signals() -> None:
-    """The handlers that imports installed go; SIGINT gets Python's own, as in a fresh interpreter."""
+    """The handlers that imports installed go; SIGINT gets Python's own, as in a fresh
+    interpreter.
+    """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
