@@ -666,7 +666,7 @@ def test_a_test_of_a_class_name_is_seen(source: str) -> None:
 
 COLUMNS_MAX = 100
 # A pragma has to stand on its line, together with its reason: it does not count, as in ruff.
-PRAGMA = re.compile(r"\s*# (type: ignore|tidy:|boundary:).*")
+PRAGMA = re.compile(r"\s*# (type: ignore|noqa|tidy:|boundary:).*")
 # Folders with lines that are still too long. Take a folder out when it is done.
 TO_WRAP: tuple[str, ...] = (
     "src/outlast/diagnose/",
@@ -691,7 +691,7 @@ TO_WRAP: tuple[str, ...] = (
 
 
 def test_lines_end_at_100_columns() -> None:
-    """Method: every tracked Python file; `# noqa: E501` lifts the rule for a line."""
+    """Method: every tracked Python file; what a pragma says does not count."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.py"], cwd=HOME, capture_output=True, timeout=30
     )
@@ -703,6 +703,6 @@ def test_lines_end_at_100_columns() -> None:
         for name in names
         if not name.startswith(TO_WRAP) and (HOME / name).is_file()
         for at, line in enumerate((HOME / name).read_text().splitlines(), 1)
-        if len(PRAGMA.sub("", line)) > COLUMNS_MAX and "# noqa: E501" not in line
+        if len(PRAGMA.sub("", line)) > COLUMNS_MAX
     ]
     assert not wide, "\n".join(wide)

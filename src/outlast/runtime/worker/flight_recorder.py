@@ -6,8 +6,8 @@ is written, not even after a time-out. `record_collectives` adds the same pipe f
     outlast.record_collectives("incident")     # after torch.distributed.init_process_group
 
 A byte into `incident/pipe_<rank>.pipe` makes the rank write `incident/trace_rank_<rank>`. Until
-then a thread waits in a read, which costs nothing. `outlast diagnose --collect` asks all ranks at once,
-so that their dumps are of one moment.
+then a thread waits in a read, which costs nothing. `outlast diagnose --collect` asks all ranks at
+once, so that their dumps are of one moment.
 
 Not promised: an answer from a process that is stopped, or that holds the interpreter lock. That it
 does not answer shows just that.
