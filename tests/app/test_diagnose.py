@@ -43,6 +43,10 @@ KEYS = [
     "action",
     "reason",
     "others",
+    "commands",
+    "stacks",
+    "timeline",
+    "cleared",
     "schema",
 ]
 XID = (

@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from rich.console import Console
 from rich.table import Table
@@ -78,6 +79,8 @@ def show(facts: Facts, *, explain: bool) -> None:
     with console.capture() as page:
         _head(console, facts.verdict)
         _evidence(console, facts.verdict["evidence"])
+        _stacks(console, facts.verdict["stacks"])
+        _timeline(console, facts.verdict["timeline"])
         _body(console, facts)
         if explain:
             console.print(Text("Who waits for whom", "bold"))
@@ -90,13 +93,22 @@ def show(facts: Facts, *, explain: bool) -> None:
 
 
 def headline(verdict: dict[str, typing.Any]) -> str:
-    """`hbm (0.93), exception, rank 3, gpu-12, 0000:3b:00.0`."""
+    """`hbm (0.93), exception, rank 3 (0.90), gpu-12, 0000:3b:00.0`."""
     parts = [
         f"{verdict['class']} ({verdict['confidence']:.2f})",
         *([verdict["mechanism"].replace("_", " ")] if verdict["mechanism"] else []),
     ]
-    parts += [ranks(one["rank"] for one in verdict["ranks"])] if verdict["ranks"] else []
+    parts += [_guilty(verdict["ranks"])] if verdict["ranks"] else []
     return ", ".join([*parts, *_few(verdict["nodes"]), *_few(verdict["devices"])])
+
+
+def _guilty(blamed: Sequence[dict[str, typing.Any]]) -> str:
+    """`rank 3 (0.90)`; of several, each with its own confidence unless they share one."""
+    sure = {round(one["confidence"], 2) for one in blamed}
+    if len(sure) == 1:
+        return f"{ranks(one['rank'] for one in blamed)} ({sure.pop():.2f})"
+    said = [f"rank {one['rank']} ({one['confidence']:.2f})" for one in blamed]
+    return ", ".join(said if len(said) <= 4 else [*said[:3], f"and {len(said) - 3} more ranks"])
 
 
 def sure(verdict: dict[str, typing.Any]) -> str:
@@ -155,6 +167,33 @@ def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> No
         )
 
 
+def _stacks(console: Console, stacks: Sequence[dict[str, typing.Any]]) -> None:
+    for one in stacks:
+        console.print(Text(f"\nWhere rank {one['rank']} stands (innermost first)", "bold"))
+        for frame in one["frames"]:
+            console.print(Text(f"  {frame}"), soft_wrap=True)
+
+
+def _timeline(console: Console, moments: Sequence[dict[str, typing.Any]]) -> None:
+    if not moments:
+        return
+    console.print(Text("\nThe decisive minute (UTC)", "bold"))
+    for one in moments:
+        who = one["node"] or "" if one["rank"] is None else f"rank {one['rank']}"
+        head = f"  {clock(one['at_s'])}  {who:<12}  "
+        text = cut_at_word(one["text"], max(20, console.width - len(head)))
+        console.print(Text(head + text), no_wrap=True, overflow="ignore", crop=False)
+
+
+def clock(at_s: float) -> str:
+    """`2026-11-24 23:05:59`, or as much of a number as can be shown."""
+    try:
+        moment = datetime.fromtimestamp(at_s, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:.0f}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
 def chosen(evidence: Sequence[dict[str, typing.Any]]) -> list[dict[str, typing.Any]]:
     """Return the evidence that counts most, in the order in which it was given."""
     order = {role: number for number, role in enumerate(ROLES)}
@@ -171,9 +210,13 @@ def _body(console: Console, facts: Facts) -> None:
     table.add_column(overflow="fold")
     rows = [
         ("Do", verdict["action"]),
+        *(("Run" if at == 0 else "", one) for at, one in enumerate(verdict["commands"])),
         ("How sure", sure(verdict)),
         ("Refuted by", verdict["refuted_by"]),
         ("Next test", verdict["next_test"]),
+    ]
+    rows += [
+        ("Innocent" if at == 0 else "", one["why"]) for at, one in enumerate(verdict["cleared"])
     ]
     suspects = verdict["suspects"]
     rows += [

@@ -6,7 +6,7 @@ and the rank is not taken for one that failed by itself.
 
 The dump is believed only if it is of the moment of the failure: NCCL's recorders write together,
 those of gloo each at its own time. It is not believed against a launcher that tells how the rank
-ended.
+ended, nor against a log that is the rank's own by its name.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,6 +19,7 @@ from dataclasses import replace
 from outlast.diagnose.collectives import Blame, Dump
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER
+from outlast.diagnose.logs.prefixes import rank_of_name
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
@@ -62,4 +63,6 @@ def with_contradicted_marked(
 
 
 def _says_it_failed(one: Finding) -> bool:
+    if rank_of_name(one.evidence.file) is not None:
+        return False  # it is the rank's own log
     return one.mechanism in _FAILS and not one.rule.startswith((*PEER, "stack.", "graph."))

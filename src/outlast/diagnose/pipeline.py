@@ -28,6 +28,7 @@ from outlast.diagnose.foreign_lines import (
     without_foreign_lines,
 )
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.model.verdict import Verdict
 
 
@@ -85,7 +86,9 @@ def conclude(material: Material) -> Conclusion:
     findings, contradicted = with_contradicted_marked(findings, blame, split.dumps)
     notes += [contradicted] if contradicted else []
     odd = (*same_job.notes_of(material.samples), *notes, *material.notes)
-    return Conclusion(decide(findings, blame=blame, notes=odd), blame, odd)
+    slurm = [job for one in material.samples for job in one.identities.get("Slurm job", ())]
+    scheduler = scheduler_of(findings, slurm)
+    return Conclusion(decide(findings, blame=blame, notes=odd, scheduler=scheduler), blame, odd)
 
 
 def _last_signs_s(dumps: Sequence[Dump]) -> list[float]:

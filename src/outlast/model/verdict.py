@@ -63,6 +63,32 @@ class Suspect:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """Where a guilty rank stands: its innermost frames, "function (file:line)", innermost first."""
+
+    rank: int
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One event of the decisive minute. `at_s` is in Unix seconds."""
+
+    at_s: float
+    rank: int | None
+    node: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Ranks that are taken for innocent, and a sentence that says why."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+
 def summary(verdict: Mapping[str, object]) -> str:
     """Return a verdict (its public shape) as one line: the class, how sure, and the reason.
 
@@ -79,7 +105,9 @@ def summary(verdict: Mapping[str, object]) -> str:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`reason` is the sentence that people read first; `action` what to do now; `next_test` the
-    cheapest thing that would tell more.
+    cheapest thing that would tell more; `commands` lines to paste. `stacks` are of the guilty,
+    `timeline` is the minute around the first sign of failure, `cleared` says why others are
+    innocent.
     """
 
     failure_class: FailureClass
@@ -95,6 +123,10 @@ class Verdict:
     refuted_by: str = ""
     next_test: str = ""
     others: tuple[tuple[FailureClass, float], ...] = ()
+    commands: tuple[str, ...] = ()
+    stacks: tuple[RankStack, ...] = ()
+    timeline: tuple[Moment, ...] = ()
+    cleared: tuple[Cleared, ...] = ()
 
     def __post_init__(self) -> None:
         assert 0.0 <= self.confidence <= 1.0, self.confidence
@@ -118,5 +150,12 @@ class Verdict:
             "action": self.action,
             "reason": self.reason,
             "others": [{"class": c.value, "confidence": round(p, 4)} for c, p in self.others],
+            "commands": list(self.commands),
+            "stacks": [{"rank": s.rank, "frames": list(s.frames)} for s in self.stacks],
+            "timeline": [
+                {"at_s": m.at_s, "rank": m.rank, "node": m.node, "text": m.text}
+                for m in self.timeline
+            ],
+            "cleared": [{"ranks": list(c.ranks), "why": c.why} for c in self.cleared],
             "schema": SCHEMA,
         }

@@ -16,6 +16,12 @@ from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import Accounts, take_accounts
+from outlast.diagnose.fuse.at_that_hour import (
+    cleared_of,
+    commands_of,
+    stacks_of,
+    timeline_of,
+)
 from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.explain import (
@@ -35,6 +41,7 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role, Suspect, Verdict
 
 PLACES_MAX = 8
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
 
 
@@ -43,11 +50,13 @@ def decide(
     *,
     blame: Blame | None,
     notes: Sequence[str] = (),
+    scheduler: str = "",
     weights: Weights = WEIGHTS,
 ) -> Verdict:
     """One verdict from all that was read.
 
     `notes` are what the walker noticed (two jobs mixed, files cut); they end the reason.
+    `scheduler` ("slurm", "kubernetes" or "") chooses the commands to paste.
 
     Findings of one file come in its order; files may come in any order.
     """
@@ -77,6 +86,7 @@ def decide(
     conclusion = Conclusion(
         named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
     )
+    winner = behind[0].finding if behind and named is not _UNKNOWN else None
     places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
@@ -92,6 +102,16 @@ def decide(
         refuted_by=refuted_by_of(conclusion),
         next_test=next_test_of(conclusion),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
+        commands=commands_of(
+            named,
+            nodes=places[0],
+            devices=places[1],
+            scheduler=scheduler,
+            winner=winner,
+        ),
+        stacks=stacks_of(read, culprits.ranks),
+        timeline=timeline_of(read, winner.at_s if winner is not None else None),
+        cleared=cleared_of(accounts, culprits.ranks),
     )
 
 
@@ -193,6 +213,8 @@ def _places(
             if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
         ]
     nodes = Counter(one.node for one in shown if one.node)
+    if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
+        nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)
     first = {_address(name): name for name in reversed(list(devices))}
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(

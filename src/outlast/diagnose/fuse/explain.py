@@ -15,6 +15,7 @@ from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.fuse.words import (
+    BY_RULE,
     NEXT_TEST,
     OWN_BUG,
     REFUTED,
@@ -257,7 +258,14 @@ def _is_own_bug(conclusion: Conclusion) -> bool:
 
 
 def _words(conclusion: Conclusion) -> Words:
-    return OWN_BUG if _is_own_bug(conclusion) else words_for(conclusion.named, conclusion.mechanism)
+    """What is said about the class, or by the line that won where that says more."""
+    if _is_own_bug(conclusion):
+        return OWN_BUG
+    if conclusion.named is not _UNKNOWN and conclusion.behind:
+        special = BY_RULE.get(conclusion.behind[0].rule.name)
+        if special is not None:
+            return special
+    return words_for(conclusion.named, conclusion.mechanism)
 
 
 def refuted_by_of(conclusion: Conclusion) -> str:

@@ -82,7 +82,8 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
     votes = [
         _placed(vote, [root for root in roots if not root.finding.doubt], weights) for vote in votes
     ]
-    return sorted(votes, key=lambda vote: -vote.probability)
+    # Of equals, the line that names the process goes before the one that only begins the report.
+    return sorted(votes, key=lambda vote: (-vote.probability, vote.rule.name == "oom.invoked"))
 
 
 def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:

@@ -218,6 +218,31 @@ def healed_action(named: FailureClass, mechanism: Mechanism | None) -> str:
     return HEALED.get(named, words_for(named, mechanism).action)
 
 
+# Where the line that won says more than its class about what to do, by its rule.
+BY_RULE: dict[str, Words] = {
+    "store.port_taken": Words(
+        "another process holds the port that the job wants",
+        "end the process that holds the port, or give the job another one (--rdzv-endpoint, or"
+        " --standalone, which takes a free one)",
+        "nobody listens on that port on that node",
+        "ss -ltnp on that node: which process listens on the port",
+    ),
+    "slurm.time": Words(
+        "the scheduler ended the job at its time limit",
+        "ask for more time, or save more often and resume; a restart with the same limit ends the"
+        " same way",
+        "the job's own logs stop long before the limit",
+        "sacct -j JOB --format=Elapsed,Timelimit,State; the time of the last step in the logs",
+    ),
+    "files.unopened": Words(
+        "a file could not be opened for writing",
+        "make the folder, and check that the job's user may write there; a restart fails again",
+        "the same path can be written from that node",
+        "ls -ld of the folder on that node",
+    ),
+}
+
+
 def words_for(named: FailureClass, mechanism: Mechanism | None) -> Words:
     return HUNG.get(named, WORDS[named]) if mechanism is Mechanism.HANG else WORDS[named]
 

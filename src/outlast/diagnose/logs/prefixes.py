@@ -48,7 +48,13 @@ _SYSLOG_HOST = re.compile(
 _NCCL_HOST = re.compile(
     r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\] NCCL"
 )
-_PDSH_HOST = re.compile(r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): ")
+_PDSH_HOST = re.compile(
+    r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): |^(\d{1,3}(?:\.\d{1,3}){3}): "  # deepspeed, pdsh
+    r"|^([A-Za-z][\w.-]{0,60}[-\d][\w.-]{0,20}):\d{2,8} \["  # NCCL without a thread's number
+)
+_PEER_HOST = re.compile(
+    r"\b([A-Za-z][\w.-]{1,60}\d[\w.-]{0,20})<\d{1,5}>"
+)  # NCCL's peer: the far end
 _SRUN_HOST = re.compile(
     r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task|\bON"
     r" ([A-Za-z][\w.-]{0,60}) CANCELLED"
@@ -77,7 +83,10 @@ class Prefix:
 
 def read_prefix(text: str) -> Prefix:
     head = text[:HEAD]
-    at_s, node = time_of(head), _first(head, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST)
+    at_s, node = (
+        time_of(head),
+        _first(head, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST, _PEER_HOST),
+    )
     if (node is None and '="' in text) or head.startswith("{"):
         fields = text[:FIELDS]
         node = node or _first(fields, _FIELD_HOST)

@@ -1,0 +1,156 @@
+"""What an engineer needs beside the verdict: where the guilty stand, what happened when, why the
+others are innocent, and commands to paste.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from outlast.diagnose.collectives.blame import named as named_ranks
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.accounts import Accounts
+from outlast.diagnose.fuse.weights import BROKEN_DEVICE
+from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
+from outlast.model.terms import FailureClass
+from outlast.model.texts import cut_at_word
+from outlast.model.verdict import Blamed, Cleared, Moment, RankStack, Role
+
+C = FailureClass
+FRAMES_SHOWN_COUNT = 5
+STACKS_SHOWN_COUNT = 4
+MOMENTS_COUNT = 8
+BEFORE_S, AFTER_S = 45.0, 15.0  # the decisive minute, around the first sign of failure
+TEXT_COUNT = 160
+HARDWARE = BROKEN_DEVICE | {
+    C.NIC,
+    C.SSD,
+    C.CPU,
+    C.SYSTEM_MEMORY,
+    C.POWER_SUPPLY,
+    C.CHASSIS,
+    C.IO_BOARD,
+    C.THERMAL,
+    C.SILENT_DATA_CORRUPTION,
+}
+_PORT = re.compile(r"\bport:? ?(\d{2,5})\b|:(\d{4,5})\b")
+_STAMP = re.compile(
+    r"^(?:\[?[A-Z]?[a-z]{0,2} ?\d{4}[-/]?\d{0,2}[-/]?\d{0,2}[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|[IWEF]\d{4} [\d:.]{8,15})\s*"
+)
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,80}")
+_SAFE_DEVICE = re.compile(r"[0-9a-f:.]{4,24}|GPU-[0-9a-f-]{36}|\d{1,2}")
+
+
+def scheduler_of(findings: Sequence[Finding], slurm_jobs: Sequence[str] = ()) -> str:
+    """The scheduler that the evidence names: "slurm", "kubernetes", or "" where none is named."""
+    if slurm_jobs or any(one.rule.startswith("slurm.") for one in findings):
+        return "slurm"
+    if any(one.rule.startswith("kube.") or "kubepods" in one.evidence.text for one in findings):
+        return "kubernetes"
+    return ""
+
+
+def commands_of(
+    named: FailureClass,
+    *,
+    nodes: Sequence[str],
+    devices: Sequence[str],
+    scheduler: str,
+    winner: Finding | None,
+) -> tuple[str, ...]:
+    """Commands to paste. Only names that are safe in a shell are put into them."""
+    if winner is not None and winner.rule == "store.port_taken":
+        found = _PORT.search(winner.evidence.text)
+        port = next((group for group in found.groups() if group), "") if found else ""
+        return (f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp",)
+    if named not in HARDWARE:
+        return ()
+    commands: list[str] = []
+    for node in [one for one in nodes if _SAFE_NAME.fullmatch(one)][:2]:
+        if scheduler == "slurm":
+            commands.append(
+                f"scontrol update nodename={node} state=drain reason='outlast: {named.value}'"
+            )
+        elif scheduler == "kubernetes":
+            commands.append(f"kubectl cordon {node}")
+            commands.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
+    gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
+    if named in BROKEN_DEVICE and gpus:
+        commands.append(f"nvidia-smi -q -i {gpus[0]}")
+        commands.append(f"nvidia-smi --gpu-reset -i {gpus[0]}")
+    return tuple(commands)
+
+
+def stacks_of(findings: Sequence[Finding], guilty: Sequence[Blamed]) -> tuple[RankStack, ...]:
+    """The innermost frames of each guilty rank, by its newest stack that says anything."""
+    newest = newest_of_ranks(findings)
+    found = []
+    for one in guilty[:STACKS_SHOWN_COUNT]:
+        stack = _telling_stack(newest.get(one.rank, []))
+        if stack is not None:
+            found.append(RankStack(one.rank, stack.frames[:FRAMES_SHOWN_COUNT]))
+    return tuple(found)
+
+
+def _telling_stack(stacks: Sequence[Stack]) -> Stack | None:
+    awake = [one for one in stacks if doing(one.frames) != "idle"]
+    busy = [one for one in awake if doing(one.frames) != "waiting"]
+    return next(iter(reversed(busy or awake or list(stacks))), None)
+
+
+def timeline_of(findings: Sequence[Finding], winner_s: float | None) -> tuple[Moment, ...]:
+    """What happened in the minute around the line that tells why, in order of time.
+
+    `winner_s` is the time of that line; where it has none, the first sign of failure counts.
+    """
+    timed = sorted(
+        (one for one in findings if one.at_s is not None and _happened(one)),
+        key=lambda one: (one.at_s or 0.0, one.order),
+    )
+    signs = sorted(
+        (one for one in timed if one.evidence.role in (Role.ROOT, Role.MESSENGER)),
+        key=lambda one: (one.evidence.role is not Role.ROOT, one.at_s or 0.0),
+    )
+    if not signs:
+        return ()
+    first_s = (signs[0].at_s or 0.0) if winner_s is None else winner_s
+    moments: list[Moment] = []
+    seen: set[tuple[str, int | None]] = set()
+    for one in timed:
+        at_s = one.at_s or 0.0
+        key = (one.rule, one.rank)
+        if not first_s - BEFORE_S <= at_s <= first_s + AFTER_S or key in seen:
+            continue
+        seen.add(key)
+        said = _STAMP.sub("", " ".join(one.evidence.text.split()))
+        text = cut_at_word(said, TEXT_COUNT)
+        moments.append(Moment(at_s, one.rank, one.node, text))
+    return tuple(moments[:MOMENTS_COUNT]) if len(moments) > 1 else ()
+
+
+def _happened(one: Finding) -> bool:
+    return one.evidence.role is not Role.ADVICE and one.doubt in ("", "untied")
+
+
+def cleared_of(accounts: Accounts, guilty: Sequence[Blamed]) -> tuple[Cleared, ...]:
+    """Why ranks that are not blamed are taken for innocent."""
+    blamed = {one.rank for one in guilty}
+    if not blamed:
+        return ()
+    reasons = (
+        (accounts.waiting, "stood in a collective, by their stacks"),
+        (accounts.late, "timed out while they waited"),
+        (accounts.lost - accounts.late, "lost their peer, and failed for that"),
+        (accounts.closed, "ended by the launcher's signal, after the failure"),
+    )
+    found: list[Cleared] = []
+    done: set[int] = set(blamed)
+    for ranks, why in reasons:
+        left = sorted(ranks - done)
+        if left:
+            found.append(Cleared(tuple(left), f"{named_ranks(left)} {why}"))
+            done.update(left)
+    return tuple(found)
