@@ -37,12 +37,11 @@ def main() -> int:
     if args.page:
         print(page(), end="")
         return 0
-    first, _, last = args.cells.partition(":")
     numbered = list(enumerate(cells(), 1))
     some = [
         (number, cell)
         for number, cell in numbered
-        if int(first) <= number <= int(last or len(numbered)) and args.only in cell.name
+        if is_among(number, args.cells) and args.only in cell.name
     ]
     some.sort(key=lambda one: turn(one[1]))
     if args.list:
@@ -60,6 +59,14 @@ def main() -> int:
     if late:
         print(f"not begun, for the time was over: {late}")
     return 0 if all(good) else 1
+
+
+def is_among(number: int, words: str) -> bool:
+    """Whether a number is among `10:40`, `10:`, or `3,7,12`."""
+    if ":" not in words:
+        return str(number) in words.split(",")
+    first, _, last = words.partition(":")
+    return int(first or 1) <= number <= int(last or number)
 
 
 def turn(cell: Cell) -> tuple[int, float]:
