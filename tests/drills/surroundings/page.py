@@ -15,8 +15,9 @@ training then. It is made from the table of a drill, by
 
     python -m tests.drills.surroundings --page
 
-and each row is tried on real processes, at the moments that it names, by
-`tests/drills/test_surroundings.py` (`-k` with the words of the row finds its tests).
+and each row is tried on real processes, at the moments that it names. Its tests are those of
+`tests/drills/test_surroundings.py` whose names begin with the thing and what happens to it, as in
+`test_a_cell_of_the_table[store-host:-dies-regroup]`.
 
 *Trains on* means: to the last step, with weights that are bit for bit those of a run that nothing
 happened to, with exit code 0, and without standing still for longer than 30 seconds. Where a run
