@@ -22,6 +22,7 @@ FAULTS = int(os.environ.get("OUTLAST_FAULTS", "60"))
 EARLY = 10
 STEPS_BETWEEN = 12  # committed ones: the budgets of replacements refill by ten
 SECONDS_EACH = 4.0
+SHOWN_EACH = 50
 # what a fault may cost for ever: its records in the launcher's books, a page of an allocator
 BYTES_EACH = {"launcher": 48 << 10, "rank 0": 48 << 10}
 BYTES_ONCE = 12 << 20
@@ -132,6 +133,12 @@ def test_nothing_is_held_for_each_fault_that_was(tmp_path: Path) -> None:
         print(f"\nafter {EARLY} faults\n{early}", flush=True)
         for number in range(EARLY, FAULTS):
             strike(drill, number)
+            if number % SHOWN_EACH == 0:
+                lasted_s = time.monotonic() - begun_s
+                print(
+                    f"after {number + 1} faults, {lasted_s:.0f} s\n{look(drill, survivor)}",
+                    flush=True,
+                )
         late = settled(drill, survivor)
         print(f"after {FAULTS} faults, {time.monotonic() - begun_s:.0f} s\n{late}", flush=True)
         assert drill.pid_of(0) == survivor, "rank 0 was to survive them all"
