@@ -42,7 +42,7 @@ from outlast.planner.scenario import Scenario
 
 
 def live(scenario: Scenario, history: History, rules: Rules | None = None) -> Decided:
-    """The whole run."""
+    """Run one history in decision mode, from the beginning to the end."""
     lemons, stops, duration_s = (
         Lemons(scenario, history.lemons),
         scenario.maintenance,
@@ -101,8 +101,9 @@ class Estimate:
 
 
 def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = None) -> Estimate:
-    """Every replica of these histories, one after the other: a second for each 16,384 GPUs and 54
-    days.
+    """Run every replica of these histories, one after the other.
+
+    A replica of 16,384 GPUs and 54 days takes under a second.
     """
     runs = [live(scenario, histories.one(replica), rules) for replica in range(histories.replicas)]
     ettr = [run.position_s / scenario.job.duration_s for run in runs]

@@ -100,16 +100,16 @@ class Histories:
 
     @cached_property
     def which(self) -> NDArray[np.int64]:
-        """(R, N): index into scenario.failures."""
+        """Return the index into scenario.failures of each failure, (R, N)."""
         return self.stream_class[self.stream]
 
     @cached_property
     def extra(self) -> NDArray[np.bool_]:
-        """(R, N): would be a failure of a lemon, above the usual rate."""
+        """Return which failures would be those of a lemon, above the usual rate, (R, N)."""
         return self.stream >= self.class_count
 
     def luck(self, column: Luck) -> Floats:
-        """(R, N) of numbers in (0, 1), drawn when asked for; the same each time."""
+        """Draw numbers in (0, 1), (R, N): the same ones each time."""
         return _columns(
             _generators(self.seed, column, self.first, self.replicas),
             self.at_s.shape[1],
@@ -118,8 +118,9 @@ class Histories:
         ).T
 
     def luck_in_order(self, column: Luck) -> Iterator[Floats]:
-        """The same, (ROWS, R) at a time, failure by failure: all of it at once would not fit into a
-        processor's cache.
+        """Yield the same numbers failure by failure, (ROWS, R) at a time.
+
+        All of them at once would not fit into a processor's cache.
         """
         generators = _generators(self.seed, column, self.first, self.replicas)
         while True:
@@ -138,7 +139,7 @@ class Histories:
             )
 
     def one(self, replica: int) -> History:
-        """Replica `first + replica` by itself."""
+        """Return replica `first + replica` by itself."""
         count = int(np.isfinite(self.at_s[replica]).sum())
         first = self.first + replica
         luck = np.stack(
@@ -157,7 +158,7 @@ class Histories:
 def draw(
     scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncertain: bool = True
 ) -> Histories:
-    """Replicas first .. first + replicas - 1 of this seed.
+    """Draw the replicas first .. first + replicas - 1 of this seed.
 
     `uncertain`: each has rates of its own, drawn from what the counts leave open.
 
@@ -197,7 +198,7 @@ def draw(
 
 
 def expected_failures(scenario: Scenario) -> float:
-    """How many a history has in the mean, at the estimated rates.
+    """Return how many failures a history has on average, at the estimated rates.
 
     Those that are drawn for lemons and may not strike are among them.
     """
@@ -205,7 +206,7 @@ def expected_failures(scenario: Scenario) -> float:
 
 
 def expected_by_s(scenario: Scenario, failures: float) -> float:
-    """The time by which so many are expected; at most the duration."""
+    """Return the time by which so many failures are expected; at most the duration."""
     hazards = _Hazards.of(scenario)
     return float(np.interp(failures, hazards.cumulated.sum(axis=0), hazards.ends_s))
 
@@ -282,7 +283,7 @@ class _Hazards:
 
 
 def _ends(scenario: Scenario) -> Floats:
-    """Where a hazard changes: edges of waves, and enough of a Weibull's curve."""
+    """Return where a hazard changes: edges of waves, and enough of a Weibull's curve."""
     duration_s = scenario.job.duration_s
     ends = [0.0, duration_s]
     for rate in scenario.failures:
@@ -333,7 +334,7 @@ def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
 
 
 def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bool) -> Floats:
-    """(C, R): by what each replica's rates differ from the estimated ones."""
+    """Draw by what factor each replica's rates differ from the estimated ones, (C, R)."""
     rates = np.ones((len(scenario.failures), blocks * BLOCK))
     for index, rate in enumerate(scenario.failures):
         if uncertain and rate.count:
@@ -348,7 +349,7 @@ def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bo
 
 
 def _arrivals(generators: list[Generator], until: Floats) -> Floats:
-    """(N, R): sums of unit exponentials; no row in which all are beyond `until`."""
+    """Draw sums of unit exponentials, (N, R), up to the row where all are beyond `until`."""
     most = float(until.max(initial=0.0))
     rows = math.ceil(most + 4 * math.sqrt(most) + 8)
     pieces: list[Floats] = []
@@ -397,7 +398,7 @@ def _picked(
     stretch: NDArray[np.intp],
     rows: int,
 ) -> NDArray[np.int16]:
-    """(rows, R): the stream of each failure, by its part of the hazard in that stretch."""
+    """Draw the stream of each failure, (rows, R), by its part of the hazard there."""
     picked = np.zeros((rows, len(generators) * BLOCK), dtype=np.int16)
     if len(cumulated) < 2:
         return picked

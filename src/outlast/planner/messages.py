@@ -88,7 +88,7 @@ def spread_faults(
 
 
 def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
-    """In one short life for each kind, and for a hang.
+    """Measure in one short run for each kind of fault, and for a hang.
 
     UsageError where one of them does not come to the end that was meant.
     """
@@ -172,7 +172,7 @@ def told(
 
 
 def _step_s(options: Options) -> float:
-    """Without what a tier stalls for."""
+    """Return the length of a step without the stall of a tier."""
     return steady_step_s(options) - (SEAL_S if options.way == "sharded" else 0.0)
 
 
@@ -275,7 +275,7 @@ def compare(
     seed: int,
     measured_s: Measured | None = None,
 ) -> Compared:
-    """`measured_s`: of lives with these options and other seeds; None: it is measured first."""
+    """Run the same faults at all depths. `measured_s` None: measure first, with another seed."""
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
     life = simulate(seed=seed, options=options, faults=tuple(faults))
     # who strikes nobody is no failure

@@ -86,7 +86,7 @@ def estimate(
     uncertain: bool = True,
     failures_max: int = FAILURES_MAX,
 ) -> Estimate:
-    """Of `replicas` runs of this seed.
+    """Estimate what to expect of a run from `replicas` runs of this seed.
 
     UsageError for less than two. The same seed is the same luck for every scenario with these
     failures.
@@ -113,7 +113,7 @@ def _shortened(scenario: Scenario, failures_max: int) -> Scenario:
 
 
 def _batches(scenario: Scenario, replicas: int) -> list[tuple[int, int]]:
-    """How many from which on: whole blocks, that fit into memory."""
+    """Return (first, count) of each batch: whole blocks that fit into memory."""
     fit = int(BATCH_FAILURES / max(1.0, expected_failures(scenario))) // BLOCK * BLOCK
     size = min(max(fit, BLOCK), BATCH_REPLICAS)
     return [(first, min(size, replicas - first)) for first in range(0, replicas, size)]
@@ -182,8 +182,8 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
 
 
 def _speed(scenario: Scenario) -> float:
-    """Of training, in the mean: a day's sine of heat, and somebody slow for part of the time (as
-    many servers as nodes: the slow are Poisson).
+    """Return the mean speed of training, with throttling as a daily sine and with stragglers for
+    part of the time (as many servers as nodes, so the slow ones are Poisson).
     """
     slow = scenario.stragglers
     is_slow = -math.expm1(-scenario.job.nodes * slow.lasts.mean_s / slow.mttf_s)
@@ -191,7 +191,7 @@ def _speed(scenario: Scenario) -> float:
 
 
 def _mttf_s(scenario: Scenario, interruptions: float) -> float:
-    """Where none was seen, by the rates. inf: nothing fails."""
+    """Return the MTTF of the run, by the rates where no failure was seen; inf for none at all."""
     expected = interruptions or expected_failures(scenario)
     return scenario.job.duration_s / expected if expected else math.inf
 

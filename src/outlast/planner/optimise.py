@@ -168,7 +168,7 @@ class Optimum:
 
 
 def replicas_for_search(scenario: Scenario) -> int:
-    """More where runs are short and see few failures, so that candidates can be told apart.
+    """Return how many replicas tell candidates apart: more where runs see few failures.
 
     In whole blocks of 256.
     """
@@ -181,7 +181,7 @@ def replicas_for_search(scenario: Scenario) -> int:
 
 
 def value_of(scenario: Scenario, ettr: float) -> float:
-    """Productive share of all GPUs, spares included."""
+    """Return the productive share of all GPUs, spares included."""
     job = scenario.job
     return ettr * job.gpus / (job.gpus + scenario.repair.spare_nodes * job.gpus_per_node)
 
@@ -195,7 +195,7 @@ def optimise(
     budget: Budget = Budget(),
     mapper: Mapper = in_order,
 ) -> Optimum:
-    """Raises UsageError for a budget in money without a price."""
+    """Search for the best. Raises UsageError for a budget in money without a price."""
     search = _Search(
         _with_peers(cluster) if Parameter.REDUNDANCY in parameters else cluster,
         seed,
@@ -321,7 +321,7 @@ class _Search:
 
 
 def _settled(cluster: Cluster) -> Cluster:
-    """What is `auto` by the closed forms, as the search's beginning."""
+    """Settle what is `auto` by the closed forms: the search begins there."""
     for path, one in resolve(cluster).inputs.items():
         if one.origin is Origin.PLAN:
             cluster = cluster.put_value(path, one.value, origin=Origin.PLAN, source=one.source)
@@ -339,7 +339,7 @@ def _spares(cluster: Cluster, count: int) -> Cluster:
 
 
 def _with_peers(cluster: Cluster) -> Cluster:
-    """With a tier in the memory of nodes, if there is none."""
+    """Return the cluster with a tier in the memory of nodes, if it has none."""
     if any(f"tier.{name}.redundancy" in cluster.inputs for name in cluster.tiers):
         return cluster
     name = next(one for one in ("peers", "memory-of-peers", "peers-2") if one not in cluster.tiers)
@@ -352,7 +352,7 @@ def _with_peers(cluster: Cluster) -> Cluster:
 
 
 def _tier_sets(cluster: Cluster) -> Iterator[Cluster]:
-    """All sets of tiers of which one survives as much as any does.
+    """Yield all sets of tiers in which one survives as much as any tier does.
 
     A tier that is not in use is never saved; intervals are chosen anew for each set.
     """

@@ -40,7 +40,7 @@ class Outcomes:
 
     @staticmethod
     def joined(parts: Sequence[Outcomes]) -> Outcomes:
-        """Of all replicas of these, one after the other."""
+        """Return the outcomes of all replicas of these parts, one after the other."""
         if len(parts) == 1:
             return parts[0]
         by_name = {

@@ -95,7 +95,7 @@ class Plan:
         return tier.stall_s + tier.write_s
 
     def facts(self) -> dict[str, Any]:
-        """The JSON of `outlast plan`. A number that is infinite is null."""
+        """Return the JSON of `outlast plan`. A number that is infinite is null."""
         job = self.scenario.job
         return {
             "inputs": {path: input_facts(one) for path, one in self.resolved.inputs.items()},
@@ -191,7 +191,7 @@ def plan(
 
 
 def replicas_for(scenario: Scenario) -> int:
-    """In whole blocks of 256."""
+    """Return how many replicas to simulate, in whole blocks of 256."""
     expected = scenario.job.duration_s / mttf_of(scenario)
     wanted = min(REPLICAS, WORK_MOST / max(1.0, expected))
     return max(REPLICAS_LEAST, int(wanted) // REPLICAS_LEAST * REPLICAS_LEAST)
@@ -334,7 +334,7 @@ def money(scenario: Scenario, ettr: float) -> dict[str, float] | None:
 
 
 def samples_per_day(scenario: Scenario, ettr: float) -> float:
-    """With the mean of the throttling over a day, and stragglers."""
+    """Return the samples a day, with throttling (its mean over a day) and stragglers."""
     return scenario.job.samples_per_step / scenario.job.step_s * DAY_S * ettr * speed(scenario)
 
 

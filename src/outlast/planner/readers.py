@@ -54,7 +54,7 @@ def quantity(kind: Kind, *, zero: bool = False, endless: bool = False) -> Reader
 
 
 def number(*, least: float, above: bool = False) -> Reader:
-    """A bare number: a factor, a shape."""
+    """Return a reader of a bare number, as a factor or a shape."""
 
     def read(given: object, name: str) -> float:
         try:
@@ -71,7 +71,7 @@ def number(*, least: float, above: bool = False) -> Reader:
 
 
 def word(choices: type[Enum]) -> Reader:
-    """One of an enumeration, by its value, or by its name in lower case where values are numbers.
+    """Return a reader of an enumeration: by value, or by lower-case name for numbers.
 
     The value is the text.
     """
@@ -230,7 +230,7 @@ AUTO = "auto"
 
 
 def or_auto(reader: Reader) -> Reader:
-    """What `reader` reads, or `auto`: it is chosen by the plan."""
+    """Return a reader of what `reader` reads, or of `auto`: then the plan chooses."""
     return Reader(
         f"{reader.what}, or auto",
         lambda given, name: AUTO if given == AUTO else reader.read(given, name),

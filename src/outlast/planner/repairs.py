@@ -41,7 +41,7 @@ class Returns:
         self._written = 0  # columns
 
     def narrow(self, replicas: int) -> None:
-        """From now on it is about the first so many."""
+        """Narrow all state to the first so many replicas."""
         self._back_s, self._lost, self._most = (
             self._all_back_s[:replicas],
             self._all_lost[:replicas],
@@ -64,7 +64,7 @@ class Returns:
             self._most[many] = self._in_repair(many, at_s[many])
 
     def _strike_out(self, at_s: Floats) -> None:
-        """Those that have come back."""
+        """Forget the nodes that have come back."""
         replicas = len(self._all_most)
         now_s = np.concatenate([at_s, np.full(replicas - len(at_s), LONG_AGO)])
         runs, columns = np.nonzero((self._all_back_s > now_s[:, None]) & (self._all_lost > 0))
@@ -84,7 +84,7 @@ class Returns:
         return in_repair
 
     def complete_s(self, at_s: Floats) -> Floats:
-        """Of all, from `at_s` on: the first time at which nobody is lacking."""
+        """Return, for all replicas, the first time from `at_s` on at which no node is lacking."""
         runs = np.flatnonzero(self._most > self._spares)
         if not runs.size:
             return at_s
@@ -108,7 +108,7 @@ class Returns:
         return lacking
 
     def next_s(self, runs: NDArray[np.intp], at_s: Floats) -> Floats:
-        """When the next one comes back; inf: nobody is in repair."""
+        """Return when the next node comes back; inf where none is in repair."""
         back_s = self._back_s[runs, : self._written]
         soonest: Floats = np.where(
             (back_s > at_s[:, None]) & (self._lost[runs, : self._written] > 0), back_s, np.inf

@@ -87,7 +87,7 @@ class _Working:
 
 
 def resolve(cluster: Cluster) -> Resolved:
-    """Raises UsageError where a scenario cannot be."""
+    """Return the scenario of a cluster. Raises UsageError where there can be none."""
     working = _Working(cluster, dict(cluster.inputs))
     job = _job(working)
     failures = tuple(_failure(working, name) for name in cluster.failures)
@@ -185,8 +185,8 @@ def _stragglers(working: _Working) -> Stragglers:
 
 
 def rate_per_s(rate: FailureRate, job: Job) -> float:
-    """Failures of this class in the whole run, per second: the mean over the run, waves and the
-    change with age included.
+    """Return the failures of this class per second in the whole run: the mean over the run, with
+    waves and the change with age included.
 
     Of a class of which none was seen, the mean of what that leaves open: half a failure in its
     exposure.
@@ -215,8 +215,8 @@ def rate_per_s(rate: FailureRate, job: Job) -> float:
 
 
 def with_known_rate(rate: FailureRate) -> FailureRate:
-    """A class of which none was seen, at the mean rate that this leaves open, taken as known; any
-    other as it is.
+    """Return the rate; for a class that was never seen, the mean rate that this leaves open, taken
+    as known.
     """
     if not 0 < rate.count < 1:
         return rate
@@ -252,7 +252,7 @@ def _tiers(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> tu
 
 
 def _tier(working: _Working, name: str, job: Job) -> Tier:
-    """Without its interval, if the plan is to choose it: nan."""
+    """Return the tier; its interval is NaN where the plan is to choose it."""
     path = f"tier.{name}"
     traffic = _traffic(working, path)
     working.work_out(
@@ -339,7 +339,7 @@ def _with_interval(
 def chosen_interval_s(
     tier: Tier, tiers: list[Tier], rates: dict[Extent, float], *, step_s: float
 ) -> tuple[float, str]:
-    """The interval for the failures that need this tier, and why.
+    """Return the interval for the failures that need this tier, and why.
 
     `rates`: failures per second by extent.
     """
@@ -407,7 +407,7 @@ def _repair(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> R
 
 
 def _spares(down_mean: float, nodes: int) -> int:
-    """Not more than nodes: where so many are in repair, spares no longer help."""
+    """Return how many spares suffice, at most as many as nodes: more no longer help."""
     return (
         nodes
         if down_mean >= nodes

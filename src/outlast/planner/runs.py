@@ -88,7 +88,7 @@ class _State:
         self.narrow(replicas)
 
     def narrow(self, replicas: int) -> None:
-        """From now on it is about the first so many."""
+        """Narrow all state to the first so many replicas."""
         for name, values in self._whole.items():
             setattr(self, name, values[..., :replicas])
 
@@ -137,8 +137,9 @@ class Runs:
             state.waits += spent_s[WAIT] > 0
 
     def _take_nodes_in(self, returns: Returns, until_s: Floats) -> None:
-        """Runs that train again: with whom, and for those who lack somebody, one regroup after
-        another until nobody comes back in time.
+        """Let runs that train again and lack nodes take returned nodes in.
+
+        There is one regroup after another, until no node comes back in time.
         """
         state, runs = self._state, np.arange(len(until_s))
         while runs.size:
@@ -156,7 +157,7 @@ class Runs:
             state.extent[runs], state.nodes_lost[runs] = -1, 0
 
     def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
-        """For so long, with nobody coming or going; then what is being written is cut off.
+        """Train for so long, while no node comes or goes, and then cut off unfinished writes.
 
         Positions and what tiers hold.
         """
@@ -181,7 +182,7 @@ class Runs:
     # --- a failure ---
 
     def fail(self, strike: Strike) -> None:
-        """Everything that follows is known now, unless another failure cuts it off.
+        """Let a failure strike. All that follows is known now, unless another failure cuts it off.
 
         Runs that are not struck stand still since they last did: 0 s.
         """
@@ -203,7 +204,7 @@ class Runs:
         state.lost_s[state.charged] += lost_s
 
     def _fall_back(self, strike: Strike, extent: NDArray[np.int8]) -> tuple[Floats, Floats]:
-        """The position to go on from, and seconds that it takes to restore it."""
+        """Return the position to go on from, and the seconds that it takes to restore it."""
         held = self._state.held
         np.copyto(held, -1.0, where=(self._survives < extent) & strike.strikes)
         newest = held.max(axis=0, initial=-1.0)
@@ -232,7 +233,7 @@ class Runs:
     def _replace(
         self, returns: Returns, strike: Strike, at_s: Floats, recovers: Flags, regrouped_s: Floats
     ) -> tuple[Floats, Flags]:
-        """When nodes are at hand, and whether any is taken in."""
+        """Return when nodes are at hand, and whether any is taken in."""
         state = self._state
         returns.lose(at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
         lost = strike.nodes_lost + recovers * state.nodes_lost
@@ -298,5 +299,5 @@ class _Waits:
         )
 
     def restore_s(self, strike: Strike) -> Floats:
-        """(J, n), or (J, 1): from each tier."""
+        """Return how long a restore from each tier takes: (J, n), or (J, 1)."""
         return self._restore.at(strike)

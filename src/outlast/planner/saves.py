@@ -116,7 +116,7 @@ class Saves:
     def _reached(
         self, begin: Floats, left_s: Floats, pace: Floats | float
     ) -> tuple[Floats, Floats]:
-        """(n,): the last position with stalls that is reached, or `begin`; and the seconds since.
+        """Return the last position with stalls that is reached, or `begin`, and the seconds since.
 
         Below 0: so much of its stalls is still to come.
         """
@@ -149,7 +149,7 @@ def _by_rounds(
     stall_s: float,
     shorter: list[tuple[float, float]],
 ) -> tuple[Floats, Floats]:
-    """The newest multiple of `steps` that is reached, and after how long.
+    """Return the newest multiple of `steps` that is reached, and after how long.
 
     It does not lie beyond `at` where none is, or where stalls are still to come.
     """
@@ -178,7 +178,7 @@ def _by_guess(
     stall_s: float,
     shorter: list[tuple[float, float]],
 ) -> tuple[Floats, Floats]:
-    """The same where intervals do not divide each other."""
+    """Return the same where intervals do not divide each other."""
     passed = [(other, other_s, np.floor(at / other)) for other, other_s in shorter]
     none = np.floor(at / steps)
 

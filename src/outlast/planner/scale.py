@@ -71,7 +71,7 @@ class Scale:
 
 
 def grid(low: float, high: float) -> tuple[int, ...]:
-    """Two sizes in each decade, 1 and 3; both ends always."""
+    """Return two sizes in each decade, 1 and 3, and always both ends."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     inside = [
         factor * 10.0**power
@@ -85,7 +85,7 @@ def grid(low: float, high: float) -> tuple[int, ...]:
 def scale(
     cluster: Cluster, sizes: Sequence[int], *, seed: int, replicas: int, mapper: Mapper = in_order
 ) -> Scale:
-    """Rows for these numbers of GPUs, in their order."""
+    """Return rows for these numbers of GPUs, in their order."""
     both = [_sized(cluster, gpus, growing=growing) for gpus in sizes for growing in (False, True)]
     scenarios = [resolve(one).scenario for one in both]
     summaries = run_all(
@@ -148,7 +148,10 @@ def _is_chosen(cluster: Cluster, name: str) -> bool:
 
 
 def _with_enough_spares(scenario: Scenario) -> Scenario:
-    """Where the window is too short for a repair, no node is ever lacking in it."""
+    """Give the scenario enough spares where the window is too short for a repair.
+
+    So no node is ever lacking in such a window.
+    """
     part = window(scenario, FAILURES_MOST)
     if part is scenario or part.job.duration_s >= REPAIRS_LEAST * scenario.repair.time.mean_s:
         return scenario
@@ -181,13 +184,13 @@ def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> Row:
 
 
 def mttf_of(scenario: Scenario) -> float:
-    """Of the whole run; inf where nothing fails."""
+    """Return the MTTF of the whole run; inf where nothing fails."""
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     return 1 / per_s if per_s else math.inf
 
 
 def durable(scenario: Scenario) -> Tier:
-    """The tier that survives most, of several the last, of those in use."""
+    """Return the tier in use that survives most; of several, the last."""
     in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)] or list(
         scenario.tiers
     )
@@ -195,7 +198,7 @@ def durable(scenario: Scenario) -> Tier:
 
 
 def binding_of(shares: dict[Term, float]) -> str:
-    """What takes the most time; nothing, where nothing takes any."""
+    """Name what takes the most time; "nothing" where nothing takes any."""
     most = max(shares, key=lambda term: shares[term], default=None)
     return most.value if most is not None and shares[most] > 0 else "nothing"
 
@@ -204,7 +207,7 @@ def binding_of(shares: dict[Term, float]) -> str:
 
 
 def max_gpus(cluster: Cluster) -> dict[str, float]:
-    """By assumption; inf where there is no cap below 1e40.
+    """Return the most GPUs by assumption; inf where there is no cap below 1e40.
 
     Failures at the mean rate of one GPU, all classes together.
     """

@@ -113,8 +113,8 @@ class Replica:
         return min(due, key=lambda one: one[0], default=(math.inf, self._resume))
 
     def _cut(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """Training, or standing still, is over: the position in steps, and what was being written,
-        tier and step.
+        """End training, or standing still. Return the position in steps, and the tier and step of
+        each save that was not yet written.
         """
         recovery, out = self._recovery, self.out
         if recovery is None:
@@ -195,8 +195,8 @@ class Replica:
         point: Point,
         unseen: Unseen | None,
     ) -> Recovery:
-        """For the time that the scenario says; but whoever hangs is found by the product's
-        deadlines.
+        """Return a recovery as long as the scenario says. A rank that hangs is found by the
+        product's deadlines instead.
         """
         at_s, rules = failure.worked_s, self._rules
         detected_s = at_s + failure.detect_s
@@ -267,8 +267,8 @@ class Replica:
     def _unseen(
         self, hit: Hit, position: float, failure: Failure, before: Recovery | None
     ) -> Unseen | None:
-        """Of a rank that stands still, this one or one before: by the product's deadlines it is
-        found some time later. None: there is none.
+        """Return when the product's deadlines find a rank that hangs, of this failure or of one
+        before it; None where none hangs.
         """
         at_s, hangs, step = failure.worked_s, self._engine.hangs, math.floor(position)
         earlier = (
@@ -324,8 +324,8 @@ class Replica:
     # --- standing ---------------------------------------------------------------------------------
 
     def _decide(self, at_s: float) -> None:
-        """All that live stand still, and there is a node for each that was lost; or there was none
-        for too long.
+        """Choose the rung. All survivors have stopped, and there is a node for each lost one, or
+        there was none for too long.
         """
         recovery, out, members = self._recovery, self.out, self._members
         assert recovery is not None

@@ -70,7 +70,7 @@ class Restoring:
         unfinished: Sequence[tuple[int, int]],
         restore_s: Sequence[float],
     ) -> Point:
-        """`position`: where training stood, in steps.
+        """Return what all go on from. `position`: where training stood, in steps.
 
         `unfinished`: tier and step of what was being written. `restore_s`: of each tier, this time.
         """
@@ -137,7 +137,7 @@ class Restoring:
         way: str,
         verdict: RestoreVerdict,
     ) -> Point:
-        """Several tiers may hold it: the one that restores fastest, the first of equals."""
+        """Return the tier that restores this step fastest, the first of equals."""
         tier = min(
             (index for index in among if self.tiers.sealed[index] == step),
             key=lambda index: restore_s[index],
@@ -147,7 +147,7 @@ class Restoring:
     def _newest_good(
         self, extent: Extent, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
     ) -> Lying | None:
-        """What survives the whole run's loss lies on disks; what was being written has no manifest.
+        """Return the newest good checkpoint. A save that was being written has no manifest.
 
         Faster ones come first among those of one step.
         """

@@ -90,7 +90,7 @@ class Tiers:
                 )
 
     def train(self, begin: int, for_s: float) -> Trained:
-        """From position `begin` for so long. Nothing is held yet of what that saves: see `hold`."""
+        """Train from position `begin` for so long. Tiers hold what that saves only after `hold`."""
         at_most = begin + math.floor(for_s / self._step_s)
         reached = _largest(begin, at_most, lambda step: self._reached_s(begin, step) <= for_s)
         beyond_s = (
@@ -121,13 +121,13 @@ class Tiers:
         )
 
     def hold(self, trained: Trained) -> None:
-        """Training is cut off there: what was not written by then is lost."""
+        """Cut training off there. What was not written by then is lost."""
         for index, step in trained.written:
             self.held[index] = self.sealed[index] = step
         self._hold_live(math.floor(trained.position))
 
     def fall_back(self, extent: Extent, to: int) -> None:
-        """What was lost is not held any more; all go on from step `to`."""
+        """Forget what was lost. All go on from step `to`."""
         self.held = [
             held if survives >= extent else None
             for held, survives in zip(self.held, self.survives, strict=True)
@@ -139,7 +139,7 @@ class Tiers:
         self._hold_live(to)
 
     def attach(self, step: int) -> None:
-        """All ranks have the state of `step`, and begin."""
+        """Begin training on all ranks with the state of `step`."""
         for index, kind in enumerate(self.kinds):
             if kind is Kind.IMAGE and self.survives[index] is Extent.PROCESS:
                 self.sealed[index] = step
@@ -184,7 +184,7 @@ class Tiers:
 
 
 def _largest(low: int, high: int, is_so: Callable[[int], bool]) -> int:
-    """The largest whole number from `low` to `high` of which `is_so`.
+    """Return the largest whole number from `low` to `high` for which `is_so`.
 
     It is so of `low`, and of none above one of which it is not.
     """

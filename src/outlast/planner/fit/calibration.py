@@ -59,8 +59,8 @@ class Calibration:
         return ", ".join(one.source for one in self.records)
 
     def scenario_rates(self) -> tuple[FailureRate, ...]:
-        """Of all classes that were seen; with the Weibull law where the data tell that the rate
-        changes with age.
+        """Return the rate of each class that was seen, by the Weibull law where the data show that
+        it changes with age.
         """
         return tuple(self._scenario_rate(one) for one in self.rates)
 
@@ -74,7 +74,7 @@ class Calibration:
         )
 
     def cannot_tell(self) -> tuple[str, ...]:
-        """A sentence for each thing that these data do not say."""
+        """Yield a sentence for each thing that these data do not say."""
         return tuple(dict.fromkeys(_cannot_tell(self)))
 
     def assumptions(self) -> tuple[str, ...]:
@@ -84,7 +84,10 @@ class Calibration:
 def calibrate(
     records: Sequence[Observed], *, phases: Phases | None = None, booked: Sequence[Booked] = ()
 ) -> Calibration:
-    """UsageError where there is no record, or where records watched different things."""
+    """Calibrate from these records.
+
+    Raises UsageError where there is no record, or where records watched different things.
+    """
     if not records:
         raise UsageError(
             "there is nothing to calibrate from",
@@ -166,7 +169,7 @@ def what_of(rate: ClassRate) -> str:
 
 
 def facts(one: Calibration) -> dict[str, object]:
-    """The JSON of `outlast calibrate`. Numbers that cannot be known are null."""
+    """Return the JSON of `outlast calibrate`. Numbers that cannot be known are null."""
     return {
         "sources": [record.source for record in one.records],
         "failures": one.failures,

@@ -38,7 +38,7 @@ Said = tuple[str, Value, str]  # path, value, source
 
 
 def cluster_of(one: Calibration, *, name: str) -> Cluster:
-    """Ready to be planned with, or to be written by `cluster_text.render`.
+    """Return a cluster to plan with, or to be written by `cluster_text.render`.
 
     `name` is one line of text.
     """
@@ -71,7 +71,7 @@ def cluster_of(one: Calibration, *, name: str) -> Cluster:
 
 
 def _names(rates: Iterable[ClassRate]) -> tuple[str, ...]:
-    """The class; with the extent, where another has the same class."""
+    """Name a rate by its class; with its extent, where another has the same class."""
     out: list[str] = []
     for rate in rates:
         name = rate.failure_class.value
@@ -161,7 +161,7 @@ def _stall_s(one: Calibration) -> float:
 
 
 def never_seen(one: Calibration) -> tuple[str, ...]:
-    """A line of TOML comment for each bound that is left out."""
+    """Return a line of TOML comment for each bound that is left out."""
     left_out = one.bounds if one.rates else one.bounds[1:]
     return tuple(
         f"# never seen: {what_of(rate)}; at most once in"
@@ -171,7 +171,7 @@ def never_seen(one: Calibration) -> tuple[str, ...]:
 
 
 def _short(value: float) -> float:
-    """To six digits: more was never measured."""
+    """Round to six digits, since more was never measured."""
     return float(f"{value:.6g}")
 
 
@@ -182,5 +182,5 @@ def _short_value(value: Value) -> Value:
 
 
 def _line(text: str) -> str:
-    """Printable, on one line."""
+    """Return the text printable and on one line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text) or "calibration"

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 
 def fit_size(count: ArrayLike, expected: ArrayLike) -> float:
-    """The most likely r, in [SIZE_MIN, SIZE_MAX], by golden section over its logarithm.
+    """Return the most likely r in [SIZE_MIN, SIZE_MAX], by golden section over its logarithm.
 
     UsageError without a period.
     """
@@ -70,7 +70,7 @@ def _log_likelihood(y: Floats, m: Floats, size: float) -> float:
 
 
 def log_probability(y: int, mean: float, size: float) -> float:
-    """Of y under the negative binomial; size inf: Poisson."""
+    """Return the log probability of y under the negative binomial; size inf is Poisson."""
     if math.isinf(size):
         return y * math.log(mean) - mean - math.lgamma(y + 1)
     return (
@@ -90,7 +90,7 @@ class Prediction:
     probability: Floats
 
     def quantile(self, share: float) -> int:
-        """The least count that is reached with at least this probability."""
+        """Return the least count that is reached with at least this probability."""
         return int(np.searchsorted(np.cumsum(self.probability), share * (1 - 1e-12)))
 
     def log_score(self, y: int) -> float:
@@ -102,7 +102,7 @@ class Prediction:
 
 
 def predict(expected: ArrayLike, *, size: float, reach: int = 0) -> Prediction:
-    """`expected`: draws of the expected count of one period.
+    """Predict the count of one period. `expected`: draws of its expected count.
 
     The probabilities go up to `reach` at least.
     """

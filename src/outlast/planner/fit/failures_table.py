@@ -78,7 +78,7 @@ class _Row:
 
 
 def read_moment(text: str, where: str) -> tuple[float, bool]:
-    """Seconds, and whether they were written as a date.
+    """Return the seconds, and whether they were written as a date.
 
     Raises UsageError, which begins with `where`.
     """
@@ -107,7 +107,7 @@ def read_failures(
     dates: bool | None = None,
     classes: Mapping[str, FailureClass] | None = None,
 ) -> Observed:
-    """The table as exposure and failures. Raises UsageError, which names `source` and the line.
+    """Read a table as exposure and failures. Raises UsageError with `source` and the line.
 
     fleet    needed where the table has no start and end, refused where it has
     dates    whether the fleet's times were dates; the table's must be the same
@@ -413,7 +413,7 @@ def _cohort(
 
 
 def _assumed(rows: Sequence[_Row]) -> tuple[str, ...]:
-    """What is lost with each class, which the table does not say."""
+    """Return what is lost with each class, which the table does not say."""
     seen = sorted(
         {row.failure_class for row in rows if row.failure_class is not None},
         key=lambda one: one.value,
@@ -440,7 +440,7 @@ def _failures(rows: Sequence[_Row], begin_s: float) -> tuple[Failure, ...]:
 
 
 def _stretches(rows: Sequence[_Row], source: str) -> dict[str, list[tuple[float, float, int]]]:
-    """Of each unit: (start, end, line) in order, each stretch once."""
+    """Return (start, end, line) of each unit, in order and each stretch once."""
     out: dict[str, dict[tuple[float, float], int]] = {}
     for row in rows:
         if row.watched is not None:
@@ -488,7 +488,7 @@ def _lives(
     installed: Mapping[str, float],
     failure_class: FailureClass,
 ) -> Lives:
-    """Each stretch, cut where its unit failed of this class; ages go on."""
+    """Yield each stretch, cut where its unit failed of this class. Ages go on."""
     failed: dict[tuple[str, float, float], list[float]] = {}
     for row in rows:
         if (

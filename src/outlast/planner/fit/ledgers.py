@@ -45,7 +45,7 @@ class Booked:
 
     @property
     def training_s(self) -> float:
-        """Of the run: rank-seconds without startup and shutdown, over its ranks."""
+        """Return the run's seconds: rank-seconds without startup and shutdown, over its ranks."""
         return (
             math.fsum(value for cause, value in self.seconds.items() if cause not in NO_TRAINING)
             / self.ranks
@@ -60,7 +60,7 @@ class Booked:
 
     @property
     def lost_per_interruption_s(self) -> float | None:
-        """Seconds of the run that the ledger booked to detection, regroup, restore, repeated and
+        """Return the seconds that the ledger booked to detection, regroup, restore, repeated and
         degraded, for each interruption.
         """
         lost_s = math.fsum(self.seconds[cause] for cause in LOST_TO_FAILURES) / self.ranks
@@ -74,7 +74,7 @@ def booked(records: Records, *, now_s: float | None) -> Booked:
 
 
 def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
-    """`now_s` as in `account`.
+    """Return what this ledger observed. `now_s` is as in `account`.
 
     UsageError where no step was ever committed: then nothing was watched.
     """
@@ -121,7 +121,7 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
 
 
 def _nodes(sessions: Iterable[SessionRecords]) -> float:
-    """That housed ranks at a time: the mean over generations."""
+    """Return how many nodes had ranks at a time, as the mean over generations."""
     counts: list[int] = []
     for part in sessions:
         where = {(life.worker, life.rank): life.node for life in part.lives if life.rank >= 0}
@@ -185,7 +185,7 @@ def _class(one: Interruption, verdicts: Mapping[int, FailureClass]) -> FailureCl
 
 
 def _verdicts(part: SessionRecords) -> dict[int, FailureClass]:
-    """Of interruptions, by id; the newest verdict counts. What cannot be read says nothing."""
+    """Return the class of each interruption by its id. The newest readable verdict counts."""
     out: dict[int, FailureClass] = {}
     known = {one.value for one in FailureClass}
     for event in part.events:

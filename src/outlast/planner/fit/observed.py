@@ -99,6 +99,6 @@ class Observed:
     assumptions: tuple[str, ...] = ()
 
     def unit_of(self, failure_class: FailureClass, extent: Extent) -> Unit:
-        """The usual unit of such a failure where it was watched; else the one kind that was."""
+        """Return the usual unit of such a failure if it was watched, else the kind that was."""
         usual = Unit.RUN if extent is Extent.RUN else UNIT_OF[failure_class]
         return usual if usual in self.exposure_s else next(iter(self.exposure_s))

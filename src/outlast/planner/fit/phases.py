@@ -109,7 +109,7 @@ class Phases:
         return max(0.0, self.first_step.mean_s - self.step_s)
 
     def recovery(self, *, source: str) -> Recovery | None:
-        """For a Scenario; None where no recovery was seen.
+        """Return the recovery for a Scenario; None where no recovery was seen.
 
         What a node's loss adds is 0 where none was seen: `limits` says so.
         """
@@ -124,7 +124,7 @@ class Phases:
 
 
 def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
-    """A spread and how it was come to, as the module's head says."""
+    """Return a spread and how it was derived, as the head of this module says."""
     count = len(samples_s)
     if count == 0:
         return None, "never seen"
@@ -143,7 +143,7 @@ def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
 
 
 def phases_of(ledgers: Iterable[Records]) -> Phases:
-    """Over all ledgers together."""
+    """Fit the phases over all ledgers together."""
     everything = list(ledgers)
     interruptions = [one for records in everything for one in _with_family(records)]
     over = [one for one, _ in interruptions if one.resumed_s is not None]
@@ -228,7 +228,7 @@ def _phase(
 
 
 def _with_family(records: Records) -> list[tuple[Interruption, bool]]:
-    """Each interruption, and whether no other failure came before it was over."""
+    """Return each interruption, and whether it was over before another failure came."""
     everything = [one for one, _ in records.unique_interruptions()]
     parents = {one.parent for one in everything}
     return [(one, one.parent is None and one.id not in parents) for one in everything]

@@ -60,11 +60,11 @@ class ClassRate:
 
     @property
     def mttf_s(self) -> float | None:
-        """Of one unit; None where none failed."""
+        """Return the MTTF of one unit; None where none failed."""
         return None if self.rate_per_s is None else 1 / self.rate_per_s
 
     def scenario_rate(self) -> FailureRate:
-        """For a Scenario.
+        """Return the rate as a Scenario has it.
 
         UsageError where none was seen: there is a bound, and no rate (a cluster file can say `count
         = 0` with the exposure).
@@ -93,7 +93,7 @@ def class_rate(
     exposure_s: float,
     source: str = "",
 ) -> ClassRate:
-    """UsageError where there is no exposure."""
+    """Fit one rate. Raises UsageError where there is no exposure."""
     if not 0 < exposure_s < math.inf:
         what = f"{source or 'the record'} watched {unit.name.lower()}s for {exposure_s:g} s"
         raise UsageError(what, hint="a rate needs time in which a failure could have been seen")
@@ -116,12 +116,12 @@ def class_rate(
 
 
 def bound_per_s(exposure_s: float) -> float:
-    """Which the rate of what never struck lies below, with a chance of 95 %."""
+    """Return the bound below which the rate of what never struck lies, at 95 %."""
     return rate_quantile_per_s((1 + LEVEL) / 2, failures=0, exposure_s=exposure_s)
 
 
 def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Each class and extent that was seen, over all records together, most frequent first.
+    """Return the rate of each class and extent seen in all records, most frequent first.
 
     UsageError where records watched different kinds of unit.
     """
@@ -149,8 +149,8 @@ def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 
 def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Bounds of what never struck: anything at all, where nothing did; else the loss of a node,
-    where nodes were watched.
+    """Return bounds for what never struck: for any failure where none was seen, else for the
+    loss of a node where nodes were watched.
     """
     seen = [one for record in records for one in record.failures]
     if any(one.extent >= Extent.NODE for one in seen):
@@ -242,7 +242,7 @@ class ScaleVerdict:
 
 
 def decide_scale(records: Sequence[Observed]) -> ScaleVerdict:
-    """Records must have exposures of GPUs and of runs."""
+    """Fit how the rate grows with size. Records must have exposures of GPUs and of runs."""
     known = [
         one
         for one in records

@@ -56,7 +56,7 @@ class Lives:
 
     @classmethod
     def of(cls, *, entry_s: ArrayLike, exit_s: ArrayLike, failed: ArrayLike) -> Lives:
-        """UsageError where an age is below 0, not finite, or a stretch ends before it begins."""
+        """Make lives from ages. Raises UsageError for one below 0, not finite, or out of order."""
         lives = cls(
             np.asarray(entry_s, dtype=np.float64),
             np.asarray(exit_s, dtype=np.float64),
@@ -122,7 +122,7 @@ class ShapeVerdict:
 
 
 def decide_shape(lives: Lives) -> ShapeVerdict:
-    """Whether the rate changes with age, as far as these lives can tell, and why that is said."""
+    """Decide whether the rate changes with age, as far as these lives tell, and say why."""
     count = lives.count
     if count < FEW:
         return ShapeVerdict(
@@ -165,12 +165,12 @@ def decide_shape(lives: Lives) -> ShapeVerdict:
 
 
 def said_p(p: float) -> str:
-    """`= 0.03`, or that it is next to nothing."""
+    """Write a p value: `= 0.03`, or that it is next to nothing."""
     return f"= {p:.2g}" if p >= 1e-12 else "< 1e-12"
 
 
 def fit_weibull(lives: Lives) -> WeibullFit:
-    """The most likely shape and scale.
+    """Fit the most likely shape and scale.
 
     UsageError where no failure was seen, or all came at the greatest age (then no shape is the most
     likely).
