@@ -221,3 +221,28 @@ def test_a_rung_extended_to_a_rank_without_a_spare_is_named_so() -> None:
         replacing({1: -1}, survivors="in_place").reason
         == "ranks [1] are forked from the zygote; survivors repeat the step in place"
     )
+
+
+def test_kills_from_outside_do_not_end_a_run_that_commits_steps() -> None:
+    """99 of them, 11 at each step. The control: ends that a script can bring about by itself."""
+
+    def rungs(*, outside: bool) -> set[Rung]:
+        budgets, found = default_budgets(None), set()
+        for number in range(99):
+            step = 10 + number // 11
+            struck = replace(
+                CALM, lost=(number % 4,), committed=step, reached=step, outside=outside
+            )
+            verdict = decide_rung(situation=struck, spares=(), budgets=budgets, world_size=4)
+            budgets = left_by(verdict)
+            found.add(verdict.rung)
+        return found
+
+    assert rungs(outside=True) == {Rung.RESPAWN}
+    assert Rung.STOP in rungs(outside=False)
+
+
+def test_kills_from_outside_end_a_run_that_stands_still() -> None:
+    struck = replace(CALM, lost=(1,), outside=True)
+    verdicts = again_and_again(struck, default_budgets(None), limits.STANDSTILL_FAULTS_COUNT + 1)
+    assert verdicts[-1].rung is Rung.STOP

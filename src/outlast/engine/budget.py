@@ -13,7 +13,10 @@ from outlast.model import limits
 
 @dataclass(slots=True)
 class Budget:
-    """`capacity` tokens; every `refill_steps` newly committed steps give one back."""
+    """`capacity` tokens; every `refill_steps` newly committed steps give one back.
+
+    With 0 refill steps, each newly committed step gives all of them back.
+    """
 
     capacity: int
     refill_steps: int
@@ -39,6 +42,9 @@ class Budget:
         return Budget(self.capacity, self.refill_steps, list(self.spent))
 
     def _refill(self, step: int) -> None:
+        if self.refill_steps == 0:
+            self.spent = [taken for taken in self.spent if taken >= step]
+            return
         while self.spent and step - self.spent[0] >= self.refill_steps:
             oldest = self.spent.pop(0)
             if self.spent:
@@ -100,6 +106,6 @@ def default_budgets(max_restarts: int | None) -> Budgets:
     """
     restarts = limits.RESTARTS_COUNT if max_restarts is None else max_restarts
     return Budgets(
-        respawns=Budget(limits.RESPAWNS_COUNT, limits.REFILL_STEPS),
+        respawns=Budget(limits.RESPAWNS_COUNT, limits.RESPAWN_REFILL_STEPS),
         restarts=Budget(restarts, limits.REFILL_STEPS),
     )

@@ -36,6 +36,8 @@ class Situation:
     trained         a step was committed in this run
     free            no process has failed: a link between nodes has, or the run itself takes a node
                     out. No budget pays for that
+    outside         every rank that was lost was killed by SIGKILL, and the kernel has counted no
+                    lack of memory: a script cannot do that by its own mistake
     state_is_live   some process stands in a step with the state. Otherwise the state is only
                     sealed, and `recovery_mode` is "respawn" whatever the script's is
     """
@@ -49,6 +51,7 @@ class Situation:
     error: str
     trained: bool
     free: bool = False
+    outside: bool = False
     state_is_live: bool = True
 
 
@@ -120,7 +123,10 @@ def _pick(
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:
     """Why this is one, or ""."""
-    if budgets.at_step > limits.SAME_STEP_FAULTS_COUNT and situation.trained:
+    same_step = limits.SAME_STEP_FAULTS_COUNT
+    if situation.outside:
+        same_step = limits.STANDSTILL_FAULTS_COUNT
+    if budgets.at_step > same_step and situation.trained:
         return (
             f"{budgets.at_step} interruptions without a step executed after step"
             f" {situation.reached}: a crash loop"

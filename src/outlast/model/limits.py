@@ -91,10 +91,12 @@ DOOR_KEEPALIVE_S = 60.0
 # the same step fails this often, with every process alive, before a dearer rung
 REPEATS_PER_STEP_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
-# losses in stock that are mended by replacing ranks, however many at once; REFILL_STEPS committed
-# steps give one back
-RESPAWNS_COUNT = 8
-RESTARTS_COUNT = 3
+# losses in stock that are mended by replacing ranks, however many at once ...
+RESPAWNS_COUNT = 16
+# ... and a newly committed step gives all of them back: somebody who kills ranks of a run that moves
+# on costs it time, and does not end it
+RESPAWN_REFILL_STEPS = 0
+RESTARTS_COUNT = 3  # whole restarts in stock; so many newly committed steps give one back
 REFILL_STEPS = 10
 # interruptions at one step, of any kind, before the verdict "crash loop"; executing it, if only
 # again, ends the count

@@ -195,6 +195,7 @@ class Quiesced:
     attached      a process lives whose state is known to run.steps
     finished      a member is past the last step
     links_cut     nodes cannot reach each other
+    outside       every rank that is lost was killed by SIGKILL, and not for memory
     committed     the newest step committed; `reached`: the newest executed since the newest plan
     """
 
@@ -212,6 +213,7 @@ class Quiesced:
     reached: int
     error: str
     trained: bool
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ def decide_recovery(
         lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
         recovery_mode=mode if is_live else "respawn", state=restore.step is not None or handed_over,
         committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
-        state_is_live=is_live, free=not seen.raised and not to_blame,
+        state_is_live=is_live, outside=seen.outside, free=not seen.raised and not to_blame,
     )  # fmt: skip
     return decide_rung(
         situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size

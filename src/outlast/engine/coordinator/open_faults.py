@@ -15,6 +15,7 @@ class OpenFaults:
     fault_s, detected_s   when the oldest open fault came, and when it was seen; the next plan
                           carries both, and the first new commit clears them
     raised                ranks that live and raised in user code, in this generation
+    killed                ranks that were killed by SIGKILL, and not for memory, in this generation
     user_error            error and traceback of the newest exception, for the end of the run
     cut_short             the fault came while steps were executed
     losing_node           the ends of a node's ranks are being taken in: nothing is decided before
@@ -26,6 +27,7 @@ class OpenFaults:
         self.fault_s: float | None = None
         self.detected_s: float | None = None
         self.raised: set[int] = set()
+        self.killed: set[int] = set()
         self.user_error = ("", "")
         self.cut_short = False
         self.losing_node = False
@@ -56,12 +58,17 @@ class OpenFaults:
         self.raised.add(rank)
         self.user_error = error
 
+    def note_killed(self, rank: int) -> None:
+        """A rank was killed by SIGKILL, and the kernel has counted no lack of memory."""
+        self.killed.add(rank)
+
     def begin_generation(self) -> None:
         """Forget who raised, and how long members took to restore.
 
         A rank that raises again says so.
         """
         self.raised.clear()
+        self.killed.clear()
         self.restore_s = 0.0
 
     def note_restore(self, restore_s: float) -> None:

@@ -18,6 +18,8 @@ from outlast.model import limits
 from outlast.model.messages import WorkerExited, WorkerFailedToStart
 from outlast.model.terms import FailureClass, Mechanism
 
+_SIGKILL = 9
+
 
 class ProcessExits:
     """Take in the ends of processes. It has no state of its own."""
@@ -109,6 +111,8 @@ class ProcessExits:
             why = f"rank {rank} is lost with its node: {member.life.node_lost}"
             kind = Mechanism.LOST_NODE
             return self.regroup.fault(now_s, member, kind, None, message.error, "", why)
+        if message.signal == _SIGKILL and not message.oom:
+            run.faults.note_killed(rank)
         mechanism = (
             Mechanism.EXCEPTION if member.path.raised
             else Mechanism.SIGNAL if message.signal is not None

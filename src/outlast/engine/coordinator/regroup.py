@@ -240,8 +240,14 @@ class Regroup:
             attached=any(m.script.attached for m in run.roster.live()), finished=finished,
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=faults.user_error[0],
-            trained=run.progress.trained,
+            trained=run.progress.trained, outside=self._struck_from_outside(),
         )  # fmt: skip
+
+    def _struck_from_outside(self) -> bool:
+        """Return True if somebody has killed all that were lost, and nothing else has happened."""
+        faults, members = self.run.faults, self.run.roster.members()
+        lost = {m.rank for m in members if m.life.dead}
+        return bool(lost) and lost <= faults.killed and not faults.raised
 
     def _choose(self, seen: Quiesced) -> RecoveryVerdict:
         """Choose the rung, and charge the budgets for it."""

@@ -108,6 +108,7 @@ class Launcher:
             around.loop, self._host, around.specs,
             StartNews(given_up=self._given_up, tell=around.tell), greets=options.greets,
         )  # fmt: skip
+        self._vault_told = False  # that it was removed
         self._missing = ""  # what was told of the run's folder
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
@@ -228,6 +229,31 @@ class Launcher:
                 )
             )
 
+    def _hold_vault(self) -> None:
+        """Hold the vault's files, and put back those whose names were removed.
+
+        Supervision boundary: shared memory that takes no link is told of, and stops nothing.
+        """
+        vault = self._around.vault
+        if vault.keeper is None or self._end is not None:
+            return
+        try:
+            lost = vault.keeper.look()
+        except OSError as error:
+            self._say_of_vault(f"it cannot be put back: {error.strerror}")
+            return
+        if lost:
+            how = "its files are held open and have their names again, and training loses nothing"
+            self._say_of_vault(f"{how} as long as this launcher lives ({len(lost)} files)")
+
+    def _say_of_vault(self, how: str) -> None:
+        """Warn once: a removal may strike file after file."""
+        if not self._vault_told:
+            self._vault_told = True
+            folder = self._around.vault.folder
+            causes = "a person, RemoveIPC of systemd-logind, or systemd-tmpfiles"
+            self._around.tell(f"warning: {folder} was removed (by {causes}): {how}")
+
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
         self._starts.order(order)
@@ -301,6 +327,8 @@ class Launcher:
     def _tick(self) -> None:
         now_s = clock.now_s()
         self._loop.call_at(now_s + limits.TICK_S, self._tick)
+        if (keeper := self._around.vault.keeper) is not None and keeper.is_gone:
+            self._hold_vault()
         readings: dict[int, Reading] = {}
         for worker, pid in self._host.pids().items():
             if worker < FIRST_STORE_NUMBER:
@@ -316,6 +344,7 @@ class Launcher:
         """Supervision boundary: a ledger that cannot be written is told, once, and stops nothing."""
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         self._look_for_folder()
+        self._hold_vault()
         try:
             self._around.books.flush(self._coordinator, now_s=clock.now_s())
         except OutlastError as error:
@@ -372,6 +401,7 @@ class Launcher:
         if exited.worker >= FIRST_STORE_NUMBER:
             self._stores.on_exit(exited)
             return
+        self._hold_vault()  # its successor is about to open what it has left
         error = self._around.specs.last_words(exited.worker)
         if self._starts.tries_again(exited, error):
             return

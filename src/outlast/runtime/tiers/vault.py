@@ -35,6 +35,7 @@ from outlast.runtime import clock
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies, memory_room
 from outlast.runtime.tiers.area import Area, allocate, map_file
 from outlast.runtime.tiers.image import Image, Piece, image_bytes
+from outlast.runtime.tiers.vault_keeper import VaultKeeper
 
 SHARED_MEMORY = Path("/dev/shm")
 _OWNER = "owner"
@@ -66,6 +67,8 @@ class Vault:
             for name in ("transfer", "transfer-beside")
         ]
         self._beacons: dict[int, memoryview] = {}
+        # of the owner: it holds what would be lost with its name
+        self.keeper = VaultKeeper(folder) if owner_fd >= 0 else None
 
     @classmethod
     def create(cls, folder: Path, run_id: str) -> Vault:
@@ -401,6 +404,8 @@ class Vault:
 
     def drop_beacon(self, worker: int) -> None:
         self._beacons.pop(worker, None)
+        if self.keeper is not None:
+            self.keeper.forget(f"beacon-{worker}")
         (self.folder / f"beacon-{worker}").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -408,6 +413,8 @@ class Vault:
         for area in (*self._ranks.values(), *self._transfers):
             area.close()
         self._beacons.clear()
+        if self.keeper is not None:
+            self.keeper.close()
         if self._owner_fd >= 0:
             os.close(self._owner_fd)
             self._owner_fd = -1

@@ -149,7 +149,7 @@ class Paid(Checker):
             ]
             least = (
                 len([child for child in bought if not child])
-                if self._most < limits.REFILL_STEPS and not some_free
+                if self._most < 1 and not some_free  # no step has given any back
                 else 0
             )
             # whoever is given up is killed first

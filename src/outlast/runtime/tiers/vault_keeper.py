@@ -1,0 +1,103 @@
+"""Holds the files of a vault open, so that a run survives the removal of their names.
+
+Names in /dev/shm can be removed while a run lives: by a person, by systemd-logind when the user's
+last session ends (RemoveIPC), by systemd-tmpfiles. Ranks that have mapped the files go on, but a
+successor could not open them. The launcher holds every file by a descriptor. A file whose name is
+gone gets a name again: a link to that descriptor in /proc, under the old path. So everybody who
+opens the path afterwards has the very memory that the live ranks have mapped.
+
+Not promised: files that were made after the newest look, and the vault of a launcher that is killed
+after the removal, for the links end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+OWNER = "owner"
+
+
+class VaultKeeper:
+    """Call `look` about once a second, and before anybody opens files of the vault in a hurry."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[str, int] = {}  # path within the folder -> descriptor
+
+    @property
+    def is_gone(self) -> bool:
+        """Return True if the vault's own file has lost its name. This is one system call."""
+        fd = self._held.get(OWNER, -1)
+        return fd >= 0 and os.fstat(fd).st_nlink == 0 and not self._is_linked(OWNER, fd)
+
+    def look(self) -> list[str]:
+        """Hold what is new, and name again what has lost its name; return those paths.
+
+        Only what matters to a successor is named again where the rest of the vault is there: a
+        worker may take back slots that it has just made, and in which nothing was ever sealed.
+        """
+        lost = [name for name, fd in self._held.items() if self._has_lost_its_name(name, fd)]
+        if OWNER not in lost:
+            lost = [name for name in lost if self._is_sealed(name)]
+        for name in lost:
+            self._name_again(name)
+        for name in self._files():
+            self._hold(name)
+        return lost
+
+    def forget(self, name: str) -> None:
+        """The file is about to be removed by its owner."""
+        if (fd := self._held.pop(name, -1)) >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for name in list(self._held):
+            self.forget(name)
+
+    def _has_lost_its_name(self, name: str, fd: int) -> bool:
+        return os.fstat(fd).st_nlink == 0 and not self._is_linked(name, fd)
+
+    def _is_linked(self, name: str, fd: int) -> bool:
+        """Return True if the path leads to the file that is held."""
+        try:
+            found, held = os.stat(self._folder / name), os.fstat(fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+    def _is_sealed(self, name: str) -> bool:
+        """Return True if the file belongs to an area in which something was sealed."""
+        fd = self._held.get(f"{name.partition('/')[0]}/seals", -1) if "/" in name else -1
+        return fd >= 0 and any(os.pread(fd, os.fstat(fd).st_size, 0))
+
+    def _name_again(self, name: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{self._held[name]}")
+
+    def _hold(self, name: str) -> None:
+        """Hold the file, unless it is held already. Without a descriptor left, it is not held."""
+        held = self._held.get(name, -1)
+        with contextlib.suppress(OSError):
+            if held >= 0 and self._is_linked(name, held):
+                return
+            fd = os.open(self._folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self.forget(name)
+            self._held[name] = fd
+
+    def _files(self) -> Iterator[str]:
+        """The files of the vault, and those of its folders."""
+        with contextlib.suppress(OSError), os.scandir(self._folder) as found:
+            for one in found:
+                if one.is_dir(follow_symlinks=False):
+                    with contextlib.suppress(OSError), os.scandir(one.path) as inner:
+                        for file in inner:
+                            yield f"{one.name}/{file.name}"
+                elif one.is_file(follow_symlinks=False):
+                    yield one.name
