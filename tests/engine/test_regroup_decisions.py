@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from outlast.engine.coordinator.decisions import (
+    LastSave,
     Quiesced,
     SlotFacts,
     check_source,
     decide_drain,
+    decide_last_save,
     decide_own_state,
     decide_source,
     work_out_cost,
@@ -149,3 +151,26 @@ def test_steps_behind_the_restore_point_are_lost_and_executed_again() -> None:
         booked_before=0,
     )  # fmt: skip
     assert (cost.step, cost.repeated, cost.lost) == (4, 4, 3)
+
+
+def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
+    """Sharded state lies sealed; replicated state is written by a survivor that holds it."""
+
+    def decide(
+        restore: RestoreVerdict, *, sharded: bool = False, newest: int = 4, donor_lives: bool = True
+    ) -> LastSave:
+        return decide_last_save(
+            restore=restore, sharded=sharded, checkpoint=Checkpoint(newest, "four"),
+            donor_lives=donor_lives,
+        )  # fmt: skip
+
+    held = RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it")
+    assert decide(held) == LastSave("hand_over", "rank 2 holds the state of step 7")
+    assert decide(held, sharded=True).way == "sealed"
+    for nothing, reason in (
+        (decide(NOTHING), "no state is left that could be saved"),
+        (decide(replace(held, step=0), newest=0), "no step was committed"),
+        (decide(held, newest=7), "the checkpoint of step 7 is as new"),
+        (decide(held, donor_lives=False), "no rank that holds the replicated state is alive"),
+    ):
+        assert nothing == LastSave("none", reason)

@@ -306,6 +306,7 @@ def _coordinator_options(
         generation=max(0, newest.generation),
         first_interruption=max(newest.interruption + 1, 1),
         first_worker=max(newest.worker + 1, 1),
+        saves_last=True,
         greets=options.program.entry != "program",
         policy=options.policy,
     )

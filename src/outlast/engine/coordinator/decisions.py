@@ -288,6 +288,38 @@ def _extended(
     return replacing(dict.fromkeys(lost, -1) | sources, survivors=chosen.survivors)
 
 
+# --- before the run gives up --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave:
+    """How the newest state is saved by a run that gives up.
+
+    way   "none"; "sealed": all of it lies in the ranks' slots; "hand_over": a survivor writes what
+          all hold alike first
+    """
+
+    way: str
+    reason: str
+
+
+def decide_last_save(
+    *, restore: RestoreVerdict, sharded: bool, checkpoint: Checkpoint, donor_lives: bool
+) -> LastSave:
+    """Decide whether a run that gives up has anything to save that lies on no disk yet."""
+    if restore.step is None:
+        return LastSave("none", "no state is left that could be saved")
+    if restore.step <= 0:
+        return LastSave("none", "no step was committed")
+    if restore.step <= checkpoint.step:
+        return LastSave("none", f"the checkpoint of step {checkpoint.step} is as new")
+    if sharded:
+        return LastSave("sealed", f"the images of step {restore.step} lie in shared memory")
+    if not donor_lives:
+        return LastSave("none", "no rank that holds the replicated state is alive")
+    return LastSave("hand_over", f"rank {restore.donor} holds the state of step {restore.step}")
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a recovery costs: steps executed again, and committed steps that are not any more."""

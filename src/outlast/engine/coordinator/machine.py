@@ -306,7 +306,7 @@ class Coordinator:
             case Finished():
                 return self.regroup.on_finished(now_s, members, message)
             case Donated():
-                return self.regroup.plans.on_donated(now_s, message, members[0])
+                return self.regroup.on_donated(now_s, message, members[0])
             case Parked():
                 return self._spares.on_parked(members[0])
             case Broke():

@@ -136,11 +136,11 @@ class Plans:
         If it is None, a survivor has to hand over its state first.
         """
         if start is None:
-            return self._hand_over(now_s, restore)
+            return self.hand_over(now_s, restore)
         self.run.sources.choose(start)
         return self.clear(now_s, reason)
 
-    def _hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
+    def hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
         """Let one survivor write the replicated state where its successors find it."""
         assert restore.step is not None
         run, start = self.run, Restart(restore.step, "transfer", "slot")

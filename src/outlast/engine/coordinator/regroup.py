@@ -19,6 +19,7 @@ from __future__ import annotations
 from outlast.engine.coordinator.decisions import (
     Quiesced,
     decide_drain,
+    decide_last_save,
     decide_recovery,
     work_out_cost,
 )
@@ -29,18 +30,18 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.placement import offers
-from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.protocol.outputs import End, Output, SaveLast
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
-from outlast.model.messages import Committed, Finished, Inventory, Joined, Leave
+from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave
 from outlast.model.terms import Mechanism, Rung
 
 
 class Regroup:
     """Carry a run from a fault to the next generation.
 
-    `_chosen` is a verdict that waits until the ranks that it gives up are dead. `_drained` are the
+    `_gives_up` is what the run ends with once its state is saved. `_chosen` is a verdict that waits until the ranks that it gives up are dead. `_drained` are the
     ranks of a node that is being drained, until the rung is chosen.
     """
 
@@ -50,6 +51,7 @@ class Regroup:
         self.plans = plans
         self._chosen: RecoveryVerdict | None = None
         self._drained: frozenset[int] = frozenset()
+        self._gives_up: End | None = None
 
     # --- detected --------------------------------------------------------------------------------
 
@@ -297,13 +299,41 @@ class Regroup:
     ) -> list[Output]:
         """Plan the next generation, or end the run."""
         if verdict.rung is Rung.STOP:
-            traceback = self.run.faults.user_error[1]
-            return self.stop.kill_all(now_s, End(1, "failed", verdict.reason, traceback))
+            return self._give_up(now_s, verdict.reason, restore)
         if verdict.survivors != "exit":
             return self.plans.move(now_s, verdict, restore, start)
         if self.stop.end is not None:  # a stop was asked for: nobody is started anew for it
             return self.stop.kill_all(now_s, self.stop.end)
         return self.plans.restart_all(now_s, verdict.reason, restore, start)
+
+    # --- given up: what lives is saved first -----------------------------------------------------
+
+    def _give_up(self, now_s: float, reason: str, restore: RestoreVerdict) -> list[Output]:
+        """End the run. Before that, save the newest state that lives, where that is to be done."""
+        run, end = self.run, End(1, "failed", reason, self.run.faults.user_error[1])
+        if not run.options.saves_last:
+            return self.stop.kill_all(now_s, end)
+        members = run.roster.members()
+        save = decide_last_save(
+            restore=restore, sharded=run.roster.sharded, checkpoint=run.sources.checkpoint,
+            donor_lives=any(m.rank == restore.donor and not m.life.dead for m in members),
+        )  # fmt: skip
+        if save.way == "hand_over":
+            self._gives_up = end
+            return [*self.plans.hand_over(now_s, restore)]
+        saved: list[Output] = []
+        if save.way == "sealed" and restore.step is not None:
+            saved = [SaveLast(restore.step, run.roster.sharded)]
+        return [*saved, *self.stop.kill_all(now_s, end)]
+
+    def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
+        """A donor has sealed the transfer image. A run that gives up saves it, and ends."""
+        end, course = self._gives_up, self.run.course
+        newest = message.generation == course.generation
+        if end is None or not newest or not course.is_in(Stage.HANDOVER):
+            return self.plans.on_donated(now_s, message, donor)
+        save = SaveLast(message.step, sharded=False)
+        return [cancel(Timer.HANDOVER), save, *self.stop.kill_all(now_s, end)]
 
     # --- planned: plans.py -----------------------------------------------------------------------
 
@@ -395,6 +425,8 @@ class Regroup:
         if not self.run.course.is_in(Stage.HANDOVER):
             return []
         # State is not handed over in time.
+        if self._gives_up is not None:
+            return self.stop.kill_all(now_s, self._gives_up)
         live = self.run.roster.live()
         donors = [m for m in live if m.path.plan is not None and m.path.plan.donate]
         return self._too_late(now_s, Timer.HANDOVER, donors, "did not hand over in time")

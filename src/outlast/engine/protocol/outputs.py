@@ -123,6 +123,18 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveLast:
+    """The run gives up, and the state of `step` lies sealed in the vault: write it to the disk.
+
+    Images of all ranks lie in their slots; of replicated state, what all hold alike is the transfer
+    image. The driver carries this out before any output behind it.
+    """
+
+    step: int
+    sharded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FindCheckpoint:
     """Read what lies on the disk, and say which checkpoint is the newest good one
     (engine/durable.py). Answered with `on_checkpoint_found`.
@@ -175,6 +187,6 @@ class Answer:
 
 Output = (
     ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
-    | HostStore | SetTimer | Record | Manifest | FindCheckpoint | Tell | End | Say | Wake | Plan
+    | HostStore | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End | Say | Wake | Plan
     | Answer
 )  # fmt: skip

@@ -19,6 +19,7 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.lateness import HeldUp, estimate_fault, held_up_by
 from outlast.engine.protocol.outputs import (
     Deliver,
     End,
@@ -28,6 +29,7 @@ from outlast.engine.protocol.outputs import (
     Manifest,
     Output,
     Record,
+    SaveLast,
     SetTimer,
     Spawn,
     Tell,
@@ -58,7 +60,7 @@ from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
-from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
+from outlast.runtime.coordinator.saves import find_checkpoint, save_images, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.coordinator.starts import StartNews, Starts
 from outlast.runtime.coordinator.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
@@ -108,6 +110,8 @@ class Launcher:
             around.loop, self._host, around.specs,
             StartNews(given_up=self._given_up, tell=around.tell), greets=options.greets,
         )  # fmt: skip
+        self._looked_s = clock.now_s()  # the newest tick
+        self._held_up: HeldUp | None = None
         self._vault_told = False  # that it was removed
         self._missing = ""  # what was told of the run's folder
         self._unflushed = 0  # flushes of the ledger in a row that failed
@@ -192,6 +196,8 @@ class Launcher:
             self._stores.order(plain=not self._coordinator.roster.outlast)
         elif isinstance(output, Manifest):
             self._write_manifest(output)
+        elif isinstance(output, SaveLast):
+            self._save_last(output)
         elif isinstance(output, FindCheckpoint):
             self._find_checkpoint()
         elif isinstance(output, End):
@@ -292,6 +298,18 @@ class Launcher:
             )
         )
 
+    def _save_last(self, order: SaveLast) -> None:
+        """The run gives up: write the newest state to the disk, and say where it is."""
+        folder, error = save_images(
+            self._around.vault, self._around.checkpoint_root, order, self._around.specs.run_id,
+            self._coordinator.generation, self._around.specs.workers,
+        )  # fmt: skip
+        if error:
+            self._around.tell(f"warning: the state of step {order.step} cannot be saved: {error}")
+            return
+        hint = "`outlast run --resume` goes on from there"
+        self._around.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
+
     def _find_checkpoint(self) -> None:
         """Nobody is alive who could be kept waiting.
 
@@ -327,6 +345,8 @@ class Launcher:
     def _tick(self) -> None:
         now_s = clock.now_s()
         self._loop.call_at(now_s + limits.TICK_S, self._tick)
+        self._held_up = held_up_by(looked_s=self._looked_s, now_s=now_s) or self._held_up
+        self._looked_s = now_s
         if (keeper := self._around.vault.keeper) is not None and keeper.is_gone:
             self._hold_vault()
         readings: dict[int, Reading] = {}
@@ -410,6 +430,8 @@ class Launcher:
         beacon, steps = self._around.books.ended(exited)
         committed = beacon.step if beacon is not None else 0
         phase = beacon.phase.value if beacon is not None else "boot"
+        moved_s = beacon.at_ns / 1e9 if beacon is not None and beacon.at_ns else None
+        fault = estimate_fault(seen_s=exited.at_s, moved_s=moved_s, held_up=self._held_up)
         self._event(
             WorkerExited(
                 exited.worker,
@@ -422,7 +444,7 @@ class Launcher:
                 steps,
                 phase,
                 exited.at_s,
-                exited.at_s,
+                fault.fault_s,
                 error,
             )
         )

@@ -9,10 +9,12 @@ from pathlib import Path
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
+from outlast.engine.protocol.outputs import SaveLast
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
+from outlast.runtime.tiers.image import Piece
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -39,6 +41,37 @@ def write_checkpoint(
     try:
         local.write_manifest(folder, manifest)
         local.prune(root, CHECKPOINTS_KEPT_COUNT)
+    except (OutlastError, OSError) as error:
+        return "", str(error)
+    return str(folder), ""
+
+
+def save_images(
+    vault: Vault, root: Path, order: SaveLast, run_id: str, generation: int, world_size: int
+) -> tuple[str, str]:
+    """Write what lies sealed in the vault as a checkpoint; return its folder, or "" and why not.
+
+    Of replicated state, rank 0's shard holds what all ranks hold alike, from the transfer image.
+    """
+    folder = local.checkpoint_folder(root, order.step)
+    kind = "sharded" if order.sharded else "replicated"
+    try:
+        files = []
+        for rank in range(world_size):
+            tensors = dict(vault.read(rank, order.step).tensors)
+            if rank == 0 and not order.sharded:
+                handed_over = vault.read_transfer(None, order.step).tensors
+                tensors |= {
+                    name: one for name, one in handed_over.items() if name.startswith("shared/")
+                }
+            pieces = [Piece(spec, data) for spec, data in tensors.values()]
+            metadata = {"step": str(order.step)}
+            files.append(local.write_shard(folder, rank, pieces=pieces, metadata=metadata))
+        manifest = Manifest(
+            run=run_id, generation=generation, step=order.step, world_size=world_size, kind=kind,
+            files=tuple(files),
+        )  # fmt: skip
+        local.write_manifest(folder, manifest)
     except (OutlastError, OSError) as error:
         return "", str(error)
     return str(folder), ""

@@ -119,6 +119,11 @@ class Specs:
         )
 
     @property
+    def workers(self) -> int:
+        """How many ranks this node holds."""
+        return self._workers
+
+    @property
     def port_is_fixed(self) -> bool:
         """Return True if the user has named the port of the store."""
         return self._master[1] != 0

@@ -1,0 +1,52 @@
+"""When a process died whose death was seen late, because the launcher was held up itself.
+
+The kernel tells that a process has ended, and not when. As a rule the launcher is told at once. A
+launcher that was stopped, or had no processor, sees the death when it goes on: then the time of the
+fault is not the time at which it was seen. The rank's own beacon tells when the rank moved last,
+and a rank in training moves many times a step.
+
+This module is pure: times are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model import limits
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """The newest stretch of time in which the launcher did not run: it looked at `since_s`, and
+    then not before `until_s`."""
+
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultTime:
+    """When the fault came, as well as can be told, and why it is that time."""
+
+    fault_s: float
+    reason: str
+
+
+def held_up_by(*, looked_s: float, now_s: float) -> HeldUp | None:
+    """Return the stretch between two looks if the later one is late; None if it is in time."""
+    late_s = now_s - looked_s - limits.TICK_S
+    return HeldUp(looked_s, now_s) if late_s > limits.LATE_TICK_S - limits.TICK_S else None
+
+
+def estimate_fault(*, seen_s: float, moved_s: float | None, held_up: HeldUp | None) -> FaultTime:
+    """Estimate when a process died whose death was seen at `seen_s`.
+
+    moved_s   when its beacon moved last; None: it has none
+    """
+    if held_up is None or seen_s - held_up.until_s > limits.TICK_S:
+        return FaultTime(seen_s, "the kernel told of the death at once")
+    if moved_s is None:
+        why = "the launcher was held up, and the process has no beacon"
+        return FaultTime(held_up.since_s, why)
+    fault_s = min(max(moved_s, held_up.since_s), seen_s)
+    return FaultTime(fault_s, "the launcher was held up, and the rank's beacon moved until then")
