@@ -93,8 +93,8 @@ REPEATS_PER_STEP_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
 # losses in stock that are mended by replacing ranks, however many at once ...
 RESPAWNS_COUNT = 16
-# ... and a newly committed step gives all of them back: somebody who kills ranks of a run that moves
-# on costs it time, and does not end it
+# ... and a newly committed step gives all of them back: somebody who kills ranks of a run that
+# moves on costs it time, and does not end it
 RESPAWN_REFILL_STEPS = 0
 RESTARTS_COUNT = 3  # whole restarts in stock; so many newly committed steps give one back
 REFILL_STEPS = 10

@@ -41,8 +41,9 @@ from outlast.model.terms import Mechanism, Rung
 class Regroup:
     """Carry a run from a fault to the next generation.
 
-    `_gives_up` is what the run ends with once its state is saved. `_chosen` is a verdict that waits until the ranks that it gives up are dead. `_drained` are the
-    ranks of a node that is being drained, until the rung is chosen.
+    `_gives_up` is what the run ends with once its state is saved. `_chosen` is a verdict that waits
+    until the ranks that it gives up are dead. `_drained` are the ranks of a node that is being
+    drained, until the rung is chosen.
     """
 
     def __init__(self, run: Run, stop: StopRequest, plans: Plans) -> None:
