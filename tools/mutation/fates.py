@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tools.mutation.files import FLIPPED
@@ -118,7 +120,8 @@ def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterato
         for one in mutants:
             if one.name not in known:
                 there = [seed for seed, numbers in came_to if one.number in {-1, *numbers}]
-                there.sort(key=lambda seed, one=one: seed != killers.get(one.name))  # type: ignore[misc]  # what killed it last is first
+                killer = killers.get(one.name)  # what killed it last is tried first
+                there.sort(key=partial(operator.ne, killer))
                 doing.add(pool.submit(fate_of, one, seeds=there, count=seeds, lives=lives))
         for done in as_completed(doing):
             fate = done.result()

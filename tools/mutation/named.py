@@ -61,7 +61,8 @@ NAMED = (
     Mutant(
         "stale_joined_counts",
         REGROUP,
-        "if message.generation != run.course.generation:\n    return []\nfor member in members:\n    member.path.said",
+        "if message.generation != run.course.generation:\n    return []\n"
+        "for member in members:\n    member.path.said",
         "for member in members:\n            member.path.said",
     ),
     Mutant("stale_fault_counts", REPORTS, "if stale or member.rank < 0", "if member.rank < 0"),
@@ -74,7 +75,7 @@ NAMED = (
     Mutant(
         "registered_that_comes_again_counts",
         WORDS,
-        "            if said >= member.path.said and not said_before(message, member.script.registration)\n",
+        "if said >= member.path.said and not said_before(message, member.script.registration)",
         "",
     ),
     Mutant(

@@ -21,7 +21,7 @@ APART_S = 0.002  # agent and processes of a node do not go on at the same instan
 
 
 class Gate:
-    """While the gate is shut, what comes to it waits; once it is lifted, it happens in its order."""
+    """While the gate is shut, what comes to it waits; it happens in order once it is lifted."""
 
     def __init__(self) -> None:
         self.shut = False
