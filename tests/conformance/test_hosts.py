@@ -79,7 +79,7 @@ def test_what_it_said_before_it_killed_itself_is_heard_before_its_end(host: Host
     ]
 
 
-def test_one_that_is_killed_before_it_was_forked_is_started_and_ends_and_never_runs(
+def test_a_process_killed_before_its_fork_starts_and_ends_and_never_runs(
     host: Host,
 ) -> None:
     worker = host.start(("say", "ran"), FOR_EVER)

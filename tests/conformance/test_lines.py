@@ -77,7 +77,7 @@ ACTS = st.lists(
 @pytest.mark.parametrize("make", [SimulatedWire, RealWire], ids=["simulated", "real"])
 @settings(max_examples=40)
 @given(acts=ACTS)
-def test_what_arrives_of_a_connection_is_the_beginning_of_what_was_said_on_it(
+def test_what_arrives_on_a_connection_is_a_beginning_of_what_was_said(
     make: Make, acts: list[tuple[str, Any]]
 ) -> None:
     """Of one that still stands at the end, all of it.

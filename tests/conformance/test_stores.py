@@ -112,7 +112,7 @@ def test_a_new_host_knows_nothing_of_what_was_said_in_the_old_one(meeting: Meeti
     meeting.until(lambda: meeting.came == [FAILED] + [MET] * RANKS)
 
 
-def test_who_is_told_that_its_generation_is_over_waits_no_longer_and_its_peers_do(
+def test_a_rank_told_that_its_generation_is_over_waits_no_longer(
     meeting: Meeting,
 ) -> None:
     port = meeting.host()

@@ -26,7 +26,7 @@ def test_the_two_newest_lie_there_newest_first_and_outlive_who_sealed_them(image
         assert images.steps(0) == tuple(range(step, max(0, step - 2), -1))
 
 
-def test_one_that_is_killed_while_it_seals_loses_the_slot_it_wrote_over_and_no_other(
+def test_a_kill_during_a_seal_loses_the_slot_written_over_and_no_other(
     images: Images,
 ) -> None:
     for step in (1, 2):

@@ -25,7 +25,8 @@ import outlast
 class Points(Dataset):
     def __len__(self): return 64
     def __getitem__(self, index):
-        return torch.full((8,), index / 64) + 0.1 * torch.randn(8), index % 2  # each look at a point is another one
+        # each look at a point is another one
+        return torch.full((8,), index / 64) + 0.1 * torch.randn(8), index % 2
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -76,7 +77,8 @@ class Ran:
     def line(self, text: str) -> str:
         """`script.py:N` of the first line that holds `text`."""
         lines = self.script.read_text().splitlines()
-        return f"{self.script.name}:{next(number for number, line in enumerate(lines, 1) if text in line)}"
+        number = next(number for number, line in enumerate(lines, 1) if text in line)
+        return f"{self.script.name}:{number}"
 
     def ended_clean(self) -> None:
         assert not self.left, f"left behind: {self.left}\n{self.outcome}"

@@ -164,9 +164,7 @@ CORE = ("collective after the optimizer", "another shape")
     "name",
     [name if name in CORE else pytest.param(name, marks=pytest.mark.drill) for name in REFUSED],
 )
-def test_a_script_that_cannot_be_made_safe_is_refused_with_what_and_where_and_a_hint(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_unsafe_script_is_refused_with_its_place_and_a_hint(tmp_path: Path, name: str) -> None:
     """Method: two ranks run it. stderr of `outlast run` has the message, the line where there is
     one, and the hint; nothing is left.
     """

@@ -69,7 +69,7 @@ def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_training_goes_on_while_shared_memory_is_full_and_replaces_a_rank_even_then(
+def test_training_goes_on_and_replaces_a_rank_in_full_shared_memory(
     tmp_path: Path, script: str
 ) -> None:
     """Somebody else takes all that is left of /dev/shm at step 5; a rank dies at step 10."""

@@ -245,7 +245,7 @@ def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("every", [0, 5])
-def test_all_ranks_at_once_start_from_the_newest_checkpoint_or_from_the_beginning(
+def test_all_ranks_lost_start_from_the_newest_checkpoint_or_step_zero(
     tmp_path: Path, calm: Calm, every: int
 ) -> None:
     """No process that held the state is left.
@@ -374,7 +374,7 @@ def test_an_exception_behind_an_update_that_a_plan_carried_forward(
 
 
 @pytest.mark.drill
-def test_an_exception_that_always_comes_ends_the_run_with_its_traceback_first(
+def test_an_exception_that_always_comes_ends_the_run_with_its_traceback(
     tmp_path: Path,
 ) -> None:
     outcome = drilled(
@@ -500,7 +500,7 @@ def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(
 
 @pytest.mark.drill
 @pytest.mark.parametrize("step", [5, 9])
-def test_an_exception_in_the_data_set_is_repeated_without_rolling_the_model_back(
+def test_an_exception_in_the_data_set_repeats_without_a_rollback(
     tmp_path: Path, calm: Calm, step: int
 ) -> None:
     """Between two steps: the schedule and the batch norm of the step before are committed and stay.

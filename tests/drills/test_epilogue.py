@@ -62,7 +62,7 @@ def test_a_script_that_fails_behind_the_last_step_is_not_run_again(
     assert [(one["ranks"], one["rung"]) for one in outcome.interruptions] == [([1], "stop")]
 
 
-def test_a_rank_that_leaves_with_an_exit_code_in_a_step_is_the_one_that_is_blamed(
+def test_a_rank_that_leaves_with_an_exit_code_in_a_step_is_blamed(
     tmp_path: Path,
 ) -> None:
     outcome = struck(tmp_path, at="forward", step=10, do="sysexit", code=3)

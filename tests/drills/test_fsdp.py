@@ -153,9 +153,7 @@ def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], plac
 
 
 @pytest.mark.timeout(300)
-def test_all_ranks_killed_at_once_go_on_from_their_images_without_a_checkpoint(
-    tmp_path: Path, calm: Calm
-) -> None:
+def test_all_ranks_killed_at_once_go_on_from_their_images(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, SCRIPT, "--steps", SHARED, "--step-s", 0.05) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
         for rank in range(4):
@@ -282,7 +280,7 @@ def flip(path: Path) -> None:
         *(pytest.param(STEPS, struck, marks=pytest.mark.drill) for struck in (STEPS, 6, 1)),
     ],
 )
-def test_with_a_snapshot_each_fifth_step_all_go_back_to_the_newest_and_end_the_same(
+def test_with_rare_snapshots_all_go_back_to_the_newest_and_end_the_same(
     tmp_path: Path, calm: Calm, steps: int, struck: int
 ) -> None:
     """Rank 1 dies in the forward of step `struck`.

@@ -96,7 +96,7 @@ def test_a_thread_that_holds_the_interpreter_lock_for_ever(
 
 
 @pytest.mark.parametrize("place", ["forward", "backward", "before_optimizer"])
-def test_a_rank_that_sleeps_in_the_body_is_told_from_those_that_wait_for_it(
+def test_a_rank_that_sleeps_in_the_body_is_told_from_waiting_ranks(
     tmp_path: Path, expected: dict[int, str], place: str
 ) -> None:
     replaced(drilled(tmp_path, "ddp.py", *STEPS, strikes=[at(place, "sleep")]), expected, ranks=[2])

@@ -71,7 +71,8 @@ class Look:
             for name, one in self.held.items()
         ]
         rest = (
-            f"  {self.processes} processes, {self.zombies} zombies; vault: {self.vault_files} files,"
+            f"  {self.processes} processes, {self.zombies} zombies;"
+            f" vault: {self.vault_files} files,"
             f" {self.vault_bytes / 2**20:.1f} MiB"
         )
         return "\n".join([*lines, rest])

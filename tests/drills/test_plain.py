@@ -32,7 +32,7 @@ def ends(outcome: Outcome) -> dict[int, tuple[int, int]]:
     return {rank: (restarts, number) for rank, restarts, number in rows}
 
 
-def test_a_killed_worker_restarts_all_and_the_script_finds_its_restart_count(
+def test_a_killed_worker_restarts_all_and_the_count_is_in_the_script(
     tmp_path: Path,
 ) -> None:
     """Both ranks are in a process group of their own making, which the dead rank's peer cannot
@@ -50,7 +50,7 @@ def test_a_killed_worker_restarts_all_and_the_script_finds_its_restart_count(
 
 
 @pytest.mark.drill
-def test_a_worker_that_ends_with_an_error_restarts_all_until_the_budget_is_spent(
+def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:
     strikes = [{"at": "count", "rank": 0, "step": 3, "do": "raise", "always": True}]

@@ -222,7 +222,7 @@ def can_mount() -> bool:
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_checkpoint_that_is_not_as_written_any_more_is_passed_over_when_all_ranks_are_lost(
+def test_a_damaged_checkpoint_is_passed_over_when_all_ranks_are_lost(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
     """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is

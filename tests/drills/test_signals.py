@@ -36,7 +36,7 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 @pytest.mark.timeout(200)
-def test_ctrl_c_ends_sharded_training_at_a_committed_step_with_its_checkpoint(
+def test_ctrl_c_ends_sharded_training_at_a_step_with_its_checkpoint(
     tmp_path: Path,
 ) -> None:
     with Drill(

@@ -112,7 +112,7 @@ def test_what_a_dead_peer_left_is_delivered_by_drain() -> None:
     end.done()
 
 
-def test_the_blocking_channel_ends_at_end_of_file_and_drops_what_is_sent_then() -> None:
+def test_the_blocking_channel_ends_at_end_of_file_and_drops_later_sends() -> None:
     ours, theirs = socket.socketpair()
     channel = BlockingChannel(ours)
     theirs.sendall(encode(Ping(7)))
@@ -122,7 +122,7 @@ def test_the_blocking_channel_ends_at_end_of_file_and_drops_what_is_sent_then() 
     channel.close()
 
 
-def test_the_blocking_channel_gives_what_came_before_a_corrupt_frame_and_says_why_it_ends() -> None:
+def test_the_blocking_channel_says_why_it_ends_at_a_corrupt_frame() -> None:
     ours, theirs = socket.socketpair()
     channel = BlockingChannel(ours)
     theirs.sendall(encode(Ping(7)) + b"\0\0\0\2{]" + encode(Ping(8)))

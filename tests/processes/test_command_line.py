@@ -42,7 +42,7 @@ def read(reader: ZygoteClient, *argv: str) -> RunOptions:
     return options
 
 
-def test_flags_of_torchrun_and_ours_stand_before_the_script_and_the_scripts_own_are_left_alone(
+def test_our_flags_stand_before_the_script_and_its_own_are_left_alone(
     reader: ZygoteClient, script: str
 ) -> None:
     own = ["--spares", "9", "--nproc-per-node", "7", "-h", "--", "--x", "--unknown"]

@@ -282,7 +282,7 @@ def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
     hq.door.close()
 
 
-def test_an_order_reaches_its_agent_once_though_the_connection_broke_under_it(
+def test_an_order_reaches_its_agent_once_though_the_connection_broke(
     loop: Loop, until: Until
 ) -> None:
     """Method: three orders: one lost on the way, one given while nobody is connected, one after.

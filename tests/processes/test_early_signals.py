@@ -19,7 +19,11 @@ import os, sys
 from outlast.app import cli, run
 from outlast.runtime.tiers.vault import Vault
 
-owner, name = {"make": (Vault, "create"), "prepare": (run, "make_log_folder"), "listen": (run.Launcher, "listen")}[sys.argv[1]]
+owner, name = {
+    "make": (Vault, "create"),
+    "prepare": (run, "make_log_folder"),
+    "listen": (run.Launcher, "listen"),
+}[sys.argv[1]]
 real, number = getattr(owner, name), int(sys.argv[2])
 
 def struck(*args, **keywords):
@@ -49,7 +53,7 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
         ),
     ],
 )
-def test_a_signal_before_the_loop_leaves_no_vault_and_a_run_that_was_stopped(
+def test_a_signal_before_the_loop_leaves_no_vault_and_a_stopped_run(
     tmp_path: Path, place: str, number: signal.Signals, code: int
 ) -> None:
     """Method: the launcher strikes itself at three places: the vault was just made, everything is

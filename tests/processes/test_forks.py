@@ -153,7 +153,7 @@ def test_a_fork_whose_zygote_is_killed_names_the_signal(
     assert desk.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
 
 
-def test_a_zygote_that_gives_no_answer_in_time_is_killed_and_the_reason_says_that(
+def test_a_zygote_that_does_not_answer_is_killed_and_the_reason_is_told(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sleeps: it is not ready to run, so no want of a processor excuses it."""
@@ -196,7 +196,7 @@ def test_an_idle_zygote_that_answers_no_question_is_replaced(make: Callable[[str
     assert kept.pid == sound.clients[0].pid
 
 
-def test_an_answer_that_lies_there_already_is_read_before_the_zygote_is_given_up(
+def test_a_waiting_answer_is_read_before_the_zygote_is_given_up(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the launcher that stood still: when it looks at last, the time is over, and the answer

@@ -213,7 +213,7 @@ def test_a_preload_that_cannot_be_imported_is_named(bare: Callable[[], House]) -
     ]
 
 
-def test_a_preload_that_starts_a_thread_makes_the_launcher_spawn_and_say_so(
+def test_a_preload_that_starts_a_thread_makes_the_launcher_spawn(
     bare: Callable[[], House],
 ) -> None:
     """Trap 20."""

@@ -132,7 +132,7 @@ def begin(launcher: Observed, vault: Vault) -> int:
     return pid
 
 
-def test_a_kill_that_is_ordered_comes_after_its_evidence_whatever_lies_where_the_stacks_should_be(
+def test_a_kill_comes_after_its_evidence_whatever_is_in_its_place(
     launcher: Observed, tmp_path: Path
 ) -> None:
     """The stacks' file is a FIFO into which nobody writes: whoever opens it as a file waits for

@@ -66,7 +66,7 @@ def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
         one.done()
 
 
-def test_every_stream_has_its_file_and_goes_to_the_console_unchanged_by_default(
+def test_every_stream_has_its_file_and_goes_to_the_console_unchanged(
     desk: Callable[..., Desk],
 ) -> None:
     one = desk()
@@ -122,7 +122,7 @@ def test_lines_stay_whole_when_workers_write_in_pieces(desk: Callable[..., Desk]
     assert [text for _, text in one.console] == ["from one\n", "from zero\n", "and more\n"]
 
 
-def test_a_line_without_an_end_is_shown_after_a_while_and_a_progress_bar_at_each_return(
+def test_an_open_line_is_shown_after_a_while_and_a_bar_at_each_return(
     desk: Callable[..., Desk],
 ) -> None:
     one = desk(tee=3)
@@ -139,7 +139,7 @@ def test_a_line_without_an_end_is_shown_after_a_while_and_a_progress_bar_at_each
     ]
 
 
-def test_a_spare_is_silent_until_it_has_a_rank_and_then_goes_on_in_the_ranks_file(
+def test_a_spare_is_silent_until_it_has_a_rank_and_uses_its_file_then(
     desk: Callable[..., Desk],
 ) -> None:
     one = desk()
@@ -165,7 +165,7 @@ def test_the_end_of_stderr_is_kept_for_the_verdict(desk: Callable[..., Desk]) ->
     assert tail[-1] == f"line {LOG_TAIL_LINES + 49}"
 
 
-def test_what_is_left_in_the_pipe_of_a_dead_worker_is_read_though_a_child_holds_it_open(
+def test_the_pipe_of_a_dead_worker_is_read_though_a_child_holds_it(
     desk: Callable[..., Desk],
 ) -> None:
     one = desk()
@@ -231,7 +231,7 @@ def test_stream_choices_are_torchruns() -> None:
             parse_streams(wrong, "--tee")
 
 
-def test_error_files_of_record_are_read_in_both_forms_and_half_written_ones_are_none(
+def test_error_files_are_read_in_both_forms_and_half_written_ones_not(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "error.json"

@@ -38,7 +38,7 @@ def _states(folder: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_program_that_is_alive_is_at_work_and_its_interruption_ends_with_its_restart(
+def test_an_interruption_of_a_program_ends_with_its_restart(
     tmp_path: Path,
 ) -> None:
     """Method: each rank writes its pid and waits for a file; rank 1 is killed, comes anew, and then

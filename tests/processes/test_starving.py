@@ -51,9 +51,7 @@ def starved_s(starving: Starving, *, at_least_s: float) -> tuple[float, float]:
     not os.path.exists("/proc/self/schedstat"),
     reason="this kernel does not count how long a thread waits for a processor",
 )
-def test_a_process_beside_one_that_has_all_of_the_processor_waits_for_it_nearly_all_the_time() -> (
-    None
-):
+def test_a_process_without_a_processor_is_seen_to_wait_for_it() -> None:
     with child(BURN), child(BURN, idle=True) as pid:
         found_s, took_s = starved_s(Starving(pid), at_least_s=1.0)
     assert found_s >= 1.0

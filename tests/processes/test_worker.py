@@ -98,9 +98,14 @@ def test_the_script_is_main_and_finds_what_python_would_give_it(house: House) ->
     """
     text = """
 import json, os, sys
-print(json.dumps({"name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0], "leads": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read(),
-    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")), "parent": os.getppid(), "main": sys.modules["__main__"].__dict__ is globals(),
-    "omp": os.environ["OMP_NUM_THREADS"], "blas": os.environ.get("MKL_NUM_THREADS"), "spec": str(__spec__)}))
+print(json.dumps({
+    "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0],
+    "leads": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read(),
+    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")), "parent": os.getppid(),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "omp": os.environ["OMP_NUM_THREADS"], "blas": os.environ.get("MKL_NUM_THREADS"),
+    "spec": str(__spec__),
+}))
 """
     worker = house.script(text, "-x", "--", "y")
     house.wait_exit(worker)
@@ -237,7 +242,7 @@ def test_a_multi_threaded_operation_and_a_backward_work_in_a_fork(house: House) 
     assert (exited.exit_code, house.text()) == (0, "(600, 600)\n"), house.text("stderr")
 
 
-def test_ctrl_c_in_a_worker_is_a_keyboard_interrupt_and_its_end_is_by_signal(house: House) -> None:
+def test_ctrl_c_in_a_worker_is_a_keyboard_interrupt_and_ends_by_signal(house: House) -> None:
     worker = house.script("import time; print('up'); time.sleep(60)")
     house.wait_text("up")
     os.kill(house.record.started[worker], signal.SIGINT)

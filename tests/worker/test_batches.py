@@ -63,7 +63,7 @@ def test_an_error_in_fetching_costs_no_batch() -> None:
     assert _held(batches) == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_an_interrupted_step_is_held_with_the_same_batches_and_any_other_is_fetched() -> None:
+def test_an_interrupted_step_keeps_its_batches_and_others_are_fetched() -> None:
     batches = _batches(Flaky())
     assert not batches.hold_again(1)
     batches.fetch(1)

@@ -107,7 +107,7 @@ def frozen_hash() -> str:
     [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
     ids=["plain", "bucket_view", "find_unused"],
 )
-def test_gradients_have_one_hash_in_all_steps_over_rebuilds_with_frozen_buckets(
+def test_frozen_buckets_give_one_gradient_hash_over_rebuilds(
     options: dict[str, Any],
 ) -> None:
     """Method: 4 ranks, fixed input, 5 buckets, 3 generations of 3 backwards; every gradient of
@@ -117,7 +117,7 @@ def test_gradients_have_one_hash_in_all_steps_over_rebuilds_with_frozen_buckets(
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 
 
-def test_without_freezing_the_first_backward_differs_so_the_test_above_can_fail() -> None:
+def test_without_frozen_buckets_the_first_backward_differs() -> None:
     """The frozen layout is moreover the one that DDP settles on by itself."""
     free = run_ranks(4, _hashes, {}, False)[0]
     assert free[0] != free[1]
@@ -150,7 +150,7 @@ def _from_solo(rank: Rank) -> list[str]:
     return [backward(model, rank) for _ in range(3)]
 
 
-def test_a_spares_model_joins_those_of_the_survivors_and_the_bits_are_the_frozen_ones() -> None:
+def test_a_spares_model_joins_the_survivors_with_the_frozen_bits() -> None:
     answers = run_ranks(4, _from_solo)
     assert {digest for answer in answers for digest in answer} == {frozen_hash()}
 
@@ -199,9 +199,7 @@ def _keeps(rank: Rank) -> dict[str, Any]:
     return out
 
 
-def test_hooks_comm_hooks_mode_and_arguments_survive_a_rebuild_and_gradients_are_untouched() -> (
-    None
-):
+def test_hooks_mode_and_arguments_of_ddp_survive_a_rebuild() -> None:
     expected = {
         "arguments": {"find_unused_parameters": False, **SEVERAL_BUCKETS},
         "mode": False,
@@ -264,7 +262,7 @@ def _raises_in_forward(rank: Rank) -> list[str]:
     return [*out, *(backward(model, rank) for _ in range(2))]
 
 
-def test_a_step_that_failed_between_forward_and_backward_repeats_with_the_same_bits() -> None:
+def test_a_step_that_failed_before_backward_repeats_with_the_same_bits() -> None:
     answers = run_ranks(2, _raises_in_forward)
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 

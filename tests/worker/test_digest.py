@@ -176,7 +176,7 @@ def on_two_ranks(work: Any) -> list[dict[str, Any]]:
         return [json.loads(said) for said in run_ranks(2, _rank, work, folder, timeout_s=JOIN_S)]
 
 
-def test_ranks_of_a_ddp_run_agree_on_parameters_and_all_covers_their_own_buffers() -> None:
+def test_ranks_agree_on_a_digest_and_all_covers_their_own_buffers() -> None:
     left, right = on_two_ranks(replica)
     assert left["parameters"] == right["parameters"]
     assert left["model"] != right["model"], "each rank has its own BatchNorm statistics"

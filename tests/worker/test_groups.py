@@ -95,7 +95,7 @@ def _rebuild_many(rank: Rank, times: int) -> dict[str, Any]:
     }
 
 
-def test_twenty_rebuilds_with_subgroups_and_a_mesh_leak_no_memory_descriptor_or_thread(
+def test_twenty_rebuilds_leak_no_memory_descriptor_or_thread(
     capsys: Any,
 ) -> None:
     """Method: 4 ranks rebuild group and DDP 20 times, making a subgroup and a 2x2 mesh each time;
@@ -136,7 +136,7 @@ def _count(rank: Rank) -> list[int]:
     return [none, *seen, groups.collectives()]
 
 
-def test_collectives_are_counted_from_another_thread_and_unknown_without_a_group() -> None:
+def test_collectives_are_counted_from_a_thread_and_unknown_without_group() -> None:
     assert run_ranks(2, _count) == [[-1, 3, -1]] * 2
 
 
@@ -162,9 +162,7 @@ def _survive(rank: Rank) -> float:
     return took_s
 
 
-def test_a_group_with_a_killed_member_is_destroyed_at_once_and_the_survivors_build_the_next() -> (
-    None
-):
+def test_survivors_of_a_killed_member_build_the_next_group() -> None:
     """Method: SIGKILL of rank 2 of 3 while the others are in all_reduce, a subgroup open as
     well.
     """
@@ -199,7 +197,7 @@ def _cancel(rank: Rank) -> str:
     return "left"
 
 
-def test_a_rank_that_waits_for_its_peers_leaves_as_soon_as_the_generation_is_over() -> None:
+def test_a_rank_that_waits_for_peers_leaves_when_the_generation_is_over() -> None:
     assert run_ranks(1, _cancel) == ["left"]
 
 

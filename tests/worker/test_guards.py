@@ -62,7 +62,7 @@ COLLECTIVES = {
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_a_collective_of_the_scripts_is_counted_and_refused_in_the_tail_with_its_line(
+def test_a_collective_of_the_script_is_counted_and_refused_in_the_tail(
     guards: Guards, name: str
 ) -> None:
     call = COLLECTIVES[name]
@@ -242,7 +242,7 @@ def test_a_sampler_or_a_mesh_parks_too_but_ddp_does_not(guards: Guards) -> None:
     assert parked == ["parked", "parked"]
 
 
-def test_the_answer_after_parking_is_that_of_the_group_which_was_joined_meanwhile(
+def test_the_answer_after_parking_is_that_of_the_group_joined_meanwhile(
     guards: Guards,
 ) -> None:
     """Method: the hook replaces the default group by one whose rank is 2 of 3 (a group object;

@@ -159,7 +159,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_seek_gives_the_same_batches_and_the_main_random_state_never_moves(kind: str) -> None:
+def test_a_seek_gives_the_same_batches_and_moves_no_random_state(kind: str) -> None:
     """Method: run on and note positions; then, in a new loader with another random state, seek to
     each kind of place (start, middle, an epoch's end).
     """
@@ -284,7 +284,7 @@ def test_an_empty_loader_and_a_foreign_position_are_errors() -> None:
         open_source(plain(), "loader").seek({"epoch": 1})
 
 
-def test_a_forked_loader_worker_never_collects_the_process_groups_that_its_parent_has_left(
+def test_a_loader_worker_never_collects_its_parents_process_groups(
     tmp_path: Any,
 ) -> None:
     """Method: a gloo group in a reference cycle; a forked child collects.

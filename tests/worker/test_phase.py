@@ -100,7 +100,7 @@ def test_a_phase_does_not_lie_before_the_block() -> None:
     ],
 )
 @pytest.mark.timeout(150)
-def test_a_phase_that_is_cut_short_is_done_again_with_the_same_random_numbers(
+def test_a_phase_cut_short_is_done_again_with_the_same_random_numbers(
     tmp_path: Path, strike: str, swallow: bool
 ) -> None:
     """Method: rank 1 is struck in its evaluation; what is drawn and reduced, and the digest at the

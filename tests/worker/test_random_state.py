@@ -180,7 +180,7 @@ def test_a_capture_is_exact_whatever_was_drawn_and_put_back_in_between(
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-def test_a_gaussian_that_was_cached_before_is_cached_again_after_putting_it_back(kind: str) -> None:
+def test_a_cached_gaussian_is_cached_again_after_putting_it_back(kind: str) -> None:
     random_state.seed_cpu(1)
     DRAWS[kind]()
     one_is_cached = random_state.capture()

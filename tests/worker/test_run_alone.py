@@ -146,7 +146,7 @@ def test_a_tensor_that_changes_its_shape_is_named(run: Run) -> None:
         _train(run, state, grow)
 
 
-def test_values_are_logged_and_callbacks_called_once_when_the_block_has_ended(
+def test_values_are_logged_and_callbacks_called_once_behind_the_block(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called = []

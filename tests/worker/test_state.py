@@ -476,7 +476,7 @@ def test_parameters_known_only_to_an_optimizer_are_kept() -> None:
     assert loose.tolist() == [1, 1, 1]
 
 
-def test_names_ignore_ddps_and_compiles_wrappers_and_shared_parameters_come_once() -> None:
+def test_names_ignore_wrappers_and_shared_parameters_come_once() -> None:
     net = Net(torch.float32)
     compiled = torch.compile(net, backend="eager")
     assert list(State(model=compiled).parameters) == list(State(model=net).parameters)
@@ -499,7 +499,7 @@ def test_a_state_that_changes_shape_is_an_error_that_names_the_tensor() -> None:
         training.state.check_signature()
 
 
-def test_a_parameter_that_changes_shape_under_its_name_is_found_within_sixteen_looks() -> None:
+def test_a_parameter_that_changes_shape_is_found_within_sixteen_looks() -> None:
     """Method: `.data` replaced, so the parameter is still the same object."""
     training = Training()
     for _ in range(5):
@@ -512,7 +512,7 @@ def test_a_parameter_that_changes_shape_under_its_name_is_found_within_sixteen_l
         all(training.state.check_signature() is None for _ in range(SHAPES_LOOK_STEPS))
 
 
-def test_a_saved_state_of_another_model_is_refused_by_name_before_anything_is_written() -> None:
+def test_a_saved_state_of_another_model_is_refused_before_any_write() -> None:
     saved = Training().save()
     other = nn.Linear(6, 7)
     state = State(model=other, optimizer=OPTIMIZERS["adamw"](other.parameters()), scheduler=None)

@@ -25,7 +25,8 @@ for step in run.steps(state, until=8, log_every=1):
         loss = update(step)
         step.log(after=10.0 * step.number + run.rank, reduce="mean")
         step.on_commit(lambda number=step.number: open(called, "a").write(f"{number}\\n"))
-    if last is not None: print("logged", run.rank, last.number, sorted(last.logged.items()), flush=True)
+    if last is not None:
+        print("logged", run.rank, last.number, sorted(last.logged.items()), flush=True)
     last = step
 end()
 """
@@ -66,7 +67,8 @@ BESIDE_THE_BLOCK = """
 state = named()
 def beside(step):
     opt.param_groups[0]["lr"] *= 0.9
-    print("drew", run.rank, step.number, torch.rand(1).item(), opt.param_groups[0]["lr"], flush=True)
+    rate = opt.param_groups[0]["lr"]
+    print("drew", run.rank, step.number, torch.rand(1).item(), rate, flush=True)
 for step in run.steps(state, until=8):
     if {before}: beside(step)
     with step:
@@ -129,7 +131,7 @@ def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
     ],
 )
 @pytest.mark.timeout(120)
-def test_on_commit_runs_once_a_step_values_count_once_and_the_digest_is_the_undisturbed_one(
+def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     tmp_path: Path, undisturbed: str, mark: str, do: str
 ) -> None:
     """Method: rank 1 is struck at step 4 while the data set draws random numbers.
@@ -170,7 +172,7 @@ def test_a_rank_lost_in_the_second_attempt_at_a_step_is_bit_exact(
 
 
 @pytest.mark.timeout(120)
-def test_a_body_that_swallows_what_interrupts_it_repeats_its_step_and_ends_like_an_undisturbed_one(
+def test_a_body_that_swallows_an_interruption_repeats_its_step(
     tmp_path: Path,
 ) -> None:
     """Method: everything in the body is wrapped in a bare except, with a second optimizer behind
@@ -238,7 +240,7 @@ def test_one_rank_that_leaves_early_hangs_nobody(
     ],
 )
 @pytest.mark.timeout(120)
-def test_what_one_rank_raises_between_two_steps_costs_that_rank_and_nothing_else(
+def test_an_error_between_two_steps_costs_that_rank_and_nothing_else(
     tmp_path: Path, undisturbed: str, leave: str, said: str
 ) -> None:
     """Method: nobody pressed a key; a KeyboardInterrupt of the script's own is an error like any

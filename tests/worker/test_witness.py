@@ -29,7 +29,7 @@ in_a_call_that_never_returns()
 """
 
 
-def test_the_main_threads_stack_comes_first_and_outlasts_own_threads_are_left_out(
+def test_the_main_stack_comes_first_and_own_threads_are_left_out(
     tmp_path: Path,
 ) -> None:
     witness = Witness(tmp_path, tmp_path / "recorder", 3)
@@ -79,7 +79,7 @@ def test_the_recorder_is_copied_where_there_is_something_in_it(tmp_path: Path) -
     assert not before or b'"entries"' in (tmp_path / "recorder").read_bytes()
 
 
-def test_a_process_that_holds_the_interpreter_lock_writes_its_stack_when_it_is_signalled(
+def test_a_process_that_holds_the_interpreter_lock_writes_its_stack(
     tmp_path: Path,
 ) -> None:
     process = subprocess.Popen(

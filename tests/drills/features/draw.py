@@ -7,7 +7,8 @@
 what cannot be combined. Each rule has a name and a reason, so that a feature which is never drawn
 beside another is a decision that can be read, and not an accident.
 
-Nothing is drawn that docs/explanation/assumptions.md or a docstring of `Run` says is refused or not kept. The
+Nothing is drawn that docs/explanation/assumptions.md or a docstring of `Run` says is refused or not
+kept. The
 rule beside it quotes what is said there.
 """
 

@@ -68,7 +68,8 @@ def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
     """A script that trains without torch: it is started again, and no more is said of it."""
     script = tmp_path / "counts.py"
     script.write_text(
-        "import time\nfor n in range(60):\n    print(f'iter {n}', flush=True)\n    time.sleep(0.05)\n"
+        "import time\nfor n in range(60):\n"
+        "    print(f'iter {n}', flush=True)\n    time.sleep(0.05)\n"
     )
     with Drill(tmp_path, str(script), workers=2) as drill:
         drill.until(lambda: "iter 30" in (tmp_path / "stdout").read_text(), "iteration 30")

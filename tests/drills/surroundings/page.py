@@ -51,7 +51,8 @@ def _line(row: Row, moments: list[str]) -> str:
     when = "each" if len(moments) == 5 else ", ".join(moments)
     if row.act == "do_nothing":
         when = "the whole run"
-    return f"| {row.happens} | {when} | {_outcome(row)} | {row.sees or 'nothing, or an interruption'} |"
+    sees = row.sees or "nothing, or an interruption"
+    return f"| {row.happens} | {when} | {_outcome(row)} | {sees} |"
 
 
 def _outcome(row: Row) -> str:

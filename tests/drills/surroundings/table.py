@@ -114,7 +114,8 @@ ROWS: tuple[Row, ...] = (
     Row("vault", "shared memory fills up, and has room again", "fill_shm", (T, G), 1, 2.0,
         setting="small shared memory"),
     Row("vault", "shared memory is full from the start", "do_nothing", (S,), codes=(1,),
-        said="no vault can be made|the vault needs", sees="how much more is needed", kept="nothing began",
+        said="no vault can be made|the vault needs",
+        sees="how much more is needed", kept="nothing began",
         setting="full shared memory"),
     # --- run folder
     Row("run folder", "is removed", "remove_folder", said=GONE, sees=GONE_SEES),
@@ -130,7 +131,8 @@ ROWS: tuple[Row, ...] = (
         setting="held folder"),
     # --- disk
     Row("disk", "fills up", "fill_disk", (T, G, C, E), setting="small disk", sees=LEDGER_SEES),
-    Row("disk", "fills up, and has room again", "fill_disk", (T, G, C), 2, 2.5, setting="small disk",
+    Row("disk", "fills up, and has room again", "fill_disk", (T, G, C), 2, 2.5,
+        setting="small disk",
         sees=LEDGER_SEES),
     Row("disk", "is full from the start", "do_nothing", (S,), codes=(1,), said="cannot be written",
         sees="what cannot be written", kept="nothing began", setting="full disk"),
@@ -190,13 +192,15 @@ ROWS: tuple[Row, ...] = (
     Row("loader worker", "dies", "kill_loader", (T, G), setting="loaders"),
     Row("loader worker", "stops", "stop_loader", (T,), setting="loaders"),
     # --- what a replacement needs
-    Row("script", "is removed, and put back", "remove_script", (T, G), 0, 1.5, setting="own script"),
+    Row("script", "is removed, and put back", "remove_script", (T, G), 0, 1.5,
+        setting="own script"),
     Row("working folder", "is removed", "remove_working_folder", (T, G), setting="own folder"),
     Row("temporary folder", "is removed", "remove_temporary", (T, G), 1, setting="own temporary"),
     # --- network
     Row("loopback", "is down for two seconds", "loopback_down", (T, G), 0, 2.0,
         setting="own network"),
-    Row("loopback", "is down from the start", "do_nothing", (S,), codes=(1,), said="nobody on this machine can connect",
+    Row("loopback", "is down from the start", "do_nothing", (S,), codes=(1,),
+        said="nobody on this machine can connect",
         kept="nothing began", setting="no network", sees="what could not be reached"),
     # --- others on the machine
     Row("others", "send garbage to the store's port", "garbage_to_store", (T, G, E), 2),

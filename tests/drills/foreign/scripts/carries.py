@@ -1,4 +1,6 @@
-"""An adopted loop that draws its batch ahead and keeps its best loss: by plain variables, or not."""
+"""An adopted loop that draws its batch ahead and keeps its best loss: by plain variables,
+or not.
+"""
 
 import sys
 import time
