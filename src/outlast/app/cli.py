@@ -35,6 +35,11 @@ COMMANDS = {
         "main",
         "train with a script and keep going through failures (takes torchrun's options)",
     ),
+    "check": Command(
+        "outlast.app.check",
+        "main",
+        "read a training script and say what outlast would refuse or could not keep",
+    ),
     "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"

@@ -22,11 +22,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from outlast.diagnose.carried import carried
 from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.model.texts import some
 from outlast.runtime import linux
 from outlast.runtime.worker import ddp, devices, session
-from outlast.runtime.worker.carried import carried
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
 from outlast.runtime.worker.state import State

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.worker.carried import carried
+from outlast.diagnose.carried import carried
 
 HOME = Path(__file__).parents[2]
 

@@ -1,0 +1,95 @@
+"""`outlast check` names planted flaws with their lines, and says nothing of sound scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.command import outlast
+
+HOME = Path(__file__).parents[2]
+FOREIGN = HOME / "tests/drills/foreign/scripts"
+SOUND = """\
+import torch
+import outlast
+
+run = outlast.join()
+net = torch.nn.Linear(4, 1)
+model = run.replicate(net)
+optimizer = torch.optim.AdamW(model.parameters())
+state = run.state(model=model, optimizer=optimizer)
+for step in run.steps(state, until=10):
+    with step:
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FLAWS = {  # what is replaced, by what, the line it is named at, and a word of the remark
+    "group": ("import outlast\n", "import outlast\ntorch.distributed.init_process_group()\n",
+              3, "process group"),
+    "twice": ("run.replicate(net)",
+              "run.replicate(torch.nn.parallel.DistributedDataParallel(net))", 6, "twice"),
+    "barrier": ("net =", "torch.distributed.barrier()\nnet =", 5, "barrier"),
+    "forgotten": (", optimizer=optimizer", "", 7, "optimizer is not in run.state"),
+    "lbfgs": ("AdamW", "LBFGS", 7, "LBFGS"),
+    "ahead": ("        model(torch.randn(2, 4))",
+              "        model(X)", 11, "X is carried"),
+    "loop": ("for step in run.steps(state, until=10)", "for step in steps()", 1, "never called"),
+    "spawn": ("run = outlast.join()",
+              "torch.multiprocessing.spawn(print)\nrun = outlast.join()", 4, "processes"),
+}  # fmt: skip
+
+
+def checked(folder: Path, text: str) -> tuple[int, dict]:
+    path = folder / "train.py"
+    path.write_text(text)
+    done = outlast("check", path, "--json")
+    assert done.stderr == "", done
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_sound_script_has_nothing_to_change(tmp_path: Path) -> None:
+    code, facts = checked(tmp_path, SOUND)
+    assert (code, facts["calls_outlast"], facts["remarks"]) == (0, True, [])
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_planted_flaw_is_named_with_its_line(tmp_path: Path, flaw: str) -> None:
+    old, new, line, word = FLAWS[flaw]
+    text = SOUND.replace(old, new)
+    if flaw == "ahead":
+        text = text.replace("        optimizer.step()", "        X = f()\n        optimizer.step()")
+    assert text != SOUND
+    code, facts = checked(tmp_path, text)
+    assert code == 1
+    assert [(one["line"], word in one["what"]) for one in facts["remarks"]] == [(line, True)], facts
+    assert all(one["do"] for one in facts["remarks"])
+
+
+@pytest.mark.parametrize("name", ["train_gpt.py", "train_fsdp.py"])
+def test_our_examples_have_nothing_to_change(name: str) -> None:
+    done = outlast("check", HOME / "examples" / name)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "nothing to change was found" in done.stdout
+
+
+def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: Path) -> None:
+    done = outlast("check", FOREIGN / "loop.py")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert "makes no outlast call" in done.stdout
+    assert "it loads its own file at line" in done.stdout
+    assert "run = outlast.join()" in done.stdout
+    code, facts = checked(tmp_path, "import torch\ntorch.save({}, 'x')\n")
+    assert (code, facts["remarks"][0]["line"]) == (1, 2)
+    assert "costs all steps" in facts["remarks"][0]["what"]
+
+
+def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("for x in\n")
+    done = outlast("check", path)
+    assert done.returncode == 2, done
+    assert "cannot be read as Python" in done.stderr
+    assert "hint:" in done.stderr
