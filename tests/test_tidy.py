@@ -465,7 +465,6 @@ TO_COMPOSE = {
     ("src/outlast/runtime/coordinator/specs.py", "Specs"),
     ("src/outlast/runtime/evidence/unpickling.py", "_Crew"),
     ("src/outlast/runtime/worker/attach.py", "Attachment"),
-    ("src/outlast/runtime/worker/state.py", "State"),
 }
 
 

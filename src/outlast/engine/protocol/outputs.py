@@ -187,6 +187,6 @@ class Answer:
 
 Output = (
     ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
-    | HostStore | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End | Say | Wake | Plan
-    | Answer
+    | HostStore | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End | Say | Wake
+    | Plan | Answer
 )  # fmt: skip

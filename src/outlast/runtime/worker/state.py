@@ -27,6 +27,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,54 @@ from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, own
 from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, local, shard_of
 
 
+@dataclass(slots=True)
+class _Sorted:
+    """What was given to `run.state`, by kind."""
+
+    given: dict[str, object]
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
+    schedulers: dict[str, Part] = field(default_factory=dict)
+    objects: dict[str, Part] = field(default_factory=dict)
+    source: BatchSource | None = None
+
+
+class _UndoCopy:
+    """A copy of the shared state, in memory that is kept from step to step."""
+
+    def __init__(self) -> None:
+        self.copy: tuple[str, dict[str, torch.Tensor]] | None = None
+        self._memory: dict[str, torch.Tensor] = {}
+
+    def keep(self, text: str, live: Mapping[str, torch.Tensor]) -> None:
+        """Copy `live`."""
+        for name, tensor in live.items():
+            mine = self._memory.get(name)
+            if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
+                self._memory[name] = modules.room_like(tensor)
+        copies = {name: self._memory[name] for name in live}
+        modules.copy_all((copies[name], tensor) for name, tensor in live.items())
+        self.copy = (text, copies)
+
+
+class _KnownShapes:
+    """The shapes and dtypes that were found last, for `State.check_signature`.
+
+    known    of each tensor, by name
+    newest   without names: of all tensors (True), of buffers alone (False)
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[torch.Size, torch.dtype]] = {}
+        self.newest: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}
+        self._looks = 0
+
+    def looks_at_all(self) -> bool:
+        """Count one more look. Return True if it is at all tensors, and not at buffers alone."""
+        self._looks += 1
+        return self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
+
+
 class State:
     """What was given to `run.state`, sorted.
 
@@ -51,30 +100,41 @@ class State:
     """
 
     def __init__(self, **named: object) -> None:
-        self.given = {name: value for name, value in named.items() if value is not None}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.scalers: dict[str, torch.amp.GradScaler] = {}
-        self.source: BatchSource | None = None
-        self._schedulers: dict[str, Part] = {}
-        self._objects: dict[str, Part] = {}
+        self._sorted = _Sorted({name: one for name, one in named.items() if one is not None})
         nets: dict[str, nn.Module] = {}
         for name, value in self.given.items():
             self._sort(name, value, nets)
         self.modules = modules.Modules(nets)
         self.parameters: dict[str, torch.Tensor] = dict(self.modules.parameters)
         self._add_loose_parameters()
-        self.private = PrivateState(self.modules, self._objects, self.source)
+        self.private = PrivateState(self.modules, self._sorted.objects, self.source)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
         # tensors of the shared half differ between ranks: each rank keeps all of its own
         self.own = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
-        self._undo: tuple[str, dict[str, torch.Tensor]] | None = None
-        self._undo_memory: dict[str, torch.Tensor] = {}
-        self._known: dict[str, tuple[torch.Size, torch.dtype]] = {}
-        # of everything; of buffers
-        self._shapes: dict[bool, list[tuple[torch.Size, torch.dtype]]] = {True: [], False: []}
-        self._looks = 0
+        self._undo = _UndoCopy()
+        self._shapes = _KnownShapes()
+
+    @property
+    def given(self) -> dict[str, object]:
+        """What was given, by its name."""
+        return self._sorted.given
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers, by name."""
+        return self._sorted.optimizers
+
+    @property
+    def scalers(self) -> dict[str, torch.amp.GradScaler]:
+        """The gradient scalers, by name."""
+        return self._sorted.scalers
+
+    @property
+    def source(self) -> BatchSource | None:
+        """The loader; None: there is none."""
+        return self._sorted.source
 
     @property
     def sharded(self) -> bool:
@@ -96,7 +156,7 @@ class State:
             "optimizers": {
                 name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()
             },
-            "schedulers": {name: part.get() for name, part in self._schedulers.items()},
+            "schedulers": {name: part.get() for name, part in self._sorted.schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
             "graded": self._graded(),
         }
@@ -115,7 +175,7 @@ class State:
         described = tree.decode(text, own(tensors, "shared/"))
         for kind, mine in (
             ("optimizers", self.optimizers),
-            ("schedulers", self._schedulers),
+            ("schedulers", self._sorted.schedulers),
             ("scalers", self.scalers),
         ):
             if set(described[kind]) != set(mine):
@@ -128,7 +188,7 @@ class State:
         plain = {name: value for name, value in tensors.items() if name not in self.parameters}
         for name, optimizer in self.optimizers.items():
             optim_state.load(name, optimizer, described["optimizers"][name], plain)
-        for name, part in self._schedulers.items():
+        for name, part in self._sorted.schedulers.items():
             part.put(described["schedulers"][name])
         for name, scaler in self.scalers.items():
             if described["scalers"][name] and scaler.is_enabled():
@@ -181,29 +241,28 @@ class State:
         """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
-        self._looks += 1
-        whole = self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
+        whole = self._shapes.looks_at_all()
         shapes = [
             (tensor.shape, tensor.dtype)
             for tensor in (self._unnamed() if whole else self.modules.live())
         ]
         # names are for the message only: making them costs most of the time
-        if shapes == self._shapes[whole]:
+        if shapes == self._shapes.newest[whole]:
             return
         now = {
             name: (tensor.shape, tensor.dtype)
             for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())
         }
         for name, kind in now.items():
-            if self._known.get(name, kind) != kind:
-                (old, was), (shape, dtype) = self._known[name], kind
+            if self._shapes.known.get(name, kind) != kind:
+                (old, was), (shape, dtype) = self._shapes.known[name], kind
                 hint = (
                     "state must keep its shapes between steps: give tensors their final size first"
                 )
                 raise StateError(
                     f"{name} was {was} {list(old)} and is now {dtype} {list(shape)}", hint=hint
                 )
-        self._known, self._shapes[whole] = now, shapes
+        self._shapes.known, self._shapes.newest[whole] = now, shapes
 
     # --- a step that may be repeated --------------------------------------------------------------
 
@@ -235,23 +294,16 @@ class State:
 
         The copy lies beside the original, or on the host where the device has no room for it.
         """
-        text, live = self.shared_tensors()
-        for name, tensor in live.items():
-            mine = self._undo_memory.get(name)
-            if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
-                self._undo_memory[name] = modules.room_like(tensor)
-        copies = {name: self._undo_memory[name] for name in live}
-        modules.copy_all((copies[name], tensor) for name, tensor in live.items())
-        self._undo = (text, copies)
+        self._undo.keep(*self.shared_tensors())
 
     def undo(self) -> None:
         """Put back what `keep_undo` copied."""
-        assert self._undo is not None, "undo without keep_undo"
-        self.load_shared(*self._undo)
+        assert self._undo.copy is not None, "undo without keep_undo"
+        self.load_shared(*self._undo.copy)
 
     def drop_undo(self) -> None:
         """Give the memory of `keep_undo` back."""
-        self._undo, self._undo_memory = None, {}
+        self._undo = _UndoCopy()
 
     def watch_modules(self) -> AbstractContextManager[list[str]]:
         """For the first step: the list is filled, when the block ends, with modules that ran, hold
@@ -317,7 +369,7 @@ class State:
             # hooks, groups and state are those of the optimizer inside a wrapper
             self.optimizers[name] = optim_state.unwrapped(value)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            self._schedulers[name] = Part(value.state_dict, value.load_state_dict)
+            self._sorted.schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers[name] = value
         elif isinstance(value, DataLoader):
@@ -326,9 +378,9 @@ class State:
                     f"run.state({name}=...) is a second loader",
                     hint="a step has one loader; zip the data sets into one",
                 )
-            self.source = open_source(value, name)
+            self._sorted.source = open_source(value, name)
         else:
-            self._objects[name] = _object_part(name, value)
+            self._sorted.objects[name] = _object_part(name, value)
 
     def _add_loose_parameters(self) -> None:
         """Parameters that only an optimizer knows."""
@@ -358,7 +410,12 @@ class _StepKeeper:
         self._hyper = {
             name: optim_state.keep_hyper(optimizer) for name, optimizer in state.optimizers.items()
         }
-        if self._parts is None or state._schedulers or state._objects or state.modules.has_extra:
+        if (
+            self._parts is None
+            or state._sorted.schedulers
+            or state._sorted.objects
+            or state.modules.has_extra
+        ):
             encoded = tree.encode(self._get(), "kept")
             self._parts = tree.Encoded(
                 encoded.text, {name: tensor.clone() for name, tensor in encoded.tensors.items()}
@@ -378,7 +435,10 @@ class _StepKeeper:
         schedulers, objects, extra = tree.decode(
             self._parts.text, own(self._parts.tensors, "kept/")
         )
-        for parts, values in ((state._schedulers, schedulers), (state._objects, objects)):
+        for parts, values in (
+            (state._sorted.schedulers, schedulers),
+            (state._sorted.objects, objects),
+        ):
             for name, part in parts.items():
                 part.put(values[name])
         state.modules.load_extra(extra)
@@ -392,7 +452,7 @@ class _StepKeeper:
     def _get(self) -> list[dict[str, Any]]:
         parts = [
             {name: part.get() for name, part in parts.items()}
-            for parts in (self._state._schedulers, self._state._objects)
+            for parts in (self._state._sorted.schedulers, self._state._sorted.objects)
         ]
         return [*parts, self._state.modules.extra()]
 
