@@ -225,3 +225,16 @@ def test_what_a_terminal_obeys_is_escaped_in_a_message_and_in_a_snapshot(
     assert "\\x1b]0;owned\\x07 and \\x9b31m\nthe next line" in said
     assert "toy\\x1b[2J" in said
     assert not set("\x1b\x07\x9b") & set(said)
+
+
+def test_a_wait_is_told_once_and_only_if_it_lasts(plain: tuple[LiveView, io.StringIO]) -> None:
+    """One that is over within a second is not told; one that goes on is told with its bound."""
+    view, out = plain
+    short = {"what": "rank 0 to leave the step", "left_s": 0.4}
+    for tenth in range(1, 120):
+        at_s = tenth / 10
+        long = {"what": "rank 1: its interpreter starts", "left_s": 60.0 - at_s}
+        wait = None if at_s < 1.0 else short if at_s < 2.0 else long
+        view.update(snapshot(at_s, waits_for=wait))
+    told = [line for line in out.getvalue().splitlines() if "waits for" in line]
+    assert told == ["outlast waits for rank 1: its interpreter starts, for up to 55.0 s"]

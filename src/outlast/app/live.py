@@ -21,6 +21,7 @@ from outlast.app.status import headline, last_interruptions
 from outlast.app.words import Facts
 from outlast.model import limits
 
+WAIT_TOLD_S = 3.0  # a wait that is shorter is not worth a line
 _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
 
 
@@ -47,6 +48,8 @@ class LiveView:
         self._said_s: float | None = None
         self._began: set[int] = set()
         self._ended: set[int] = set()
+        # what is waited for, since when, and whether that was said
+        self._wait: tuple[str, float, bool] = ("", 0.0, False)
 
     def __enter__(self) -> LiveView:
         return self
@@ -121,11 +124,23 @@ class LiveView:
                 self._ended.add(one["id"])
                 lines.append(Text(words.ended(one)))
         at_s = snapshot.get("wall_s") or 0.0
+        lines += self._wait_news(snapshot.get("waits_for"), at_s)
         every_s = self._status_every_s
         if every_s and (self._said_s is None or at_s >= self._said_s + every_s):
             self._said_s = at_s
             lines.append(Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}"))
         return lines
+
+    def _wait_news(self, wait: Facts | None, at_s: float) -> list[Text]:
+        """Say once what is waited for, when that has lasted for WAIT_TOLD_S."""
+        what = wait["what"] if wait else ""
+        if what != self._wait[0]:
+            self._wait = (what, at_s, False)
+        _, since_s, told = self._wait
+        if wait is None or told or at_s < since_s + WAIT_TOLD_S:
+            return []
+        self._wait = (what, since_s, True)
+        return [Text(words.waits(wait))]
 
 
 def _view(snapshot: Facts) -> RenderableType:
@@ -133,6 +148,8 @@ def _view(snapshot: Facts) -> RenderableType:
         headline(snapshot),
         Padding(Text(f"workers  {_workers(snapshot)}"), (0, 0, 0, 2)),
     ]
+    if snapshot.get("waits_for"):
+        parts.append(Padding(Text(words.waits(snapshot["waits_for"])), (0, 0, 0, 2)))
     if snapshot.get("interruptions"):
         parts.append(Padding(last_interruptions(snapshot), (0, 0, 0, 2)))
     return Group(*parts)

@@ -81,7 +81,7 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
             {**worker, "state": "lost" if state == "lost" else "gone"}
             for worker in facts["workers"]
         ]
-        facts["spares"] = []
+        facts["spares"], facts["waits_for"] = [], None
         facts["reason"] = newest.session.reason or facts["reason"]
     return facts
 
@@ -108,7 +108,17 @@ def _sound(snapshot: Facts | None) -> Facts | None:
             for row in rows
         ):
             return None
-    return snapshot
+    return snapshot if _is_sound_wait(snapshot.get("waits_for")) else None
+
+
+def _is_sound_wait(wait: object) -> bool:
+    """Return True if this is what a launcher says of a wait."""
+    if wait is None:
+        return True
+    if not isinstance(wait, dict) or not isinstance(wait.get("what"), str):
+        return False
+    left_s = wait.get("left_s")
+    return left_s is None or (isinstance(left_s, int | float) and math.isfinite(left_s))
 
 
 def show_status(console: Console, facts: Facts) -> None:
@@ -120,6 +130,8 @@ def show_status(console: Console, facts: Facts) -> None:
             " `outlast run --resume --run-dir PATH` and the same script.",
             style="bold red",
         )
+    elif facts.get("waits_for"):
+        console.print(Text(words.waits(facts["waits_for"]), style="yellow"))
     elif facts["state"] in ("failed", "stopped") and facts["reason"]:
         console.print(
             Text(f"{facts['state']}: {facts['reason']}", style=STATE_STYLE[facts["state"]])

@@ -106,6 +106,13 @@ def ended(one: Facts) -> str:
     return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {cost_words(one)}"
 
 
+def waits(wait: Facts) -> str:
+    """Say what is waited for: `waits for rank 1: its interpreter starts, for up to 27 s`."""
+    left_s = wait.get("left_s")
+    bound = f", for up to {duration(left_s)}" if left_s is not None else ""
+    return f"waits for {wait['what']}{bound}"
+
+
 def states(workers: Iterable[Facts]) -> str:
     """Return `3 training, 1 starting`: the workers by state, most first."""
     by_state: dict[str, int] = {}

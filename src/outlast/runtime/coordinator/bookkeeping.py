@@ -10,8 +10,10 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.coordinator.awaited import describe_wait
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Stage
@@ -36,6 +38,7 @@ _STATES = {
     Stage.STOPPING: "stopped",
     Stage.ENDED: "ended",
 }
+_NONE: Mapping[str, float] = MappingProxyType({})
 _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 
@@ -206,8 +209,12 @@ class Bookkeeping:
         """Interruptions after which nothing was committed."""
         return [one for one in self._interruptions.values() if one.resumed_s is None]
 
-    def flush(self, coordinator: Coordinator, *, now_s: float) -> None:
+    def flush(
+        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+    ) -> None:
         """Once a second: lives and steps so far, and the snapshot.
+
+        deadlines   the timers of the coordinator that are set, by name
 
         Raises OutlastError when the disk refuses.
         """
@@ -215,12 +222,15 @@ class Bookkeeping:
             self.record(self._life(known))
         for bucket in self._steps.buckets():
             self.record(bucket)
-        snapshot = self.show(coordinator, now_s=now_s)
+        snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
         self._ledger.flush()
 
-    def show(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
-        snapshot = self.snapshot(coordinator, now_s=now_s)
+    def show(
+        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+    ) -> dict[str, object]:
+        """Make the snapshot, and show it to the people who watch."""
+        snapshot = self.snapshot(coordinator, now_s=now_s, deadlines=deadlines)
         self._show(snapshot)
         return snapshot
 
@@ -232,7 +242,9 @@ class Bookkeeping:
             ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason
         )
 
-    def snapshot(self, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
+    def snapshot(
+        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+    ) -> dict[str, object]:
         """What `outlast status --json` prints."""
         lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
@@ -244,6 +256,7 @@ class Bookkeeping:
         return {
             "run": self._run,
             "state": "training" if plain else _STATES.get(coordinator.stage, "regrouping"),
+            "waits_for": _waits_for(coordinator, now_s, deadlines),
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
             "steps_per_s": self._steps.rate(now_s),
@@ -359,6 +372,17 @@ class _Steps:
             return 0.0
         (from_s, from_step), (_, to_step) = self._recent[0], self._recent[-1]
         return (to_step - from_step) / max(now_s - from_s, 1e-9)
+
+
+def _waits_for(
+    coordinator: Coordinator, now_s: float, deadlines: Mapping[str, float]
+) -> dict[str, object] | None:
+    """What the run waits for, and for how long at most; None while it trains."""
+    wait = describe_wait(coordinator.run, deadlines)
+    if wait is None:
+        return None
+    left_s = None if wait.until_s is None else round(max(0.0, wait.until_s - now_s), 3)
+    return {"what": wait.what, "left_s": left_s}
 
 
 def _state(member: Member, *, at_work: bool) -> str:

@@ -366,7 +366,11 @@ class Launcher:
         self._look_for_folder()
         self._hold_vault()
         try:
-            self._around.books.flush(self._coordinator, now_s=clock.now_s())
+            now_s = clock.now_s()
+            deadlines = {
+                name: timer.when_s for name, timer in self._timers.items() if timer.when_s > now_s
+            }
+            self._around.books.flush(self._coordinator, now_s=now_s, deadlines=deadlines)
         except OutlastError as error:
             self._unflushed += 1
             if self._unflushed == limits.LEDGER_TRIES_COUNT:

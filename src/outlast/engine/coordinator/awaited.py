@@ -1,0 +1,113 @@
+"""What a run waits for while it does not train, and until when.
+
+People see it on the console and in `outlast status`. A wait is described from the same facts that
+the coordinator decides by, and from the deadlines of its timers, so that what is shown is what will
+be acted on. This module is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer
+
+_PLACES = {
+    0: "its script is on the way to run.steps",
+    1: "it waits for the state",
+    2: "it connects to its peers",
+    3: "it restores its state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What is waited for, in words, and the deadline after which the run acts by itself.
+
+    until_s   on the coordinator's clock; None: nothing ends this wait but what is waited for
+    """
+
+    what: str
+    until_s: float | None
+
+
+def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
+    """Say what the run waits for; None while it trains, or is over.
+
+    deadlines   the timers of the coordinator that are set, by name
+    """
+    match run.course.stage:
+        case Stage.TRAINING | Stage.ENDED:
+            return None
+        case Stage.ENROLLING | Stage.REBUILDING:
+            return _until("nodes", deadlines, Timer.NODES, Timer.REBUILD)
+        case Stage.GATHERING:
+            return _until("other signs of the same fault", deadlines, Timer.GATHER)
+        case Stage.LEAVING:
+            return _to_leave(run, deadlines)
+        case Stage.HANDOVER:
+            donors = [m for m in run.roster.live() if m.path.plan and m.path.plan.donate]
+            what = f"{_ranks(donors)} to hand over the state"
+            return _until(_or_store(run, what), deadlines, Timer.HANDOVER)
+        case Stage.CLEARING | Stage.STOPPING:
+            return _until(f"{_ranks(run.roster.live())} to end", deadlines, Timer.KILL, Timer.STOP)
+        case Stage.STARTING | Stage.MOVING:
+            return _to_join(run, deadlines)
+
+
+def _to_leave(run: Run, deadlines: Mapping[str, float]) -> Awaited:
+    """Describe the wait of a regroup for those that are still in the last generation."""
+    condemned = [m for m in run.roster.live() if m.life.condemned]
+    if condemned:
+        return _until(f"{_ranks(condemned)}, killed, to end", deadlines, Timer.KILL)
+    late = run.roster.not_quiesced()
+    if late:
+        return _until(f"{_ranks(late)} to leave the step", deadlines, Timer.LEAVE)
+    if Timer.NODES.value in deadlines:
+        return _until("a node with room for the lost ranks", deadlines, Timer.NODES)
+    return _until("a connection between nodes", deadlines, Timer.LINKS)
+
+
+def _to_join(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
+    """Describe the wait of a generation for those that have not joined it yet."""
+    roster = run.roster
+    late = [m for m in roster.live() if not m.path.joined]
+    if not roster.outlast and late and all(m.process.running for m in late):
+        return None  # a script without outlast calls is at work, and says no more
+    by_state: dict[str, list[Member]] = {}
+    for member in sorted(late, key=lambda m: m.rank):
+        by_state.setdefault(_state_of(member), []).append(member)
+    what = "; ".join(f"{_ranks(some)}: {state}" for state, some in by_state.items())
+    return _until(_or_store(run, what or "the first step"), deadlines, Timer.MOVE)
+
+
+def _state_of(member: Member) -> str:
+    """Say where a process is on its way into the generation."""
+    if member.life.condemned:
+        return "it was killed and has not ended"
+    if not member.process.pid:
+        return "its process is being started"
+    if not member.process.hello_seen:
+        return "its interpreter starts"
+    return _PLACES[min(member.path.place, max(_PLACES))]
+
+
+def _or_store(run: Run, what: str) -> str:
+    """Name the store first where nobody can go on without it."""
+    waits = run.store.address is None
+    return f"the store of the process groups; {what}" if waits else what
+
+
+def _ranks(members: Iterable[Member]) -> str:
+    ranks = sorted(m.rank for m in members if m.rank >= 0)
+    if not ranks:
+        return "its processes"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _until(what: str, deadlines: Mapping[str, float], *timers: Timer) -> Awaited:
+    """Return the wait with the first of its deadlines."""
+    due_s = [deadlines[timer.value] for timer in timers if timer.value in deadlines]
+    return Awaited(what, min(due_s, default=None))

@@ -1,0 +1,92 @@
+"""What a run says that it waits for, and until when."""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.awaited import Awaited, describe_wait
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.protocol.outputs import Output, SetTimer
+from outlast.model import limits
+from outlast.model.messages import (
+    Committed,
+    Hello,
+    Inventory,
+    Joined,
+    Registered,
+    StoreUp,
+    Underway,
+    WorkerExited,
+    WorkerStarted,
+)
+
+
+class Watched:
+    """A run of two ranks, and the timers that its coordinator has set."""
+
+    def __init__(self) -> None:
+        self.coordinator = Coordinator(options=CoordinatorOptions(2, Restart()))
+        self.deadlines: dict[str, float] = {}
+        self.take(self.coordinator.start(now_s=0.0))
+
+    def take(self, outputs: list[Output]) -> None:
+        for one in outputs:
+            if isinstance(one, SetTimer):
+                self.deadlines.pop(one.name, None)
+                if one.at_s is not None:
+                    self.deadlines[one.name] = one.at_s
+
+    def hears(self, *messages: object, now_s: float) -> None:
+        for message in messages:
+            self.take(self.coordinator.on_message(message, now_s=now_s))  # type: ignore[arg-type]
+
+    @property
+    def waits(self) -> Awaited | None:
+        return describe_wait(self.coordinator.run, self.deadlines)
+
+    @property
+    def what(self) -> str:
+        assert self.waits is not None
+        return self.waits.what
+
+
+def trains() -> Watched:
+    """Each word that is said on the way there, and the wait that it leaves."""
+    one = Watched()
+    assert one.what == ("the store of the process groups; ranks 0, 1: its process is being started")
+    assert one.waits == Awaited(one.what, limits.BOOT_DEADLINE_S)
+    one.hears(StoreUp("127.0.0.1", 4000, 1), now_s=0.1)
+    one.hears(WorkerStarted(1, 101, "n", 0.2), WorkerStarted(2, 102, "n", 0.2), now_s=0.2)
+    assert one.what == "ranks 0, 1: its interpreter starts"
+    one.hears(Hello(1, 101), now_s=0.3)
+    assert one.what == (
+        "rank 0: its script is on the way to run.steps; rank 1: its interpreter starts"
+    )
+    one.hears(Hello(2, 102), now_s=0.3)
+    for worker in (1, 2):
+        one.hears(Registered(worker, 1, 0, "in_place", False, True, ""), now_s=0.4)
+    one.hears(Underway(1, 1, 2), now_s=0.4)
+    assert one.what.startswith("rank 0: it connects to its peers; rank 1:")
+    one.hears(Joined(1, 1, 0, 0.1, 0.1), Joined(2, 1, 0, 0.1, 0.1), now_s=0.5)
+    one.hears(Committed(1, 1, 1, 0.6), now_s=0.6)
+    assert one.coordinator.stage is Stage.TRAINING
+    return one
+
+
+def test_every_stage_on_the_way_to_training_names_who_is_waited_for() -> None:
+    assert trains().waits is None, "who trains waits for nobody"
+
+
+def test_a_regroup_names_who_has_not_left_and_until_when_it_may() -> None:
+    one = trains()
+    one.hears(WorkerExited(2, 102, None, 9, False, 1, (1,), (), "body", 1.0, 1.0, ""), now_s=1.0)
+    assert one.what == "other signs of the same fault"
+    one.take(one.coordinator.on_timer(now_s=1.01, name="gather"))
+    assert one.what == "rank 0 to leave the step"
+    assert one.waits is not None
+    assert one.waits.until_s == one.deadlines["leave"]
+    one.hears(Inventory(1, 1, 1, 1, 1, False, ()), now_s=1.02)
+    assert one.coordinator.stage is Stage.MOVING
+    assert "rank 1: its process is being started" in one.what
+    assert one.waits.until_s is not None
