@@ -12,7 +12,7 @@ DEAD = Holding((0,), False, 6, (5, 6), 6, False, ())
 AT_6 = Holding((1,), True, 6, (6,), 6, False, ())
 
 
-def plan(*, generation: int, step: int, settle: str = "repeat", finish: bool = False) -> Regroup:
+def plan(*, generation: int, step: int, settle: str = "repeat") -> Regroup:
     return Regroup(
         generation,
         1,
@@ -30,7 +30,6 @@ def plan(*, generation: int, step: int, settle: str = "repeat", finish: bool = F
         step,
         None,
         None,
-        finish=finish,
     )
 
 
@@ -55,8 +54,7 @@ def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> Non
         set(verdict.settle.values()),
         verdict.phases,
         verdict.replay,
-        verdict.finish,
-    ) == (6, {"forward"}, 0, True, True)
+    ) == (6, {"forward"}, 0, True)
 
 
 def test_before_the_first_step_there_is_nothing_to_replay() -> None:
@@ -83,41 +81,6 @@ def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
     begun = Holding((2,), True, 6, (6,), 6, False, (), phases=1, begun=True)
     assert decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook, phase, begun]).donor == 2
     verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook, phase])
-    assert (verdict.donor, verdict.finish) == (1, False)
+    assert verdict.donor == 1
     verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook])
-    assert (verdict.donor, verdict.finish) == (0, True)
-
-
-def test_a_rank_in_the_block_of_a_step_has_not_run_the_code_behind_it() -> None:
-    """Rank 1 has applied step 6 on the word of a plan that was cut short; rank 2 has gone past its
-    block by itself, or not.
-    """
-    inside = replace(AT_6, finishing=True)
-    verdict = decide_replicated(holdings=[DEAD, inside, replace(inside, ranks=(2,))])
-    assert (verdict.donor, verdict.replay, verdict.finish) == (1, True, True)
-    verdict = decide_replicated(holdings=[DEAD, inside, replace(AT_6, ranks=(2,))])
-    assert (verdict.donor, verdict.replay, verdict.finish) == (2, True, False)
-
-
-def test_a_step_applied_by_a_plan_is_finishing_until_its_block_is_left() -> None:
-    machine = WorkerMachine(worker=1)
-    machine.on_message(plan(generation=1, step=5))
-    machine.joined(plan(generation=1, step=5), group_s=0.0, restore_s=0.0)
-    machine.now_committed(step=6, now_s=1.0)
-    assert not machine.finishing, "all know that it passed"
-    machine.on_message(plan(generation=2, step=7, settle="forward"))
-    machine.now_committed(step=7, now_s=2.0)
-    assert machine.finishing
-    machine.joined(plan(generation=2, step=7, settle="forward"), group_s=0.0, restore_s=0.0)
-    assert machine.finishing
-    machine.now_past_block()
-    assert not machine.finishing
-
-
-def test_whoever_is_healed_by_one_that_finishes_a_step_finishes_it_too() -> None:
-    machine = WorkerMachine(worker=1)
-    machine.on_message(plan(generation=2, step=6, finish=True))
-    machine.joined(plan(generation=2, step=6, finish=True), group_s=0.0, restore_s=0.0)
-    machine.on_message(plan(generation=3, step=6))
-    machine.joined(plan(generation=3, step=6), group_s=0.0, restore_s=0.0)
-    assert machine.finishing, "in its block yet, whatever the newer plan is for"
+    assert verdict.donor == 0

@@ -118,12 +118,6 @@ NAMED = (
         "return any(step in held.prepared for held in holdings)",
     ),
     Mutant(
-        "who_is_in_its_block_has_run_the_code_behind_it",
-        RESTORE,
-        "past = [held for held in there if not held.finishing]",
-        "past = there",
-    ),
-    Mutant(
         "forward_without_the_dead",
         RESTORE,
         "return all(step in held.prepared for held in holdings)",

@@ -36,7 +36,6 @@ class Holding:
     phases: int = 0  # done since `committed`
     begun: bool = False  # past all phases after `committed`
     over: bool = False  # no step follows
-    finishing: bool = False  # what the script does behind `committed` has not run on its state yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,6 @@ class RestoreVerdict:
     begun   the step after `step` was asked for: it was cut short. False while all that are there
             stand in, or before, a phase
     over    no step follows `step`: what was cut short is the vote that closes the steps
-    finish  all survivors are in the block of `step` yet: whoever is healed takes their state before
-            the script's code behind the step, and runs that too
     """
 
     step: int | None
@@ -65,7 +62,6 @@ class RestoreVerdict:
     replay: bool = False
     begun: bool = False
     over: bool = False
-    finish: bool = False
 
 
 def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
@@ -106,12 +102,10 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
-    # The script's own code behind the step may change state: the donor is to have run it, unless
-    # nobody has.
-    past = [held for held in there if not held.finishing]
+    # The script's own code behind the step may change state, so the donor should have run it. A
+    # rank that applies the step forward runs it before it hands over.
     furthest = (
-        [held for held in past if held.begun]
-        or past
+        [held for held in there if held.begun]
         or there
         or [held for held in live if _settles(held, newest)]
     )
@@ -126,7 +120,6 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         replay=newest > 0 and not begun,
         begun=begun,
         over=any(held.over for held in there),
-        finish=not past,
     )
 
 

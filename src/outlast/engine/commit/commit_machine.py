@@ -280,7 +280,6 @@ class CommitMachine:
         else:
             yield Count(step)
         yield CallBack(now=not sharded)
-        yield Record(WorkerMachine.now_past_block)
 
     def _vote_late(self, place: Place) -> Flow[None]:
         """Vote for a step whose block is over. It is committed by that, or repeated."""

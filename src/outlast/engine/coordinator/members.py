@@ -258,5 +258,4 @@ def _held(said: Inventory, ranks: tuple[int, ...], *, usable: bool) -> Holding:
         said.phases,
         said.begun,
         said.over,
-        said.finishing,
     )

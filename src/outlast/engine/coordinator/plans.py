@@ -82,7 +82,7 @@ class Plans:
         replays = restore.replay and verdict.survivors == "in_place"
         plans = self._shared(
             Restart(step), "replicated", "settle", "then", "donate", "replay",
-            donor=restore.donor, phases=restore.phases, finish=restore.finish,
+            donor=restore.donor, phases=restore.phases,
         )  # fmt: skip
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory

@@ -67,7 +67,6 @@ class WorkerMachine:
     phases      how many phases behind `committed` are done
     begun       the step after `committed` was asked for, so all phases lie behind
     over        no step follows `committed`
-    finishing   the block of `committed` is not over; it was applied on the word of a plan
     """
 
     def __init__(self, *, worker: int) -> None:
@@ -85,7 +84,6 @@ class WorkerMachine:
         self.phases = 0
         self.begun = False
         self.over = False
-        self.finishing = False
         self._first_commit_said = True
 
     @property
@@ -215,8 +213,6 @@ class WorkerMachine:
         Nothing is said if this generation broke meanwhile.
         """
         step = plan.step
-        if not self.attached:
-            self.finishing = plan.finish
         self.attached = True
         if step != self.committed:
             self.begun = self.over = False
@@ -243,10 +239,6 @@ class WorkerMachine:
         """Note that `step` is committed, and say so if it is the first of its generation."""
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
-        self.finishing = self.plan is not None and (self.plan.settle, self.plan.step) == (
-            "forward",
-            step,
-        )
         self.passed = self.prepared = max(step, self.prepared)
         if self._first_commit_said:
             return []  # only the first commit of a generation ends an interruption
@@ -262,10 +254,6 @@ class WorkerMachine:
             return []
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
-
-    def now_past_block(self) -> None:
-        """Note that the block of the newest step is over."""
-        self.finishing = False
 
     def now_past_phase(self) -> None:
         """Note that the vote of a phase has passed."""
@@ -327,7 +315,7 @@ class WorkerMachine:
         """Forget the state in memory: main's function is entered again. The images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
-        self.phases, self.begun, self.over, self.finishing = 0, False, False, False
+        self.phases, self.begun, self.over = 0, False, False
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
         self.state = State.STILL
@@ -340,6 +328,5 @@ class WorkerMachine:
             self.phases,
             self.begun,
             self.over,
-            self.finishing,
         )
         return [Say(Inventory(self.worker, self.generation, *held))]

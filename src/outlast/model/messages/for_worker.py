@@ -44,8 +44,6 @@ class Regroup:
     phases      how many phases after `step` are done; no rank runs them again
     replay      survivors may still be in or before a phase after `step`, so this worker gets there
                 by running that step once more without keeping its result
-    finish      survivors finish `step` only now, so this worker runs that step without keeping its
-                result, and takes their state where the step ends
     """
 
     generation: int
@@ -66,7 +64,6 @@ class Regroup:
     detected_s: float | None
     phases: int = 0
     replay: bool = False
-    finish: bool = False
 
     def held_by(self, rank: int) -> Regroup:
         """Return the same plan for another rank."""

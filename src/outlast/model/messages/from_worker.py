@@ -84,8 +84,6 @@ class Inventory:
     phases     how many phases (run.phase) it has finished since `committed`
     begun      it has asked for the step after `committed`, so no more phase can follow that step
     over       no step follows `committed`: the last vote closed the steps
-    finishing  it is still inside the block of `committed`, so the script's code after that block
-               has not yet run on its state
     """
 
     worker: int
@@ -98,7 +96,6 @@ class Inventory:
     phases: int = 0
     begun: bool = False
     over: bool = False
-    finishing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

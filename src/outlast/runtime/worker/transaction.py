@@ -134,10 +134,6 @@ class Transaction:
                 check_optimizer(optimizer)
             self._machine.attached(self.attachment.attach())
         self._attached = True
-        if self.member.session is not None:
-            # A plan that was given inside a block is followed before the next step or phase, so
-            # nobody has to wait for this rank's block.
-            self.member.session.do(WorkerMachine.now_past_block)
 
     def _next(self) -> Step | None:
         """Return the next step, or None behind the last one."""

@@ -134,7 +134,6 @@ def _state(process: Process) -> tuple[Any, ...]:
         machine.phases,
         machine.begun,
         machine.over,
-        machine.finishing,
         *sorted(slots.items()),
     )
 

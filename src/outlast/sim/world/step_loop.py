@@ -79,7 +79,6 @@ class StepLoop:
         """Train from the step at which this rank has joined up to the last one."""
         thread = self._thread
         self.machine.attached(max(thread.machine.committed, 0))
-        thread.machine.now_past_block()
         while True:
             yield from self._behind_block()
             if not (yield from self.commands.run(self.machine.next_step())):
