@@ -148,6 +148,9 @@ class ProcessHost:
         except ProcessLookupError:
             self._failed(child, "it ended before it could be watched")
             return
+        except OSError as error:  # the gate is closed, which ends it
+            self._failed(child, f"no descriptor to watch it by: {error.strerror}")
+            return
         self._loop.add_reader(child.pidfd, lambda: self._seen_to_end(child))
         self._events.on_started(child.spec.worker, pid, now_s())
         if child.killed:
