@@ -39,7 +39,7 @@ class ForkEvents(Protocol):
 
 
 class ForkDesk:
-    """Takes children that want to be, one after the other.
+    """Have children forked or spawned, one after the other.
 
     `started(child, pid)` or `failed(child, error)` follows, from the loop.
     """
@@ -76,7 +76,7 @@ class ForkDesk:
 
     @property
     def busy(self) -> bool:
-        """A fork was asked for whose pid is not known yet."""
+        """Return True while a fork was asked for whose pid is not known yet."""
         return bool(self._in_flight)
 
     def begin(self, preload: tuple[str, ...], first_path: str, client: ZygoteClient | None) -> None:
@@ -104,7 +104,7 @@ class ForkDesk:
         self._loop.call_soon(self._serve)
 
     def end(self) -> None:
-        """No more children; what waits is failed. The zygote ends by itself."""
+        """Start no more children, and fail those that wait. The zygote ends by itself."""
         self._imports = None
         if self._client:
             self._keeper.forget(self._client.pid)
@@ -113,7 +113,7 @@ class ForkDesk:
             self._failed(self._waiting.popleft(), "the run is ending")
 
     def kill(self) -> None:
-        """`end`, and the zygote is gone and reaped when this returns."""
+        """Call `end`, then kill the zygote; it is reaped when this returns."""
         self.end()
         if self._client:
             self._client.kill()

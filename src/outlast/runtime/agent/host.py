@@ -31,7 +31,7 @@ from outlast.runtime.loop import Loop, Timer
 
 
 class HostEvents(ForkEvents, Protocol):
-    """What the driver is told, always from the loop and never from within a call to the host."""
+    """What the host tells its driver, always from the loop and never from within a call to it."""
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None: ...
     def on_failed(self, worker: int, error: str) -> None: ...
@@ -80,11 +80,11 @@ class ProcessHost:
 
     @property
     def zygote_pid(self) -> int:
-        """0 while there is none."""
+        """Return the zygote's pid, or 0 while there is none."""
         return self._forks.pid
 
     def pids(self) -> dict[int, int]:
-        """Of the workers that run: worker to pid."""
+        """Return the pid of each worker that runs."""
         return {
             worker: child.pid
             for worker, child in self._children.items()
@@ -129,7 +129,7 @@ class ProcessHost:
         self._forks.ask(child)
 
     def send(self, worker: int, message: Message) -> None:
-        """Dropped where the worker is gone."""
+        """Send a message to a worker. It is dropped if the worker is gone."""
         if child := self._children.get(worker):
             child.channel.send(message)
 
@@ -168,7 +168,7 @@ class ProcessHost:
     # --- ending -----------------------------------------------------------------------------------
 
     def kill(self, worker: int) -> None:
-        """SIGKILL to its session. on_exit follows, as for any death.
+        """Send SIGKILL to a worker's process group. on_exit follows, as for any death.
 
         Unknown and dead workers are ignored. One that is ending was not killed by us: the end of
         its channel, for which it is to be killed, may be seen before its own.
@@ -181,7 +181,7 @@ class ProcessHost:
             child.kill()
 
     def terminate(self, worker: int) -> None:
-        """SIGTERM to its process group."""
+        """Send SIGTERM to a worker's process group."""
         if (child := self._children.get(worker)) is not None and child.pid and not child.exited:
             child.kill_group(signal.SIGTERM)
 
@@ -242,7 +242,7 @@ class ProcessHost:
         ]
 
     def close(self) -> None:
-        """At once: SIGKILL to all that is left, reaped; no more events."""
+        """Kill and reap all that is left, at once. No event follows."""
         self._forks.kill()
         for child in list(self._children.values()):
             if child.pid and not child.exited:

@@ -50,7 +50,7 @@ class Handover:
 
     @classmethod
     def make(cls) -> Handover:
-        """Raises OSError (too many open files); nothing is left open then."""
+        """Make the descriptors. Raises OSError, and leaves nothing open then."""
         with contextlib.ExitStack() as undo:
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
@@ -66,7 +66,7 @@ class Handover:
         return cls(ours, gate, stdout, stderr, (channel, gate_reader, stdout_writer, stderr_writer))
 
     def close_theirs(self) -> None:
-        """Once, after the child has its copies."""
+        """Close the child's sides, once, after the child has its copies."""
         for fd in self.theirs:
             os.close(fd)
         self.theirs = ()  # type: ignore[assignment]  # spent
@@ -77,7 +77,7 @@ class Handover:
         self.shut_gate()
 
     def shut_gate(self) -> None:
-        """Unopened, it makes the child end before it began."""
+        """Shut the gate. If it was not opened, the child ends before its script begins."""
         if self.gate >= 0:
             os.close(self.gate)
             self.gate = -1
@@ -99,12 +99,12 @@ class Child:
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def watch(self, pid: int) -> None:
-        """Raises ProcessLookupError when it is gone without a trace."""
+        """Watch this process. Raises ProcessLookupError if it is gone already."""
         self.pidfd = os.pidfd_open(pid)
         self.pid = pid
 
     def peek(self) -> tuple[int | None, int | None] | None:
-        """(exit code, signal) once it has ended, without reaping it."""
+        """Return exit code and signal once it has ended, without reaping it; None until then."""
         found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if found is None:
             return None
@@ -113,7 +113,7 @@ class Child:
         return None, found.si_status
 
     def kill(self) -> None:
-        """SIGKILL to it and to its process group.
+        """Send SIGKILL to the child and to its process group.
 
         Safe until it is reaped: its pid, which is the group's number, cannot be given away.
         """
@@ -140,7 +140,7 @@ class Child:
 
 
 def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
-    """A fresh interpreter in place of a fork. Raises OSError."""
+    """Start a fresh interpreter, in place of a fork. Raises OSError."""
     channel, gate, stdout, stderr = handover.theirs
     memory = os.memfd_create("spec", os.MFD_CLOEXEC)
     try:

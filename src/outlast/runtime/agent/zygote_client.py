@@ -77,7 +77,7 @@ class ZygoteClient:
         self._send({"do": "prepare", "preload": list(preload), "first_path": first_path})
 
     def fork(self, spec: ChildSpec, fds: tuple[int, int, int, int]) -> None:
-        """`fds`: channel, gate, stdout, stderr. The answer names the worker."""
+        """Ask for a fork. `fds` are channel, gate, stdout, stderr. The answer names the worker."""
         self._send({"do": "fork", "spec": spec.to_json()}, fds)
 
     def ping(self) -> None:
@@ -85,7 +85,7 @@ class ZygoteClient:
         self._send({"do": "ping"})
 
     def attach(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
-        """Answers go to `on_answer` from now on. Its death is seen by its pid, not here."""
+        """Hand answers to `on_answer` from now on. The zygote's death is seen by its pid, not here."""
         self._loop = loop
         self._on_answer = on_answer
         self._sock.setblocking(False)
@@ -111,7 +111,7 @@ class ZygoteClient:
         return True
 
     def close(self) -> None:
-        """It ends by itself when it sees the closed socket.
+        """Close the socket; the zygote ends by itself when it sees that.
 
         Whoever wants to be sure kills and waits.
         """
@@ -121,7 +121,7 @@ class ZygoteClient:
             self._sock.close()
 
     def kill(self) -> None:
-        """At once, and reaped."""
+        """Kill and reap the zygote, at once."""
         self.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)

@@ -70,7 +70,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the launcher is given, already open; whoever opened it closes it."""
+    """What the launcher is given. It is open already, and is closed by whoever opened it."""
 
     loop: Loop
     logs: WorkerLogs
@@ -127,7 +127,7 @@ class Launcher:
         )
 
     def listen(self) -> None:
-        """From now on the signals that stop a run raise nothing: they stop it as soon as it runs."""
+        """Take the signals that stop a run. They raise nothing from now on."""
         for number in stop_signals.heeded():
             self._loop.add_signal(
                 number, functools.partial(self._on_signal, number, stop_signals.exit_code(number))
@@ -207,7 +207,7 @@ class Launcher:
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
 
     def _resumed(self, interruption: Interruption) -> None:
-        """Training goes on: now there is time."""
+        """Show that training goes on, and close the evidence: now there is time for both."""
         self._loop.call_soon(
             lambda: self._around.books.show(self._coordinator, now_s=clock.now_s())
         )
@@ -386,7 +386,7 @@ class Launcher:
             self._unflushed = 0
 
     def _look_for_folder(self) -> None:
-        """Say so, once, when the run's folder is not what was opened.
+        """Warn once if the run's folder is not what was opened any more.
 
         What is open is written on, where nobody finds it.
         """
@@ -462,7 +462,7 @@ class Launcher:
             self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
 
     def on_channel_closed(self, worker: int, reason: str) -> None:
-        """A worker without a channel cannot be led; its exit follows, or is brought about."""
+        """Kill a worker that has no channel any more, because it cannot be led."""
         self._host.kill(worker)
 
     def on_zygote_ready(self, pid: int, imports_s: float) -> None:

@@ -21,7 +21,7 @@ from outlast.runtime.tiers.vault import Vault
 def write_checkpoint(
     root: Path, order: ManifestOrder, run_id: str, generation: int
 ) -> tuple[str, str]:
-    """(folder, "") once the manifest is durable, ("", why not) otherwise.
+    """Write a manifest; return its folder once it is durable, or "" and why it is not.
 
     Older checkpoints beyond the kept ones are removed.
     """

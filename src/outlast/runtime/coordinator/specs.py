@@ -34,7 +34,7 @@ class Place:
 
 
 class Specs:
-    """Made once per launcher. `options` go to every worker's session."""
+    """Describe the processes of one launcher. `options` go to every worker's session."""
 
     def __init__(
         self,

@@ -75,10 +75,6 @@ class Starts:
         """The run is over: nobody is started any more."""
         self._over = True
 
-    def waiting(self) -> dict[int, str]:
-        """Return the workers that could not be started so far, and the newest error of each."""
-        return {worker: one.told for worker, one in self._starts.items() if one.failures}
-
     def _ask(self, worker: int) -> None:
         self._specs.when_store_is_known(lambda: self._start(worker))
 
