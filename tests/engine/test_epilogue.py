@@ -1,0 +1,102 @@
+"""What a failure behind the last step means, without a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.protocol.outputs import End, Output, Tell
+from outlast.model.messages import Broke, Finished, WorkerExited
+from outlast.model.terms import Rung
+from tests.engine.test_lost_steps import Run
+
+STEPS = 4
+
+
+class Over:
+    """A run whose ranks are past the last step, and all that its coordinator says from then on."""
+
+    def __init__(self, *, replicated: bool = True, finished: tuple[int, ...] = (0, 1)) -> None:
+        self.run = Run(replicated=replicated)
+        self.coordinator: Coordinator = self.run.coordinator
+        self.workers = self.run.workers
+        self.out: list[Output] = []
+        for rank in finished:
+            self.hears(Finished(self.workers[rank], 1, STEPS, False))
+
+    def hears(self, message: Finished | Broke | WorkerExited) -> None:
+        self.run.now_s += 0.01
+        self.out += self.coordinator.on_message(message, now_s=self.run.now_s)
+
+    def exits(self, rank: int, code: int | None, signal: int | None, phase: str) -> None:
+        worker, now_s = self.workers[rank], self.run.now_s
+        self.hears(
+            WorkerExited(
+                worker, 100 + worker, code, signal, False, STEPS, (), (), phase, now_s, now_s, ""
+            )
+        )
+
+    def raises(self, rank: int, mechanism: str = "exception") -> None:
+        worker = self.workers[rank]
+        self.hears(Broke(worker, 1, STEPS, mechanism, "Boom: no", "trace", self.run.now_s))
+
+    @property
+    def ends(self) -> list[End]:
+        return [one for one in self.out if isinstance(one, End)]
+
+    @property
+    def told(self) -> str:
+        return "\n".join(one.text for one in self.out if isinstance(one, Tell))
+
+
+@pytest.mark.parametrize(("code", "signal"), [(None, 11), (7, None)])
+def test_a_crash_after_the_script_has_ended_well_is_a_warning(
+    code: int | None, signal: int | None
+) -> None:
+    """The other rank still runs its last code, and is not disturbed."""
+    over = Over()
+    over.exits(1, code, signal, "exit")
+    assert "after its script had ended well" in over.told
+    assert over.coordinator.interruptions.open == []
+    assert not over.ends
+    over.exits(0, 0, None, "exit")
+    assert [(one.exit_code, one.state) for one in over.ends] == [(0, "ended")]
+
+
+def test_a_script_that_raises_behind_the_last_step_ends_the_run_once_all_have_ended() -> None:
+    over = Over()
+    over.raises(1)
+    over.exits(1, 1, None, "epilogue")
+    assert not over.ends, "the other rank comes to its end first"
+    (told,) = over.coordinator.interruptions.open
+    assert (told.ranks, told.rung, told.error) == ((1,), Rung.STOP, "Boom: no")
+    over.exits(0, 0, None, "exit")
+    (end,) = over.ends
+    assert (end.exit_code, end.state, end.traceback) == (1, "failed", "trace")
+    assert "rank 1 failed behind the last step: Boom: no; all 4 steps are committed" in end.reason
+
+
+def test_a_rank_that_misses_a_peer_behind_the_last_step_is_not_the_one_that_is_blamed() -> None:
+    over = Over()
+    over.raises(1)
+    over.raises(0, "collective")
+    over.exits(0, 1, None, "epilogue")
+    over.exits(1, 1, None, "epilogue")
+    (end,) = over.ends
+    assert "rank 1 failed" in end.reason
+
+
+def test_one_replicated_rank_that_is_past_the_last_step_says_so_for_all() -> None:
+    """They have voted. Sharded ranks may still be in their last step."""
+    for replicated, ends in ((True, True), (False, False)):
+        over = Over(replicated=replicated, finished=(1,))
+        over.raises(1)
+        assert bool(over.told) is ends, (replicated, over.told)
+
+
+def test_a_rank_that_is_killed_behind_the_last_step_is_replaced_as_ever() -> None:
+    over = Over()
+    over.exits(1, None, 9, "epilogue")
+    (told,) = over.coordinator.interruptions.open
+    assert told.rung is not Rung.STOP
+    assert not over.ends
