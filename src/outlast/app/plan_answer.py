@@ -29,7 +29,11 @@ REPLICAS_MOST = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`cluster`: what the plan was made from; with `optimum`, the best that was found."""
+    """Everything that one call of `outlast plan` found.
+
+    cluster  what the plan was made from; where an optimum was searched, the best that was found
+    optimum, scale, power  None where they were not asked for
+    """
 
     cluster: Cluster
     plan: Plan

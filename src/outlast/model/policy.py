@@ -144,6 +144,11 @@ class Sureness:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """One rule of a policy: when it applies, and what is done then.
+
+    otherwise  what is done where the action is held back, as when its budget is spent
+    """
+
     id: str
     when: When
     action: Action
@@ -155,6 +160,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """What outlast does once an interruption has a verdict.
+
+    `parse` reads one from TOML. The rules are asked in their order, and the first one that matches
+    decides (`engine.policy.decide_action`). The policy itself does nothing: it is data.
+
+    dry_run  decide and record, but take no action
+    drain    how sure a verdict must be before a node is drained
+    breaker  stops disruptive actions when there were too many
+    budgets  how often each action may be taken
+    """
+
     rules: tuple[Rule, ...]
     dry_run: bool = False
     drain: Sureness = Sureness()

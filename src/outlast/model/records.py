@@ -239,7 +239,15 @@ class SessionRecords:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The whole ledger, sessions in order (there is at least one)."""
+    """The whole ledger of one run, as it was read.
+
+    `status`, `report` and `calibrate` all read a run in this form. The sessions are in order, and
+    there is at least one: each start of the launcher adds one, also with --resume. Times are those
+    of each session's own monotonic clock (`began_on_each_clock`). It holds what was written by the
+    time of reading, also for a live run or one whose launcher was killed.
+
+    snapshot  what the launcher published last, for a live view
+    """
 
     meta: Meta
     sessions: tuple[SessionRecords, ...]

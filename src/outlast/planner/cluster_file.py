@@ -100,9 +100,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All inputs by path, stated defaults among them; `failures` and `tiers` in their order.
+    """All inputs of a plan, each with its value and where it comes from.
 
-    Values that nobody gave and that have no default are missing.
+    An input has a path, as `job.gpus` or `tier.storage.stall`. `parse` reads a cluster file, and
+    `put` returns a changed cluster; a cluster itself never changes. `resolve.resolve` works out
+    what is missing and makes a Scenario.
+
+    inputs           by path, stated defaults included; a value without a default may be missing
+    failures, tiers  the names of the lists' entries, in their order
     """
 
     name: str

@@ -57,8 +57,17 @@ class Ettr:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """lost: share of the wall clock by term; by_class: lost share by class of failure. notes: what
-    else should be known.
+    """What to expect of one run, and what was chosen for it.
+
+    `plan` makes it from a cluster. The ETTR and the shares are means over simulated runs. The
+    intervals and spares that were chosen are in `resolved.inputs`, each with its reason.
+
+    mttf_s       mean time between failures of the whole run
+    overhead     seconds lost for each productive second, by closed form
+    lost         share of the wall clock, by what takes it
+    by_class     share of the wall clock that each class of failure takes
+    sensitivity  the inputs that the ETTR depends on most
+    notes        what else a reader should know
     """
 
     resolved: Resolved

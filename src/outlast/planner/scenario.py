@@ -136,7 +136,10 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Where state is kept. `survives`: the largest extent after which it can still be restored."""
+    """A place where state is kept.
+
+    survives  the largest extent of a failure after which the state can still be restored
+    """
 
     name: str
     interval_s: float
@@ -249,7 +252,7 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What runs.
+    """The training job: how many GPUs, for how long, in which steps.
 
     `throttle`: share of speed lost at the hottest hour of a day (a sine); costs throughput, not
     ETTR.
@@ -279,7 +282,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All of it. Checked when it is made: UsageError names the value that cannot be."""
+    """Everything that decides how a run goes, apart from luck.
+
+    All depths of the planner read a scenario and the same histories of failures: Monte Carlo, the
+    decisions of the engine, and the simulation of messages. `resolve.resolve` makes one from a
+    cluster file and its defaults. The head of this module says in words what the course of a run
+    is.
+
+    A scenario is checked when it is made; UsageError names the value that cannot be. It promises
+    nothing about where its numbers come from: a `Cluster` keeps their sources.
+    """
 
     name: str
     job: Job
