@@ -139,7 +139,7 @@ class Evidence:
                 and _runs(process.kernel)
                 and not self._take_stacks(case, process, until_s)
             ):
-                self._ask_for_stacks(case, process, until_s)
+                until_s += self._ask_for_stacks(case, process, until_s)
         for one in case.processes.values():
             if one.rank not in case.stacks:
                 self._take_stacks(case, one, until_s)
@@ -193,23 +193,24 @@ class Evidence:
                 break
         return text
 
-    def _ask_for_stacks(self, case: _Case, process: _Process, until_s: float) -> None:
-        """It did not answer the ping: something holds its interpreter lock.
+    def _ask_for_stacks(self, case: _Case, process: _Process, until_s: float) -> float:
+        """Have a process that did not answer its ping write down its stacks; return the time taken.
 
-        The handler writes without it.
+        Something holds its interpreter lock, and its handler of the signal writes without it. It is
+        asked only before `until_s`, but may then take STACKS_WAIT_S.
         """
-        until_s, seen = min(until_s, self._glance.now_s() + limits.STACKS_WAIT_S), b""
-        if self._glance.now_s() >= until_s or not self._glance.catches(
-            process.pid, limits.STACKS_SIGNAL
-        ):
-            return
+        began_s, seen = self._glance.now_s(), b""
+        if began_s >= until_s or not self._glance.catches(process.pid, limits.STACKS_SIGNAL):
+            return 0.0
+        until_s = began_s + limits.STACKS_WAIT_S
         self._glance.clear(self._folder / f"stacks-{process.worker}.txt")
         self._glance.signal(process.pid, limits.STACKS_SIGNAL)
         while self._glance.now_s() < until_s:
             before, seen = seen, self._take_stacks(case, process, until_s)
             if seen and seen == before:  # it has come to its end
-                return
+                break
             self._glance.pause(0.001)
+        return self._glance.now_s() - began_s
 
     # --- once it is over ---
 
