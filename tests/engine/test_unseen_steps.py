@@ -1,0 +1,121 @@
+"""Scripts without outlast calls: an interruption costs what the next optimizer call tells, or nobody
+knows.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.model.goodput import account, recovery
+from outlast.model.own_bugs import is_own_bug
+from outlast.model.records import (
+    UNKNOWN_COUNT,
+    UNSEEN_COUNT,
+    Event,
+    Interruption,
+    Life,
+    Meta,
+    Records,
+    Session,
+    SessionRecords,
+)
+from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+from outlast.model.texts import cost_words, recovery_words
+from tests.engine.test_interruptions import log_of, newest
+
+
+def decided(executed: int) -> InterruptionLog:
+    """Rank 1 of a script that has executed so many steps is lost, and all are started again."""
+    log = log_of()
+    log.left(now_s=1.2, rung=Rung.RESTART, reason="", repeated=executed, lost=executed)
+    return log
+
+
+def test_a_script_that_loads_its_checkpoint_loses_the_steps_behind_it() -> None:
+    log = decided(60)
+    log.went_on_from(40)
+    assert log.resumed(at_s=3.0, generation=2) == 1
+    one = newest(log)
+    assert (one.steps_repeated, one.steps_lost, one.mttr_s) == (20, 20, 2.0)
+    assert one.public(began_s=0.0)["steps_lost"] == 20
+
+
+def test_a_script_that_goes_on_where_it_was_loses_nothing() -> None:
+    log = decided(60)
+    log.went_on_from(60)
+    log.resumed(at_s=3.0, generation=2)
+    one = newest(log)
+    assert (one.steps_repeated, one.steps_lost) == (0, 0)
+
+
+def test_what_nobody_can_tell_is_not_said_to_be_nothing() -> None:
+    """An optimizer without a count of its own; the second rank's word changes nothing any more."""
+    log = decided(60)
+    log.went_on_from(None)
+    log.went_on_from(None)
+    log.resumed(at_s=3.0, generation=2)
+    one = newest(log)
+    about = one.public(began_s=0.0)
+    assert (one.steps_lost, about["steps_lost"], about["mttr_s"]) == (UNKNOWN_COUNT, None, 2.0)
+    assert "not known" in cost_words(about)
+
+
+def test_where_no_step_is_seen_there_is_no_time_to_recover() -> None:
+    log = decided(0)
+    log.not_seen()
+    log.resumed(at_s=3.0, generation=2)
+    one = newest(log)
+    about = one.public(began_s=0.0)
+    assert (one.steps_lost, about["mttr_s"], about["steps_lost"]) == (UNSEEN_COUNT, None, None)
+    assert (recovery_words(about), cost_words(about)) == ("-", "steps not seen")
+    found = recovery([one])
+    assert (found.count, found.open_count, found.median_range_s) == (1, 0, None)
+
+
+def records(*events: Event) -> Records:
+    """A run of one rank for 10 s whose process was at work from the first second on."""
+    life = Life(1, 101, "here", 0, "rank", 0.5, opened_s=1.0, ended_s=10.0,
+                seconds={Cause.STARTUP: 9.0})  # fmt: skip
+    one = Interruption(1, Mechanism.SIGNAL, 5.0, steps_repeated=-2, steps_lost=-2, resumed_s=6.0)
+    session = Session(1, 100, 0.0, 0.0, 10.0, ended_s=10.0, state="ended")
+    part = SessionRecords(session, 0.0, lives=(life,), interruptions=(one,), events=events)
+    return Records(Meta("r", "r", 1, "0", 0.0, 0.0), (part,))
+
+
+def test_what_an_unseen_script_does_is_its_own_affair_and_not_start_up() -> None:
+    run = records()
+    assert (run.calls_outlast, run.steps_seen, run.is_measured) == (False, False, False)
+    seconds = account(run, now_s=None).rank_seconds
+    assert (seconds[Cause.OTHER], seconds[Cause.STARTUP]) == (9.0, 1.0)
+
+
+def test_a_script_that_calls_outlast_later_could_lose_no_step_before() -> None:
+    run = records(Event(7.0, 0.0, "script", {"sharded": False}))
+    assert (run.calls_outlast, run.steps_seen, run.is_measured) == (True, True, True)
+    ((one, _),) = run.unique_interruptions()
+    assert (one.steps_repeated, one.steps_lost) == (0, 0)
+    assert account(run, now_s=None).rank_seconds[Cause.STARTUP] == 10.0
+
+
+def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
+    """The innermost frame decides, and errors that are raised on purpose are none of our bugs."""
+    ours = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 3, in <module>\n    with step:\n'
+        '  File "lib/outlast/runtime/worker/state.py", line 9, in keep\n    x._scale\n'
+    )
+    assert is_own_bug(ours + "AttributeError: no attribute '_scale'")
+    assert not is_own_bug(ours + "outlast.errors.StateError: run.state(x=...) is a dict")
+    below = ours + '  File "net.py", line 3, in forward\n    x.y\nAttributeError: y'
+    assert not is_own_bug(below)
+    assert not is_own_bug("")
+    for traceback, expected in (
+        (ours + "AttributeError: a", FailureClass.SOFTWARE_BUG),
+        (below, FailureClass.USER_CODE),
+    ):
+        log = InterruptionLog()
+        log.fault(
+            rank=1, pid=1, node="here", mechanism=Mechanism.EXCEPTION, generation=1, step=1,
+            fault_s=1.0, fault_not_before_s=None, detected_s=1.0, same_event=False, error="e",
+            traceback=traceback, reason="",
+        )  # fmt: skip
+        assert newest(log).failure_class is expected

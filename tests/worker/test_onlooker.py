@@ -1,0 +1,138 @@
+"""Steps of a script without outlast calls, as torch's optimizer hooks tell them; the environment of a
+spare.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from outlast.engine.protocol.worker import WorkerMachine
+from outlast.model.beacon import Beacon
+from outlast.model.messages import Committed
+from outlast.model.terms import Cause, Phase
+from outlast.runtime.worker import rank_variables
+from outlast.runtime.worker.onlooker import Onlooker
+
+
+class Seen:
+    """In place of a session: the machine and the beacon are real, what is said is kept."""
+
+    def __init__(self, *, high_water: int = 0) -> None:
+        self.machine = WorkerMachine(worker=1)
+        self.beacon = Beacon(worker=1)
+        self.said: list[Any] = []
+        self.causes: list[Cause | None] = []
+        self.machine.generation = 2
+        self.machine._first_commit_said = False
+        self.machine.plan = SimpleNamespace(high_water=high_water)  # type: ignore[assignment]
+
+    def do(self, act: Callable[[WorkerMachine], list[Any]]) -> None:
+        self.said += [output.message for output in act(self.machine)]
+
+    def enter(self, phase: Phase, *, cause: Cause | None = None) -> None:
+        self.causes.append(cause)
+
+
+@pytest.fixture
+def watched() -> Iterator[Callable[..., Seen]]:
+    made: list[Onlooker] = []
+
+    def watch(**options: int) -> Seen:
+        seen = Seen(**options)
+        onlooker = Onlooker(seen)  # type: ignore[arg-type]
+        onlooker._on_optimizers(importlib.import_module("torch.optim.optimizer"))
+        made.append(onlooker)
+        return seen
+
+    yield watch
+    for one in made:
+        one.retire()
+
+
+def trained(
+    steps: int, *, kind: Any = torch.optim.AdamW, given: dict[str, Any] | None = None
+) -> Any:
+    net = nn.Linear(2, 1)
+    optimizer = kind(net.parameters(), lr=1e-3)
+    if given is not None:
+        optimizer.load_state_dict(given)
+    for _ in range(steps):
+        net(torch.ones(2)).sum().backward()
+        optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_each_call_of_the_optimizer_is_a_step(watched: Callable[..., Seen]) -> None:
+    seen = watched()
+    trained(5)
+    assert seen.beacon.step == 5
+    assert [type(one) for one in seen.said] == [Committed]
+    assert (seen.said[0].step, seen.said[0].generation) == (1, 2)
+    assert set(seen.causes) == {Cause.PRODUCTIVE}
+
+
+def test_a_loaded_optimizer_says_from_where_it_goes_on(watched: Callable[..., Seen]) -> None:
+    """Steps that were done before the failure are repeated; those behind them are new."""
+    before = trained(7)
+    seen = watched(high_water=10)
+    trained(5, given=before)
+    assert (seen.beacon.step, seen.said[0].step) == (12, 8)
+    assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
+
+
+def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
+    watched: Callable[..., Seen],
+) -> None:
+    seen = watched(high_water=10)
+    trained(3, kind=torch.optim.SGD)
+    assert (seen.beacon.step, seen.said[0].step) == (3, 0)
+    assert set(seen.causes) == {Cause.OTHER}
+
+
+def test_two_optimizers_that_take_turns_make_one_step(watched: Callable[..., Seen]) -> None:
+    seen = watched()
+    nets = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    optimizers = [torch.optim.AdamW(net.parameters()) for net in nets]
+    for _ in range(4):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            net(torch.ones(2)).sum().backward()
+            optimizer.step()
+    assert seen.beacon.step == 4
+
+
+def test_nothing_is_counted_once_the_script_has_joined(watched: Callable[..., Seen]) -> None:
+    seen = watched()
+    trained(2)
+    onlooker = Onlooker(seen)  # type: ignore[arg-type]
+    onlooker.retire()
+    assert seen.beacon.step == 0
+
+
+def test_a_spare_waits_where_its_script_asks_for_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any way to ask counts, once; other variables, and a copy of all, do not."""
+    for name in rank_variables.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    asked: list[str] = []
+
+    def wait() -> None:
+        asked.append("rank")
+        os.environ["RANK"] = "3"
+
+    kind = type(os.environ)
+    try:
+        rank_variables.ask_in_front_of(wait)
+        assert os.environ.get("HOME_OF_NOBODY") is None
+        assert "RANK" not in dict(os.environ)
+        assert not asked
+        assert int(os.environ.get("RANK", -1)) == 3
+        assert (os.environ["RANK"], os.getenv("LOCAL_RANK"), asked) == ("3", None, ["rank"])
+    finally:
+        os.environ.__class__ = kind
