@@ -63,7 +63,7 @@ def test_a_crash_after_the_script_has_ended_well_is_a_warning(
     assert [(one.exit_code, one.state) for one in over.ends] == [(0, "ended")]
 
 
-def test_a_script_that_raises_behind_the_last_step_ends_the_run_once_all_have_ended() -> None:
+def test_a_script_that_raises_at_its_end_fails_the_run_once_all_have_ended() -> None:
     over = Over()
     over.raises(1)
     over.exits(1, 1, None, "epilogue")
@@ -76,7 +76,7 @@ def test_a_script_that_raises_behind_the_last_step_ends_the_run_once_all_have_en
     assert "rank 1 failed behind the last step: Boom: no; all 4 steps are committed" in end.reason
 
 
-def test_a_rank_that_misses_a_peer_behind_the_last_step_is_not_the_one_that_is_blamed() -> None:
+def test_a_rank_that_misses_a_failed_peer_is_not_blamed() -> None:
     over = Over()
     over.raises(1)
     over.raises(0, "collective")
