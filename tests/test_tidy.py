@@ -464,7 +464,6 @@ TO_COMPOSE = {
     ("src/outlast/runtime/coordinator/launcher.py", "Launcher"),
     ("src/outlast/runtime/coordinator/specs.py", "Specs"),
     ("src/outlast/runtime/evidence/unpickling.py", "_Crew"),
-    ("src/outlast/runtime/worker/attach.py", "Attachment"),
 }
 
 

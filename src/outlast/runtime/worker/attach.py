@@ -8,6 +8,7 @@ by `Agreement`.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,11 +36,31 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
 
 
-class Attachment:
-    """Made with run.steps; `attach` is its first act.
+@dataclass(slots=True)
+class StepsCall:
+    """What is known of the present call of run.steps.
 
-    `high_water` is the newest step that this rank has committed before: doing it again books as
-    repeated.
+    accumulate     backward passes for each step
+    high_water     the newest step that this rank has committed before: doing it again books as
+                   repeated
+    first_step     no step of this call has ended yet
+    begun_behind   the step behind which this call began, as long as that is the newest; -1 before
+    again          what this process began with, if the others are in the next call already
+    """
+
+    accumulate: int
+    high_water: int = 0
+    first_step: bool = True
+    begun_behind: int = -1
+    again: tuple[Regroup, Image] | None = None
+
+
+class Attachment:
+    """Attach this rank's state to the run: find where the run is, and restore the state from there.
+
+    run.steps makes it, and `attach` is its first act. Its parts: `images` seals and reads the
+    state, `agreement` lets all ranks begin from the same, `undo` takes a step back, `checkpoints`
+    writes to the disk, `call` is what is known of this call of run.steps.
     """
 
     def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
@@ -55,16 +76,10 @@ class Attachment:
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
         membership.script.in_steps = True
-        self.accumulate = accumulate
-        self.high_water = 0
-        self.first_step = True
+        self.call = StepsCall(accumulate)
         # the line that needed a group before run.steps; collectives of the steps are another matter
         self._need = ""
         self._strangers: list[str] = []
-        # the step behind which this call of run.steps began, as long as that is the newest
-        self._call_from = -1
-        # what this process began with, if the others are in the next call already
-        self._again: tuple[Regroup, Image] | None = None
 
     # --- attaching --------------------------------------------------------------------------------
 
@@ -140,7 +155,7 @@ class Attachment:
         session = self.member.session
         assert session is not None
         step = plan.step
-        self.high_water = plan.high_water
+        self.call.high_water = plan.high_water
         self.images.begin(step)
         self._need = self.member.guards.first_need
         self.register()
@@ -227,7 +242,7 @@ class Attachment:
             load_shared(self.state, image)
             load_edited(self.state, image)
             if _is_a_call_ahead(image, plan.step):
-                self._again = (
+                self.call.again = (
                     plan,
                     Image(
                         image.metadata,
@@ -257,11 +272,11 @@ class Attachment:
         already: that of peers which were in this call when this process came. Then what they handed
         over is loaded once more.
         """
-        if self._again is not None and self._again[0].step == step:
-            plan, image = self._again
+        if self.call.again is not None and self.call.again[0].step == step:
+            plan, image = self.call.again
             load_shared(self.state, image)
             self._restore_own(plan, image)
-        self._again, self._call_from = None, step
+        self.call.again, self.call.begun_behind = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
         """Load this rank's own image.
@@ -321,7 +336,7 @@ class Attachment:
         for older in session.vault.steps(self.member.rank()):
             if older < step:
                 load_private(self.state, session.vault.read(self.member.rank(), older))
-                for _ in range((step - older) * self.accumulate):
+                for _ in range((step - older) * self.call.accumulate):
                     if self.state.source is not None:
                         self.state.source.next_batch()
                 break
@@ -348,7 +363,7 @@ class Attachment:
         group_s = self._build(plan)
         self.mark("grouped")
         self._freeze()
-        self.high_water = max(self.high_water, plan.high_water)
+        self.call.high_water = max(self.call.high_water, plan.high_water)
         session.do(lambda machine: machine.joined(plan, group_s=group_s, restore_s=0.0))
         self.mark("joined")
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
@@ -366,7 +381,7 @@ class Attachment:
             self._write_transfer(self.member.generation, step)
 
     def _write_transfer(self, generation: int, step: int) -> None:
-        metadata = {**self.undo.late.metadata(), "leg_from": str(self._call_from)}
+        metadata = {**self.undo.late.metadata(), "leg_from": str(self.call.begun_behind)}
         self.images.write_transfer(
             generation, step, agreed=self.agreement.movers, metadata=metadata
         )
@@ -402,7 +417,7 @@ class Attachment:
 
     def after_first_step(self) -> None:
         """What can only be seen once a step has run: modules that nobody registered."""
-        self.first_step = False
+        self.call.first_step = False
         if self._strangers and self.member.session is not None:
             self.member.session.warn(
                 "ran in the first step, but is not in run.state(...), so its parameters would not"

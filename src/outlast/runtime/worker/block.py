@@ -54,7 +54,7 @@ class Block:
         self._counts = session is not None and not for_nothing
         if self._counts:
             self._machine.enter_block()
-            if self._attachment.first_step:
+            if self._attachment.call.first_step:
                 self._attachment.watch(self._watch)
         if session is not None:
             self._exits.install()

@@ -184,7 +184,7 @@ class CommitDriver:
     def step_is_over(self) -> None:
         """Let go of the batches of the step in turn, and look at what its first run has shown."""
         self._batches.let_go()
-        if self._attachment.first_step:
+        if self._attachment.call.first_step:
             self._attachment.after_first_step()
         with self._attachment.member.refusing():
             self._attachment.state.check_signature()
@@ -192,7 +192,7 @@ class CommitDriver:
     def _count(self, number: int) -> None:
         session, now_s = self._session, clock.now_s()
         session.book.commit_step(
-            now_s=now_s, first=number > self._attachment.high_water, then=Cause.OTHER
+            now_s=now_s, first=number > self._attachment.call.high_water, then=Cause.OTHER
         )
         session.do(lambda machine: machine.now_committed(step=number, now_s=now_s))
         session.enter(Phase.BETWEEN)

@@ -320,7 +320,7 @@ class Transaction:
 
     def call_again(self, *, accumulate: int, log_every: int) -> None:
         """Prepare for another call of run.steps with the same state: its steps go on from here."""
-        self._batches.accumulate = self.attachment.accumulate = accumulate
+        self._batches.accumulate = self.attachment.call.accumulate = accumulate
         self._payload.log_every(log_every)
 
     def _begin_steps_call(self) -> None:
