@@ -201,7 +201,8 @@ LEDGER_TRIES_COUNT = 3
 EVIDENCE_BUDGET_S = 0.02  # what a recovery waits for the reading of evidence, in all
 STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, which nobody uses by default
 # on top of that, for a hung process to write down its stacks: it does so within 2 ms of getting a
-# processor, and on a busy machine it gets one after some tens of them; its hang took a second to see
+# processor, and on a busy machine it gets one after some tens of them. Its hang took a second to
+# see
 STACKS_WAIT_S = 0.05
 STACKS_FRESH_S = 30.0  # those that are older are of an earlier alarm
 DIAGNOSIS_S = 60.0  # finding a verdict may take so long
