@@ -7,6 +7,8 @@
                                          recorder dumps
     outlast diagnose DIR --html FILE     also write one page that can be mailed; it refers to
                                          nothing outside
+    outlast diagnose --watch LOGS        follow a running job, and print the verdict once it hangs or
+                                         has failed
     outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
 Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the
@@ -34,10 +36,10 @@ def main(argv: Sequence[str]) -> int:
             "--explain and --json cannot be used together",
             hint="leave one of them out; `--html FILE` has both",
         )
-    if (args.pid or args.job) and args.collect is None:
+    if (args.pid or args.job) and args.collect is None and not args.watch:
         raise UsageError(
-            "--pid and --job say of which job to collect",
-            hint="add `--collect OUT`, or leave them out",
+            "--pid and --job say which job to collect from",
+            hint="add `--collect OUT` or `--watch`, or leave them out",
         )
     if args.collect is not None:
         if args.paths:
@@ -52,9 +54,14 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "no path was named", hint="`outlast diagnose DIR`, or `outlast diagnose --collect OUT`"
         )
+    paths = args.paths
+    if args.watch:
+        from outlast.app.diagnose_watch import watched
+
+        paths = watched(paths, pids=args.pid, job=args.job or "", quiet_s=args.quiet_after).paths
     try:
         return _run(
-            args.paths,
+            paths,
             as_json=args.json,
             html=args.html,
             explain=args.explain,
@@ -91,6 +98,19 @@ def parser() -> Parser:
         "--collect",
         metavar="OUT",
         help="gather from the job on this node what is wanted (dumps, stacks, logs), into OUT",
+    )
+    out.add_argument(
+        "--watch",
+        action="store_true",
+        help="follow the logs of a running job; print the verdict once it hangs or has failed",
+    )
+    out.add_argument(
+        "--quiet-after",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="with --watch: take stacks after S seconds without a new line (default: 60), or later"
+        " where lines are usually rarer",
     )
     out.add_argument(
         "--pid",

@@ -131,7 +131,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def command_of(pid: int) -> str:
     raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return raw.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    # A script given by -c has lines of its own, and the tables have one line for each process.
+    return " ".join(raw.replace(b"\0", b" ").decode("utf-8", "replace").split())
 
 
 def _boot_s() -> float:

@@ -1,0 +1,26 @@
+"""`outlast diagnose --watch LOGS`: follow a running job, and print the verdict once it hangs or has
+failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outlast.runtime.collect.watch import Ended, watch
+
+
+def watched(paths: Sequence[str], *, pids: Sequence[int], job: str, quiet_s: float) -> Ended:
+    """Watch until something happened, saying on stderr what is seen. Raises UsageError."""
+    print(f"watching {', '.join(paths)}; Ctrl-C ends it", file=sys.stderr)
+    ended = watch(
+        paths,
+        incidents=Path.cwd(),
+        pids=pids,
+        job=job,
+        min_s=quiet_s,
+        on_look=lambda said: print(said, file=sys.stderr),
+    )
+    print(f"the job {ended.how}: {ended.reason}", file=sys.stderr)
+    return ended

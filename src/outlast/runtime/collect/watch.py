@@ -1,0 +1,167 @@
+"""Follow the logs of a running job of others, and say when it hangs or has failed.
+
+The logs are looked at again and again; each file's new lines go to the readers of
+`outlast diagnose`. A failure is told by the launcher's own words, and is believed once the logs
+have been still for a moment, so that all of the end is read. A hang is told by `diagnose/quiet.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlast.diagnose.logs import read_lines
+from outlast.diagnose.quiet import (
+    BLIND_FACTOR,
+    GAPS_KEPT,
+    QUIET_MIN_S,
+    Look,
+    Standing,
+    decide_hang,
+    decide_quiet,
+)
+from outlast.diagnose.stacks.reader import Stack
+from outlast.errors import UsageError
+from outlast.model.verdict import Role
+from outlast.runtime.collect.collector import Collected, collect
+
+POLL_S = 1.0
+SETTLE_S = 5.0
+NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why watching ended: "failed", "hangs" or "gone"; and the folders to diagnose."""
+
+    how: str
+    reason: str
+    paths: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Logs:
+    """The followed files: how far each was read, and when lines came."""
+
+    paths: Sequence[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    gaps_s: list[float] = field(default_factory=list)
+    last_line_s: float = 0.0
+    failure: str = ""
+
+    def look(self, now_s: float) -> None:
+        grew = False
+        for path in self._files():
+            try:
+                size = os.stat(path).st_size
+            except OSError:
+                continue  # it was rotated away between the listing and now
+            before = self.sizes.get(path)
+            if before is None or size == before:
+                # What is there at the start is no news: it may be an earlier attempt's.
+                self.sizes[path] = size
+                continue
+            self.sizes[path] = size
+            grew = True
+            self._read(path, min(before, size), size)
+        if grew:
+            self.gaps_s.append(now_s - self.last_line_s)
+            del self.gaps_s[:-GAPS_KEPT]
+            self.last_line_s = now_s
+
+    def _files(self) -> Iterator[str]:
+        for path in self.paths:
+            if os.path.isdir(path):
+                yield from (str(one) for one in sorted(Path(path).rglob("*")) if one.is_file())
+            else:
+                yield path
+
+    def _read(self, path: str, start: int, size: int) -> None:
+        with open(path, "rb") as file:
+            file.seek(max(start, size - NEW_BYTES_MAX))
+            lines = file.read(NEW_BYTES_MAX).splitlines()
+        for one in read_lines(lines, name=path):
+            tells = one.rule.startswith(("elastic.", "exit.", "slurm.", "kube."))
+            if tells and one.evidence.role in (Role.ROOT, Role.MESSENGER) and not self.failure:
+                self.failure = one.evidence.text
+
+
+def watch(
+    paths: Sequence[str],
+    *,
+    incidents: Path,
+    pids: Sequence[int] = (),
+    job: str = "",
+    min_s: float = QUIET_MIN_S,
+    on_look: Callable[[str], None] = lambda said: None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Ended:
+    """Follow the logs until the job hangs or has failed. What is collected of a hang is in a new
+    folder below `incidents`. Raises UsageError where a path does not exist.
+    """
+    for path in paths:
+        if not os.path.exists(path):
+            raise UsageError(f"{path} does not exist", hint="name the job's logs, or their folder")
+    logs = _Logs(paths, last_line_s=time.monotonic())
+    asked_s = 0.0  # when stacks were last taken; they are not taken again at once
+    while not is_over():
+        now_s = time.monotonic()
+        logs.look(now_s)
+        still_s = now_s - logs.last_line_s
+        if logs.failure and still_s >= SETTLE_S:
+            return Ended("failed", logs.failure, tuple(paths))
+        if pids and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            return Ended("gone", "the process that was named has ended", tuple(paths))
+        quiet = decide_quiet(
+            now_s=now_s, last_line_s=logs.last_line_s, gaps_s=logs.gaps_s, min_s=min_s
+        )
+        if quiet.standing is Standing.QUIET and now_s - asked_s >= min(still_s, 10 * min_s) / 2:
+            asked_s = now_s
+            look, collected = _ask(quiet, still_s, incidents, pids, job, min_s)
+            on_look(look.reason)
+            if look.standing is Standing.HANGS:
+                extra = () if collected is None else (str(collected.folder),)
+                return Ended("hangs", look.reason, (*paths, *extra))
+        time.sleep(POLL_S)
+    return Ended("gone", "watching was ended", tuple(paths))
+
+
+def _ask(
+    quiet: Look,
+    still_s: float,
+    incidents: Path,
+    pids: Sequence[int],
+    job: str,
+    min_s: float,
+) -> tuple[Look, Collected | None]:
+    """Take stacks twice, and decide."""
+    folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
+    try:
+        collected = collect(folder, pids=pids, job=job)
+    except UsageError:
+        collected = None  # its processes are on another node, or another user's
+    first, second = ({}, {}) if collected is None else _frames(collected.folder / "stacks")
+    look = decide_hang(
+        quiet,
+        first=first,
+        second=second,
+        quiet_s=still_s,
+        blind_after_s=BLIND_FACTOR * min_s,
+    )
+    return look, collected
+
+
+def _frames(
+    folder: Path,
+) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]]:
+    """The main threads' frames by pid, of the first look and of the second."""
+    looks: tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]] = ({}, {})
+    for path in sorted(folder.glob("stack_rank_*.txt")) if folder.is_dir() else ():
+        for one in read_lines(path.read_bytes().splitlines(), name=path.name):
+            if isinstance(one, Stack) and one.process.isdecimal():
+                pid = int(one.process)
+                looks[1 if pid in looks[0] else 0][pid] = one.frames
+    return looks

@@ -1,0 +1,174 @@
+"""Collecting from real processes, and following their logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.runtime.collect import collect, find_processes
+from outlast.runtime.collect.ports import holder_of
+from outlast.runtime.collect.watch import watch
+
+JOB = "a-job-of-this-test"
+# A rank that answers requests for its recorder as NCCL does, and prints a line now and then.
+RANK = """
+import os, sys, threading, time
+folder, rank, lines = sys.argv[1], os.environ["RANK"], int(sys.argv[2])
+pipe = f"{folder}/pipe_{rank}.pipe"
+os.mkfifo(pipe)
+def answer():
+    fd = os.open(pipe, os.O_RDWR)
+    while os.read(fd, 1):
+        with open(f"{folder}/trace_rank_{rank}", "w") as file:
+            file.write("{}")
+threading.Thread(target=answer, daemon=True).start()
+for number in range(lines):
+    print("step", number, flush=True)
+    time.sleep(0.1)
+if len(sys.argv) > 3:
+    print(sys.argv[3], flush=True)
+    sys.exit(1)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two ranks that stand still after a few lines."""
+    started = [start(tmp_path, rank, "3") for rank in range(2)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait(30)
+
+
+def start(folder: Path, rank: int, *arguments: str) -> subprocess.Popen[bytes]:
+    (folder / "fr").mkdir(exist_ok=True)
+    (folder / "logs").mkdir(exist_ok=True)
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": JOB,
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{folder}/fr/pipe_",
+    }
+    with (folder / "logs" / f"rank_{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", RANK, str(folder / "fr"), *arguments],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def wait_for(what: Path, text: str) -> None:
+    over_s = time.monotonic() + 60
+    while not what.exists() or text not in what.read_text():
+        assert time.monotonic() < over_s, f"{what} never said {text!r}"
+        time.sleep(0.05)
+
+
+def test_the_processes_of_a_job_are_found_by_its_id_and_by_pid(
+    tmp_path: Path, job: list[subprocess.Popen[bytes]]
+) -> None:
+    wait_for(tmp_path / "logs" / "rank_1.log", "step 2")
+    wait_for(tmp_path / "logs" / "rank_0.log", "step 2")
+    found = find_processes(job=JOB)
+    assert [(one.rank, one.pid) for one in found] == [
+        (rank, process.pid) for rank, process in enumerate(job)
+    ]
+    assert [one.rank for one in find_processes(pids=[job[1].pid])] == [1]
+    assert find_processes(job="another") == []
+
+
+def test_dumps_logs_and_states_are_collected_and_what_lacks_is_named(
+    tmp_path: Path, job: list[subprocess.Popen[bytes]]
+) -> None:
+    """Method: rank 1 is stopped, so that it cannot answer; all else is there all the same."""
+    for rank in range(2):
+        wait_for(tmp_path / "logs" / f"rank_{rank}.log", "step 2")
+    job[1].send_signal(signal.SIGSTOP)
+    out = collect(tmp_path / "out", job=JOB, apart_s=0.1)
+    assert (tmp_path / "out" / "dumps" / "trace_rank_0").read_text() == "{}"
+    assert not (tmp_path / "out" / "dumps" / "trace_rank_1").exists()
+    assert any("rank 1 did not answer" in one for one in out.lacking)
+    assert "step 2" in (tmp_path / "out" / "logs" / "rank_0.stdout.log").read_text()
+    table = (tmp_path / "out" / "node" / "processes.txt").read_text().splitlines()
+    assert [row.split()[2][0] for row in table[1:]] == ["S", "T"]
+    record = json.loads((tmp_path / "out" / "node" / "collected.json").read_text())
+    assert record["lacking"] == out.lacking
+    assert record["ranks"] == {str(job[0].pid): 0, str(job[1].pid): 1}
+
+
+def test_a_folder_that_holds_something_is_not_mixed_with(
+    tmp_path: Path, job: list[subprocess.Popen[bytes]]
+) -> None:
+    wait_for(tmp_path / "logs" / "rank_0.log", "step 2")
+    with pytest.raises(UsageError, match="not empty"):
+        collect(tmp_path, job=JOB)
+
+
+def test_no_process_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no process of a training job"):
+        collect(tmp_path / "out", job="nobody's")
+
+
+def test_who_holds_a_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert f"pid {os.getpid()} listens there" in holder_of(port)
+    assert holder_of(port) == "nobody listens there"
+
+
+def test_a_followed_job_that_stands_still_is_said_to_hang(tmp_path: Path) -> None:
+    """Without py-spy the silence alone must be longer; with it, the stacks confirm it."""
+    said: list[str] = []
+    process = start(tmp_path, 0, "80")
+    try:
+        ended = watch(
+            [str(tmp_path / "logs")],
+            incidents=tmp_path / "incidents",
+            job=JOB,
+            min_s=0.5,
+            on_look=said.append,
+        )
+    finally:
+        process.kill()
+        process.wait(30)
+    assert ended.how == "hangs"
+    assert "no new line" in ended.reason
+    assert "step 79" in (tmp_path / "logs" / "rank_0.log").read_text()
+    assert said[-1] == ended.reason
+
+
+def test_a_followed_job_that_fails_is_said_to_have_failed(tmp_path: Path) -> None:
+    """Method: the launcher's words come while it is followed; those of before do not count."""
+    words = "E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: python"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "old.log").write_text(words + "\n")
+    process = start(tmp_path, 0, "20", words)
+    try:
+        ended = watch([str(tmp_path / "logs")], incidents=tmp_path, min_s=100.0)
+    finally:
+        process.kill()
+        process.wait(30)
+    assert ended.how == "failed"
+    assert "exitcode: 1" in ended.reason
+
+
+def test_watching_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    (tmp_path / "rank_0.log").write_text("step 1\n")
+    over = threading.Event()
+    threading.Timer(0.2, over.set).start()
+    assert watch([str(tmp_path)], incidents=tmp_path, is_over=over.is_set).how == "gone"
