@@ -7,7 +7,7 @@
                                          recorder dumps
     outlast diagnose DIR --html FILE     also write one page that can be mailed; it refers to
                                          nothing outside
-    outlast diagnose --watch LOGS        follow a running job, and print the verdict once it hangs or
+    outlast diagnose --watch LOGS        follow a running job, and print the verdict once it hangs
                                          has failed
     outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
