@@ -71,4 +71,7 @@ class StepInterrupted(BaseException):
 
 
 class Reenter(BaseException):
-    """Unwinds the function given to `outlast.main`, which is then entered again. Do not catch it."""
+    """Unwinds the function given to `outlast.main`, which is then entered again.
+
+    Do not catch it.
+    """

@@ -207,7 +207,10 @@ def lost_run(root: Path) -> Path:
 
 
 def live_run(root: Path) -> tuple[RunFolder, Ledger]:
-    """A run that this process holds, begun ten seconds ago; one rank lives. The caller closes both."""
+    """A run that this process holds, begun ten seconds ago; one rank lives.
+
+    The caller closes both.
+    """
     folder = run_folder.RunFolder.create(
         root / META.name, name=META.name, version="0.1.0", options={}
     )

@@ -57,7 +57,9 @@ def restorable(root: Path) -> int | None:
 
 
 class FaultyDisk(Disk):
-    """Calls `fault` before the operation of that number, and in the middle of it if it is a write."""
+    """Calls `fault` before the operation of that number, and in the middle of it if it is a
+    write.
+    """
 
     def __init__(self, at: int = -1, fault: Callable[[], None] = lambda: None) -> None:
         self.names: list[str] = []

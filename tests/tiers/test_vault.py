@@ -288,7 +288,9 @@ def test_where_there_is_no_room_beside_it_a_transfer_image_is_written_over(
 
 
 def test_a_beacon_that_is_just_being_made_is_not_there_yet(vault: Vault) -> None:
-    """Its file has a name before it has bytes; who looks in between must not take nothing for it."""
+    """Its file has a name before it has bytes; who looks in between must not take nothing
+    for it.
+    """
     (vault.folder / "beacon-5").touch()
     with pytest.raises(FileNotFoundError):
         vault.beacon(5, create=False)

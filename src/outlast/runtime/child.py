@@ -1,4 +1,6 @@
-"""What a child process of the launcher is told: `ChildSpec`, as JSON through the zygote or a spawn."""
+"""What a child process of the launcher is told: `ChildSpec`, as JSON through the zygote or
+a spawn.
+"""
 
 from __future__ import annotations
 

@@ -81,7 +81,10 @@ def check_new(path: str) -> None:
 
 
 def write_new(path: str, text: str) -> None:
-    """Never over a file that is there, and not in part where the disk refuses. Raises UsageError."""
+    """Never over a file that is there, and not in part where the disk refuses.
+
+    Raises UsageError.
+    """
     check_new(path)
     ours = False
     try:

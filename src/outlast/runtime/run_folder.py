@@ -109,7 +109,9 @@ class RunFolder:
                 raise
 
     def missing(self) -> str:
-        """Say what of the folder is not where it was when it was opened; "" if nothing is missing."""
+        """Say what of the folder is not where it was when it was opened; "" if nothing is
+        missing.
+        """
         held = os.fstat(self.lock_fd)
         try:
             there = os.stat(self.path / "lock")

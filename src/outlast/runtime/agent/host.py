@@ -284,7 +284,10 @@ class ProcessHost:
             self._forget(child)
 
     def _reap_unknown(self) -> None:
-        """Zombies that workers left to us. Stops at one of ours, which its own watcher will take."""
+        """Zombies that workers left to us.
+
+        Stops at one of ours, which its own watcher will take.
+        """
         ours = {child.pid for child in self._children.values()} | {self._forks.pid}
         with contextlib.suppress(ChildProcessError):
             while (

@@ -1,4 +1,7 @@
-"""One child of the launcher: how it is started, watched and ended. `host.ProcessHost` holds many."""
+"""One child of the launcher: how it is started, watched and ended.
+
+`host.ProcessHost` holds many.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,10 @@ class ZygoteClient:
         self._send({"do": "ping"})
 
     def attach(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
-        """Hand answers to `on_answer` from now on. The zygote's death is seen by its pid, not here."""
+        """Hand answers to `on_answer` from now on.
+
+        The zygote's death is seen by its pid, not here.
+        """
         self._loop = loop
         self._on_answer = on_answer
         self._sock.setblocking(False)

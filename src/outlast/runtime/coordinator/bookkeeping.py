@@ -235,7 +235,10 @@ class Bookkeeping:
         return snapshot
 
     def close(self, end: End) -> None:
-        """The run is over. A ledger that cannot take it is not worth more than the run's own end."""
+        """The run is over.
+
+        A ledger that cannot take it is not worth more than the run's own end.
+        """
         for bucket in self._steps.buckets():
             self.record(bucket)
         self._ledger.end_session(

@@ -59,7 +59,9 @@ class Glance:
         return bool(found) and bool(int(found[0], 16) >> (number - 1) & 1)
 
     def written_s(self, path: Path) -> float:
-        """When the file was written last, on the wall clock; 0 where there is none, or it is none."""
+        """When the file was written last, on the wall clock; 0 where there is none, or it
+        is none.
+        """
         try:
             found = path.lstat()
         except OSError:

@@ -361,7 +361,9 @@ class Launcher:
         self._do(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
     def _flush(self) -> None:
-        """Supervision boundary: a ledger that cannot be written is told, once, and stops nothing."""
+        """Supervision boundary: a ledger that cannot be written is told, once, and stops
+        nothing.
+        """
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         self._look_for_folder()
         self._hold_vault()

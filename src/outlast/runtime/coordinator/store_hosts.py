@@ -1,4 +1,4 @@
-"""The processes that host the store of the process groups: the one in use, and one that stands ready.
+"""The processes that host the store of the process groups: one in use, and one that stands ready.
 
 A store host is forked from the zygote, and both may be lost at the same moment. So a second host is
 started ahead, listens at a port of its own, and takes over at once. It is chosen by

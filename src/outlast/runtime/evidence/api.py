@@ -28,8 +28,8 @@ def diagnose(
         if verdict.failure_class.value == "hbm":
             cordon(verdict.nodes)
 
-    Raises UsageError where a path cannot be read, or nothing in all of them is evidence. The verdict
-    is from what could be read within `time_limit_s` seconds.
+    Raises UsageError where a path cannot be read, or nothing in all of them is evidence. The
+    verdict is from what could be read within `time_limit_s` seconds.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     return _diagnose([os.fspath(path) for path in given], limit_s=time_limit_s).verdict

@@ -69,7 +69,8 @@ _OLD_PICKLE = re.compile(
     rb"\(?[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\(dp?[0-9]*\n|\(lp?[0-9]*\n|[}\]]q\x00"
 )
 _DUMP_NAME = re.compile(
-    r"(?:dump|trace|flight|recorder|(?:^|[._-])fr[._-]|nccl|gloo).*\d(?:\.(?:pickle|pkl|json|bin|pt))?$|^_?dump_",
+    r"(?:dump|trace|flight|recorder|(?:^|[._-])fr[._-]|nccl|gloo)"
+    r".*\d(?:\.(?:pickle|pkl|json|bin|pt))?$|^_?dump_",
     re.IGNORECASE,
 )
 _SOURCE_NAME = re.compile(
@@ -85,7 +86,9 @@ _CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
 
 
 def kind_of(head: bytes, name: str) -> Kind:
-    """`head` is the first EVIDENCE_HEAD_BYTES, or all of a shorter file; `name` may have folders."""
+    """`head` is the first EVIDENCE_HEAD_BYTES, or all of a shorter file; `name` may have
+    folders.
+    """
     if not head:
         return Kind.EMPTY
     known = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None)

@@ -112,8 +112,8 @@ def gather(
 ) -> Gathered:
     """All pieces below `paths`.
 
-    Archives are unpacked into the folder `scratch`, which must outlive the pieces. `is_over` is asked
-    now and then; once it says so, nothing more is looked for or unpacked.
+    Archives are unpacked into the folder `scratch`, which must outlive the pieces. `is_over` is
+    asked now and then; once it says so, nothing more is looked for or unpacked.
 
     Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can
     be read as evidence.
