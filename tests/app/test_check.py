@@ -81,9 +81,20 @@ def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: P
     assert "makes no outlast call" in done.stdout
     assert "it loads its own file at line" in done.stdout
     assert "run = outlast.join()" in done.stdout
-    code, facts = checked(tmp_path, "import torch\ntorch.save({}, 'x')\n")
-    assert (code, facts["remarks"][0]["line"]) == (1, 2)
-    assert "costs all steps" in facts["remarks"][0]["what"]
+    text = "import torch\nfor x in y:\n    f(x).backward()\n"
+    code, facts = checked(tmp_path, text)
+    assert (code, facts["remarks"][0]["line"]) == (1, 1)
+    assert "saves nothing" in facts["remarks"][0]["what"]
+    code, facts = checked(tmp_path, text + "torch.save({}, 'x')\n")
+    assert (code, facts["remarks"][0]["line"]) == (1, 4)
+    assert "no load of what is saved here" in facts["remarks"][0]["what"]
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning", "accelerate"])
+def test_a_loop_of_a_library_is_not_said_to_save_nothing(tmp_path: Path, library: str) -> None:
+    code, facts = checked(tmp_path, f"import {library}\n{library}.Trainer().fit()\n")
+    assert (code, facts["remarks"]) == (0, [])
+    assert f"is up to {library}" in facts["after_failure"]
 
 
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:

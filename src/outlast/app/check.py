@@ -58,7 +58,7 @@ def _read(path: str) -> ScriptText:
 
 def _show(path: str, text: ScriptText) -> None:
     how = "calls outlast" if text.calls_outlast else "makes no outlast call"
-    if not text.remarks and not text.adoption:
+    if not text.remarks and not text.after_failure:
         print(f"{path} {how}: nothing to change was found.")
         return
     print(f"{path} {how}. {text.after_failure}".rstrip())

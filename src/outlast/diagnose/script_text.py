@@ -215,6 +215,13 @@ def _carried(source: str, calls: Calls) -> Iterator[Remark]:
 # --- scripts that do not --------------------------------------------------------------------------
 
 
+# Libraries with a training loop or checkpoints of their own, and how to have them go on.
+LIBRARIES = {
+    "transformers": "give trainer.train(resume_from_checkpoint=...) its newest checkpoint",
+    "lightning": 'call trainer.fit(..., ckpt_path="last") and let it save',
+    "pytorch_lightning": 'call trainer.fit(..., ckpt_path="last") and let it save',
+    "accelerate": "load by accelerator.load_state(...) what accelerator.save_state(...) has saved",
+}
 _AGAIN = "After a failure all ranks start the script again"
 
 
@@ -223,17 +230,38 @@ def _plain(calls: Calls, tree: ast.AST) -> ScriptText:
     saves = [call.lineno for name, call in calls if _last(name) in ("save", "save_checkpoint")]
     loads = [call.lineno for name, call in calls if _last(name) in ("load", "load_checkpoint")]
     adoption = tuple(_adoption(calls, tree))
+    library = _library(tree)
+    if library:
+        where = f"{_AGAIN}; from which step it goes on is up to {library}: {LIBRARIES[library]}."
+        return ScriptText(False, (), where, adoption)
+    if _training_loop(tree) is None:
+        return ScriptText(False, (), f"{_AGAIN}; no training loop is in its text.", adoption)
     if not saves:
         what = "the script saves nothing, so a failure costs all steps"
         do = "save a checkpoint now and then and load it at the start, or adopt outlast"
         remark = Remark(1, what, do)
     elif not loads:
-        what = "what is saved here is never loaded, so a failure costs all steps"
+        what = "no load of what is saved here was found, so a failure may cost all steps"
         remark = Remark(saves[0], what, "load it at the start if it is there, or adopt outlast")
     else:
         after = f"{_AGAIN}; it loads its own file at line {loads[0]}, saved at line {saves[0]}."
         return ScriptText(False, (), after, adoption)
     return ScriptText(False, (remark,), f"{_AGAIN}.", adoption)
+
+
+def _library(tree: ast.AST) -> str:
+    """The library whose loop the script uses; "" for one of its own."""
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [one.name for one in node.names]
+        )
+    }
+    return next((name for name in LIBRARIES if name in imported), "")
 
 
 def _adoption(calls: Calls, tree: ast.AST) -> Iterator[Remark]:
