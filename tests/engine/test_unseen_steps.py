@@ -1,5 +1,6 @@
-"""Scripts without outlast calls: an interruption costs what the next optimizer call tells, or nobody
-knows.
+"""Scripts without outlast calls: what an interruption costs.
+
+The next optimizer call tells it; without one, nobody knows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Steps of a script without outlast calls, as torch's optimizer hooks tell them; the environment of a
-spare.
+"""Steps of a script without outlast calls, as torch's optimizer hooks tell them.
+
+The environment of a spare is tested here too.
 """
 
 from __future__ import annotations
