@@ -8,7 +8,7 @@
     outlast diagnose DIR --html FILE     also write one page that can be mailed; it refers to
                                          nothing outside
     outlast diagnose --watch LOGS        follow a running job, and print the verdict once it hangs
-                                         has failed
+                                         or has failed
     outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
 Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the

@@ -11,6 +11,7 @@ from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.moments import without_older_stacks
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.stacks.reader import Stack
+from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed
 
 ALL = frozenset(range(4))
@@ -97,3 +98,42 @@ def test_a_wait_that_ended_before_the_hang_clears_nobody() -> None:
     said = decide(found, blame=blame(waits=frozenset({0, 1, 2}), through=frozenset({3})))
     assert [one.rank for one in said.ranks] == [3]
     assert [one.rank for one in decide(found, blame=blame()).ranks] == []
+
+
+def looked_at(rank: int, *stacks: str) -> str:
+    """A file of several stacks of one process, as `--collect` writes them."""
+    return "".join(
+        f'Process {rank + 9}: python train.py\nThread {rank + 9} (idle): "MainThread"\n'
+        f"    {frame}\n    main (train.py:9)\n\n"
+        for frame in stacks
+    )
+
+
+WAITS, WORKS = "all_reduce (torch/distributed/distributed_c10d.py:1)", "forward_pass (train.py:4)"
+
+
+@pytest.mark.parametrize(
+    ("stacks", "named"),
+    [
+        ([(WAITS, WORKS), (WORKS, WAITS), (WAITS, WORKS), (WORKS, WORKS)], False),
+        ([(WAITS, WORKS), (WAITS, WORKS), (WAITS, WORKS), (WORKS, WAITS)], False),
+        ([(WAITS, WAITS), (WAITS, WAITS), (WAITS, WAITS), (WORKS, WORKS)], True),
+        ([(WAITS,), (WAITS,), (WAITS,), (WORKS,)], True),
+        # a loop: the same function, another line
+        ([(WAITS, WAITS), (WAITS, WAITS), (WAITS, WAITS), (WORKS, WORKS + " ")], True),
+    ],
+    ids=["all move", "all move to work", "one works", "one look", "a loop"],
+)
+def test_a_job_whose_ranks_move_between_two_stacks_is_not_hung(
+    stacks: list[tuple[str, ...]], named: bool
+) -> None:
+    findings = [
+        one
+        for rank, some in enumerate(stacks)
+        for one in read_lines(
+            looked_at(rank, *some).encode().splitlines(), name=f"stack_rank_{rank}.txt"
+        )
+    ]
+    got = decide(findings, blame=None)
+    assert [one.rank for one in got.ranks] == ([3] if named else [])
+    assert (got.failure_class is FailureClass.UNKNOWN) is not named

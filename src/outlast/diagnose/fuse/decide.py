@@ -32,7 +32,7 @@ from outlast.diagnose.fuse.explain import (
     reason_of,
     refuted_by_of,
 )
-from outlast.diagnose.fuse.moments import without_older_stacks
+from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.stacks.reader import Stack
@@ -60,6 +60,11 @@ def decide(
 
     Findings of one file come in its order; files may come in any order.
     """
+    if job_runs_on(findings):
+        # Who is late at one moment of a job that runs on is nobody to blame.
+        blame = None
+        findings = [one for one in findings if not isinstance(one, Stack)]
+        notes = [*notes, "the ranks moved between two stacks of them: the job ran on"]
     graph = [] if blame is None else list(blame.findings)
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
     stopped = {one.rank for one in read if one.rule == "standing.stopped"}

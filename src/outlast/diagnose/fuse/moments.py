@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame
-from outlast.diagnose.stacks.reader import Stack, doing_what
+from outlast.diagnose.stacks.reader import Stack, doing_what, function_of
 
 RECORDED = re.compile(
     r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather|scatter)",
@@ -50,3 +50,19 @@ def _is_older(one: Stack, blame: Blame) -> bool:
     if kind == "waiting":
         return one.rank in blame.stances.through and RECORDED.match(function) is not None
     return kind != "idle" and one.rank in blame.stances.waits
+
+
+def job_runs_on(findings: Sequence[Finding]) -> bool:
+    """Whether most processes moved between two stacks that were taken of each.
+
+    Such a job does not hang, wherever its ranks stood at one of the moments. A process whose frames
+    are the same functions has not moved: a loop turns round in its lines.
+    """
+    looks: dict[tuple[int | None, str, str, str], list[tuple[str, ...]]] = {}
+    for one in findings:
+        if isinstance(one, Stack) and doing_what(one.frames)[0] != "idle":
+            functions = tuple(function_of(frame) for frame in one.frames)
+            looks.setdefault(_thread(one), []).append(functions)
+    twice = [some for some in looks.values() if len(some) > 1]
+    moved = sum(len(set(some[-2:])) > 1 for some in twice)
+    return bool(twice) and 2 * moved > len(twice)
