@@ -351,7 +351,11 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
         )
         raise RunFolderError(
             f"the ledger {path} {other}",
-            hint="use the version of outlast that wrote it (see run.json), or start a new run",
+            hint=(
+                "nothing had begun in it: start a new run"
+                if version == 0
+                else "use the version of outlast that wrote it (see run.json), or start a new run"
+            ),
         )
     return connection
 
