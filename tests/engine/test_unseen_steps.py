@@ -5,8 +5,23 @@ The next optimizer call tells it; without one, nobody knows.
 
 from __future__ import annotations
 
+import pytest
+
 from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.protocol.outputs import Output, Record
 from outlast.model.goodput import account, recovery
+from outlast.model.messages import (
+    Committed,
+    FromAgent,
+    FromWorker,
+    Hello,
+    StoreUp,
+    WorkerExited,
+    WorkerStarted,
+)
 from outlast.model.own_bugs import is_own_bug
 from outlast.model.records import (
     UNKNOWN_COUNT,
@@ -120,3 +135,76 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
             traceback=traceback, reason="",
         )  # fmt: skip
         assert newest(log).failure_class is expected
+
+
+class Plain:
+    """One rank of a script without outlast calls."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.records: dict[int, Interruption] = {}
+        options = CoordinatorOptions(world_size=1, start=Restart())
+        self.coordinator = Coordinator(options=options)
+        self.keep(self.coordinator.start(now_s=0.0))
+        self.begins()
+
+    @property
+    def worker(self) -> int:
+        return self.coordinator.roster.holder(0).worker
+
+    def begins(self) -> None:
+        worker = self.worker
+        self.say(StoreUp("127.0.0.1", 1, self.coordinator.generation))
+        self.say(WorkerStarted(worker, 100 + worker, "here", self.now_s))
+        self.say(Hello(worker, 100 + worker))
+
+    def steps(self, number: int) -> None:
+        self.say(Committed(self.worker, self.coordinator.generation, number, self.now_s))
+
+    def ends(self, *, signal: int | None, step: int) -> None:
+        worker, code = self.worker, None if signal else 0
+        self.say(
+            WorkerExited(worker, 100 + worker, code, signal, False, step, (), (), "boot",
+                         self.now_s, self.now_s, "")
+        )  # fmt: skip
+
+    def say(self, *messages: FromWorker | FromAgent) -> None:
+        for message in messages:
+            self.now_s += 0.01
+            self.keep(self.coordinator.on_message(message, now_s=self.now_s))
+
+    def keep(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Record) and isinstance(output.record, Interruption):
+                self.records[output.record.id] = output.record
+
+    def is_killed(self, *, step: int) -> Interruption:
+        """The rank is killed behind `step`, and its process runs again."""
+        self.ends(signal=9, step=step)
+        self.keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
+        self.begins()
+        return self.records[1]
+
+
+def test_a_script_whose_steps_were_seen_is_back_with_its_next_step() -> None:
+    run = Plain()
+    run.steps(1)
+    assert run.is_killed(step=60).resumed_s is None  # its process runs, and has done no step yet
+    run.steps(41)
+    one = run.records[1]
+    assert (one.steps_lost, one.steps_repeated) == (20, 20)
+    assert one.resumed_s == pytest.approx(run.now_s, abs=0.02)
+
+
+def test_a_script_whose_steps_were_never_seen_is_back_with_its_processes() -> None:
+    one = Plain().is_killed(step=0)
+    assert (one.steps_seen, one.resumed_s is None, one.mttr_s) == (False, False, None)
+
+
+def test_a_script_that_ends_well_without_another_step_has_no_time_to_recover() -> None:
+    run = Plain()
+    run.steps(1)
+    run.is_killed(step=60)
+    run.ends(signal=None, step=0)
+    one = run.records[1]
+    assert (one.steps_seen, one.mttr_s) == (False, None)

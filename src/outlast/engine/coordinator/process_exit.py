@@ -95,6 +95,8 @@ class ProcessExits:
         if run.roster.first("not done", lambda m: not m.life.done) is not None:
             return self._go_on(now_s)
         if self.stop.end is None:
+            if not run.roster.outlast:
+                run.interruptions.not_seen()  # the script ended well, and made no step before
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
         # Written down before anybody is killed: the next coordinator has to know that all is over.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")
