@@ -199,7 +199,7 @@ def test_spares_are_short_one_moment_in_a_thousand() -> None:
     text = 'schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n[repair]\ntime = "24h"\n'
     resolved = resolve(parse(text, source="x"))
     assert resolved.scenario.repair.spare_nodes == 18
-    assert "7.9 are in repair" in resolved.inputs["repair.spares"].source
+    assert "on average 7.9 nodes are in repair" in resolved.inputs["repair.spares"].source
 
 
 def test_spares_are_never_more_than_nodes_where_the_plan_chooses_them() -> None:
