@@ -219,7 +219,7 @@ class CoordinatorWatch:
             self._world.accounts.recovery_times.greeted(
                 coordinator.generation,
                 news.worker,
-                holders=tuple(member.worker for member in coordinator.roster.members()),
+                holders=lambda: {member.worker for member in coordinator.roster.members()},
                 now_s=self._frame.now_s,
             )
         elif isinstance(news, WorkerStarted):

@@ -196,7 +196,7 @@ class Node:
     @property
     def now_s(self) -> float:
         """Return the time by the node's own clock."""
-        return self.clock.local_s(self._world.frame.timeline.now_s)
+        return self.clock.now_s
 
     def local_s(self, at_s: float) -> float:
         """Return what its clock says when the world's says `at_s`."""

@@ -5,6 +5,7 @@ held.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable, Set
 
 from outlast.sim.options import Options
 
@@ -35,19 +36,17 @@ class RecoveryTimes:
             self._since_s.setdefault(generation, now_s)
 
     def greeted(
-        self, generation: int, worker: int, *, holders: tuple[int, ...], now_s: float
+        self, generation: int, worker: int, *, holders: Callable[[], Set[int]], now_s: float
     ) -> None:
-        """`holders`: processes that hold a rank.
+        """Note that a worker runs; `holders` are the processes that hold a rank.
 
-        As long as nobody has said that the script has steps, nothing more is known than that they
-        run.
+        As long as nobody has said that the script has steps, nothing more is known than that.
         """
         self._runs.add(worker)
-        if (
-            not self.has_steps
-            and len(holders) == self._options.ranks
-            and self._runs.issuperset(holders)
-        ):
+        if self.has_steps or len(self._runs) < self._options.ranks:
+            return  # holders of all ranks cannot run yet: they need not be looked up
+        holding = holders()
+        if len(holding) == self._options.ranks and self._runs >= holding:
             self._since_s.setdefault(generation, now_s)
 
     def registered(self) -> None:
