@@ -1,9 +1,10 @@
-"""What the workers of a node say at about the same time, said once: a regroup costs the coordinator
-a message for each node, not for each rank.
+"""Batches: what several workers of a node say at about the same time is sent as one message.
 
-Words that may be shared wait for their like, a moment at most (the outpost's timer), and at most
-one of each worker: whoever says another one sends all that waits on its way first. So what one
-worker says keeps its order, and nobody waits for one that is dead. This module is pure.
+A regroup then costs the coordinator one message for each node, and not one for each rank.
+
+A message that may be shared waits for others like it, for BATCH_WAIT_S at most. At most one message
+of each worker waits: if a worker says another one, all that waits is sent first. So the messages of
+one worker keep their order, and no worker waits for a dead one. This module is pure.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIELDS: dict[type, attrgetter[Any]] = {}  # what has to be the same
 
 
 class MessageBatch:
-    """Of one node."""
+    """Collect messages of one node's workers, and join those that are alike."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Any] = {}  # worker -> its words
@@ -43,30 +44,30 @@ class MessageBatch:
         return bool(self._waiting)
 
     def takes(self, message: FromWorker | FromAgent) -> bool:
-        """Whether it may wait. False: what waits has to be said first."""
+        """Return True if `message` may wait. Otherwise what waits has to be sent first."""
         return isinstance(message, _SHARED) and message.worker not in self._waiting
 
     def add(self, message: FromWorker | FromAgent) -> None:
-        """One that it `takes`."""
+        """Let `message` wait, which it `takes`."""
         assert isinstance(message, _SHARED), message
         self._waiting[message.worker] = message
 
     def takes_all(self, workers: Iterable[int], message: FromWorker) -> bool:
-        """Whether it may wait, if all of these say it."""
+        """Return True if `message` may wait, said by all of `workers`."""
         return isinstance(message, _SHARED) and not any(
             worker in self._waiting for worker in workers
         )
 
     def add_all(self, workers: Iterable[int], message: FromWorker) -> None:
-        """What it `takes_all`, said by the first of them."""
+        """Let `message` wait, which it `takes_all`, as the first of `workers` says it."""
         self._waiting.update(dict.fromkeys(workers, message))
 
     def is_full(self, workers: Iterable[int]) -> bool:
-        """All of these have words here: there is nobody to wait for."""
+        """Return True if a message of each of `workers` waits: no other one can come."""
         return all(worker in self._waiting for worker in workers)
 
     def said(self) -> list[FromWorker | FromWorkers]:
-        """What has waited, those that are alike as one, and no more of it is here."""
+        """Return what has waited, with messages that are alike as one, and empty the batch."""
         alike: dict[object, tuple[list[int], list[Any]]] = {}
         kinds: dict[int, object] = {}  # by the id of a message that several have said at once
         for worker, message in self._waiting.items():
@@ -84,7 +85,7 @@ class MessageBatch:
 
 
 def _but_for_its_own(message: Any) -> object:
-    """The same of all that may be said as one."""
+    """Return what has to be equal in messages that may be sent as one."""
     fields = _FIELDS.get(type(message))
     if fields is None:
         own = ("worker", *_MEASURED.get(type(message), ()))

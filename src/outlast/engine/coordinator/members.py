@@ -56,9 +56,9 @@ class Roster:
         return member
 
     def seat(self, member: Member) -> None:
-        """It holds its rank, or is a spare.
+        """Give `member` its rank, or keep it as a spare.
 
-        What a rank had sealed stays behind where it moves to another node.
+        What a rank had sealed stays behind if the rank moves to another node.
         """
         if member.rank >= 0:
             self.remains.leave_behind(member.rank, member.home)
@@ -94,7 +94,7 @@ class Roster:
         self._by_worker.pop(spare.worker, None)
 
     def clear(self) -> None:
-        """All ranks are empty; the spares stay, and so does what lies in the slots."""
+        """Empty all ranks. The spares stay, and so does what lies in the slots."""
         for member in self._ranks.values():
             self._by_worker.pop(member.worker, None)
         self._ranks.clear()
@@ -103,14 +103,14 @@ class Roster:
         return self._by_worker.get(worker)
 
     def those(self, workers: Iterable[int]) -> list[Member]:
-        """Without those that were given up."""
+        """Return the members of `workers`, without those that were given up."""
         return [member for member in map(self._by_worker.get, workers) if member is not None]
 
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
-        """A holder of a rank of whom `is_so`; None: there is none.
+        """Return a holder of a rank for whom `is_so` is true; None: there is none.
 
-        `what` names the question: it goes on from where it was answered last, so that asking it at
-        each of n messages takes about n looks, and not n times n.
+        `what` names the question. The search goes on from where it was answered last, so asking
+        the question at each of n messages takes about n looks, and not n times n.
         """
         start, ranks = self._cursors.get(what, 0), self._ranks
         member = ranks.get(start)
@@ -130,20 +130,20 @@ class Roster:
         return list(self._ranks.values())
 
     def live(self) -> list[Member]:
-        """Holders of ranks whose process has not ended."""
+        """Return the holders of ranks whose process has not ended."""
         return [m for m in self._ranks.values() if not m.life.dead]
 
     def not_quiesced(self) -> list[Member]:
-        """Those that were told to leave, and have not said that they stand still."""
+        """Return the members that were told to leave, and have not sent their inventory."""
         # nearly all stand still, and this is asked again and again
         return [m for m in self._ranks.values() if m.path.inventory is None and m.answers_leave]
 
     def any_live(self) -> bool:
-        """Asked at each death: see `first`."""
+        """Return True while some holder of a rank lives. It is asked at each death: see `first`."""
         return self.first("live", lambda m: not m.life.dead) is not None
 
     def holding_up(self) -> list[Member]:
-        """Whom the others wait for, when not all have joined: those that have come least far."""
+        """Return the members that hold the others up on their way into the generation."""
         # one that is underway has called outlast.join
         known = self.outlast or any(m.path.place for m in self.live())
         late = (
@@ -156,7 +156,7 @@ class Roster:
         return list(self._spares.values())
 
     def parked(self) -> list[int]:
-        """Spares that can take a rank now, hot ones first."""
+        """Return the spares that can take a rank now, hot ones first."""
         ready = [m for m in self._spares.values() if m.process.parked and not m.life.condemned]
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 

@@ -1,5 +1,6 @@
-"""Where each rank lived, generation by generation: a verdict comes late, and names ranks as they
-were then. This module is pure.
+"""Where each rank lived, generation by generation.
+
+A verdict comes late, and names ranks as they were at the time of the fault. This module is pure.
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from collections.abc import Mapping
 
 
 class RankHistory:
-    """Only what changes is kept."""
+    """Keep the node of each rank, generation by generation. Only changes are kept."""
 
     def __init__(self) -> None:
         self._moves: list[tuple[int, Mapping[int, str]]] = []
 
     def note(self, generation: int, homes: Mapping[int, str]) -> None:
-        """From `generation` on these ranks live there."""
+        """Note that these ranks live on these nodes from `generation` on."""
         if homes:
             self._moves.append((generation, homes))
 
     def at(self, rank: int, generation: int) -> str:
-        """In that generation; "" where it is not known."""
+        """Return the node of `rank` in `generation`; "" if it is not known."""
         return next(
             (
                 homes[rank]
