@@ -159,8 +159,8 @@ def _show_head(console: Console, facts: Facts) -> None:
     if state == "lost":
         console.print(
             Text(
-                "The launcher is gone though the run has not ended: go on with `outlast run"
-                " --resume`.",
+                "The launcher is gone, but the run has not ended. Continue it with"
+                " `outlast run --resume --run-dir PATH` and the same script.",
                 style=STATE_STYLE[state],
             )
         )
