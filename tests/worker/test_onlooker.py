@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +18,13 @@ import torch
 from torch import nn
 
 from outlast.engine.protocol.worker import WorkerMachine
+from outlast.errors import UsageError
 from outlast.model.beacon import Beacon
 from outlast.model.messages import Committed
 from outlast.model.terms import Cause, Phase
-from outlast.runtime.worker import rank_variables
+from outlast.runtime.worker import bootstrap, rank_variables
 from outlast.runtime.worker.onlooker import Onlooker
+from outlast.runtime.worker.session import placed
 
 
 class Seen:
@@ -137,3 +141,43 @@ def test_a_spare_waits_where_its_script_asks_for_a_rank(monkeypatch: pytest.Monk
         assert (os.environ["RANK"], os.getenv("LOCAL_RANK"), asked) == ("3", None, ["rank"])
     finally:
         os.environ.__class__ = kind
+
+
+def test_what_is_refused_names_the_line_of_the_script_once() -> None:
+    """Raised and unwound, or told where it is about to be raised; a line of its own is enough."""
+    importlib.import_module("outlast.runtime.worker.hooks")  # as a script that has joined has it
+
+    def told(error: UsageError) -> str:
+        try:
+            raise error
+        except UsageError as raised:
+            return placed(raised)
+
+    assert told(UsageError("no such thing", hint="do")).startswith(f"{__file__}:")
+    assert placed(UsageError("no such thing")).startswith(f"{__file__}:")
+    assert placed(UsageError("train.py:3 in <module>: twice")) == "train.py:3 in <module>: twice"
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"), [("UsageError('no such thing')", False), ("ValueError('x')", True)]
+)
+def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: str,
+    shown: bool,
+) -> None:
+    """Each rank would print the same one, and the launcher says the line and the way out."""
+    for name, value in (("argv", sys.argv), ("path", list(sys.path))):
+        monkeypatch.setattr(sys, name, value)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    script = tmp_path / "train.py"
+    script.write_text(f"from outlast.errors import UsageError\nraise {raised}\n")
+    failed: list[BaseException] = []
+    spec = SimpleNamespace(script=str(script), args=(), entry="script")
+    session = SimpleNamespace(user_failed=failed.append)
+    assert bootstrap._run_guarded(spec, session) == 1  # type: ignore[arg-type]
+    assert len(failed) == 1
+    assert ("Traceback" in capsys.readouterr().err) == shown

@@ -38,6 +38,8 @@ def test_a_model_that_the_script_wraps_is_healed_as_any_other(tmp_path: Path, ho
 def refused(folder: Path, how: str) -> Outcome:
     outcome = drilled(folder, HALF, how, workers=2)
     assert (outcome.code, outcome.interruptions) == (2, []), outcome
+    assert "Traceback" not in outcome.stderr, outcome  # it is said once, with the line
+    assert outcome.stderr.count("hint: ") == 1, outcome
     return outcome
 
 

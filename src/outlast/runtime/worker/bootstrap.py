@@ -29,6 +29,7 @@ import traceback
 import types
 from typing import Protocol, cast
 
+from outlast.errors import UsageError
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
 
@@ -165,7 +166,8 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         error.__traceback__ = _without_our_frames(error.__traceback__)
         session.user_failed(error)
         _write_error_file(error)
-        sys.excepthook(type(error), error, error.__traceback__)
+        if not isinstance(error, UsageError):  # the launcher says it, once for all ranks
+            sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             atexit.register(_die_of, signal.SIGINT)
         return 1

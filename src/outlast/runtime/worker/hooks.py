@@ -38,12 +38,7 @@ def user_frame() -> FrameType | None:
     """The innermost frame that is neither outlast's nor torch's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not (
-            name.startswith((*_OUTSIDE, "<frozen"))
-            or name in _PLUMBING
-            or name.endswith(_DECORATORS)
-        ):
+        if _is_the_users(frame):
             return frame
         frame = frame.f_back
     return None
@@ -54,6 +49,18 @@ def user_line() -> str:
     none.
     """
     return line_of(user_frame())
+
+
+def innermost_line(frames: Iterable[FrameType]) -> str:
+    """The line of the first frame that is neither outlast's nor torch's; "" where there is none."""
+    return next((line_of(frame) for frame in frames if _is_the_users(frame)), "")
+
+
+def _is_the_users(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return not (
+        name.startswith((*_OUTSIDE, "<frozen")) or name in _PLUMBING or name.endswith(_DECORATORS)
+    )
 
 
 def line_of(frame: FrameType | None) -> str:

@@ -10,6 +10,7 @@ waiting main thread.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -60,6 +61,9 @@ class GroupCalls:
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
+
+
+_LINE = re.compile(r"\.py:\d+")
 
 
 class Session:
@@ -202,7 +206,7 @@ class Session:
 
     def refuse(self, error: BaseException, exit_code: int) -> None:
         """The script or its input cannot work: the run is to stop."""
-        self._channel.send(Refused(self.spec.worker, str(error), exit_code))
+        self._channel.send(Refused(self.spec.worker, placed(error), exit_code))
 
     def warn(self, text: str) -> None:
         self._channel.send(Warned(self.spec.worker, text))
@@ -300,6 +304,17 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
 def current() -> Session | None:
     """This process's session; None when the script runs without `outlast run`."""
     return _current
+
+
+def placed(error: BaseException) -> str:
+    """Return what an error says, behind the script's line if it names none itself."""
+    text = str(error)
+    hooks = sys.modules.get("outlast.runtime.worker.hooks")  # not without torch
+    if hooks is None or _LINE.search(text.partition("\n")[0]):
+        return text
+    frames = list(traceback.walk_tb(error.__traceback__))
+    line = hooks.innermost_line(frame for frame, _ in reversed(frames)) or hooks.user_line()
+    return f"{line}: {text}" if line else text
 
 
 def one_line(error: BaseException) -> str:
