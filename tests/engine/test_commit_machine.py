@@ -14,6 +14,7 @@ from outlast.engine.commit.commands import (
     Count,
     Donate,
     Flow,
+    HandOver,
     Join,
     Keep,
     Prepare,
@@ -92,6 +93,8 @@ class Rank:
                 return Passed()
             case Keep():
                 return self.sharded
+            case HandOver():
+                return True
             case Count():
                 self.worker.now_committed(step=command.step, now_s=0.0)
             case Break():
@@ -289,3 +292,11 @@ def test_an_image_goes_where_what_a_repeat_begins_from_stays(
 ) -> None:
     found = choose_slot(newest=newest, newest_step=newest_step, step=5, committed=committed)
     assert found == slot
+
+
+def test_nobody_leaves_before_the_final_state_is_handed_over() -> None:
+    """Method: the last vote passes, then the state is written, then all vote that it is there."""
+    rank = Rank()
+    rank.machine.until = 0
+    assert not rank.run(rank.machine.next_step())
+    assert rank.names()[-5:] == ["Vote", "Deliver", "HandOver", "Vote", "Deliver"]
