@@ -283,6 +283,17 @@ def test_a_kill_that_is_tied_names_its_rank() -> None:
     assert (got.failure_class, [one.rank for one in got.ranks]) == (FailureClass.HOST_MEMORY, [1])
 
 
+def test_a_group_that_may_not_fork_is_the_jobs_only_if_the_job_says_so() -> None:
+    line = kernel((HOUR, "cgroup: fork rejected by pids controller in /another-job"))
+    for said, doubt in (
+        ("step 2", "untied"),
+        ("[rank1]: BlockingIOError: [Errno 11] Resource temporarily unavailable", ""),
+    ):
+        found, _ = read(dmesg=line, job=job(FORMS[0], ends=said + "\n" + WAIT))
+        marked, _ = with_strangers_marked(found)
+        assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {doubt}
+
+
 def test_lines_of_one_kill_are_judged_together() -> None:
     """Only one of three lines names the pid, and it is another job's."""
     found, _ = read(

@@ -119,6 +119,42 @@ def test_a_folder_that_holds_something_is_not_mixed_with(
         collect(tmp_path, job=JOB)
 
 
+STARTS_A_RANK = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(99)"]))
+"""
+
+
+def test_two_jobs_on_one_node_are_not_mixed(tmp_path: Path) -> None:
+    """Method: two launchers with a rank each; without a name for one of them nothing is collected."""
+    environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0"}
+    launchers = []
+    for _ in range(2):
+        # The launcher itself has no RANK, its child has.
+        program = (
+            f"import os; os.environ.update({{'RANK': '0', 'WORLD_SIZE': '1'}}); {STARTS_A_RANK!r}"
+        )
+        launchers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", f"exec({program!r}); exec({STARTS_A_RANK!r})"],
+                env={name: value for name, value in environment.items() if name != "RANK"},
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+    try:
+        for one in launchers:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"up\n"
+        with pytest.raises(UsageError, match="jobs run on this node") as raised:
+            collect(tmp_path / "out")
+        assert all(f"--pid {one.pid} " in raised.value.hint for one in launchers)
+    finally:
+        for one in launchers:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.communicate()
+
+
 def test_no_process_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no process of a training job"):
         collect(tmp_path / "out", job="nobody's")

@@ -5,7 +5,7 @@ that would not load one.
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from outlast import __version__
@@ -37,17 +37,25 @@ def page(facts: text.Facts) -> str:
     verdict = facts.verdict
     rows = [
         ("Do", verdict["action"]),
+        *(("Run", one) for one in verdict["commands"]),
         ("How sure", text.sure(verdict)),
         ("Refuted by", verdict["refuted_by"]),
         ("Next test", verdict["next_test"]),
     ]
     rows += [("Suspect", f"rank {one['rank']}: {one['reason']}") for one in verdict["suspects"]]
+    rows += [("Innocent", one["why"]) for one in verdict["cleared"]]
     parts = [
         f"<h1>{escape(verdict['reason'])}</h1>",
         f'<p><span class="class">{escape(text.headline(verdict))}</span></p>',
         _table(rows),
         "<h2>Evidence</h2>",
         _evidence(verdict["evidence"]),
+        *(_stack(one) for one in verdict["stacks"]),
+        *(
+            ["<h2>The decisive minute (UTC)</h2>", _table(_moments(verdict["timeline"]))]
+            if verdict["timeline"]
+            else []
+        ),
         *(
             [
                 "<h2>Who waits for whom</h2>",
@@ -100,6 +108,17 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
         )
         + "</table>"
     )
+
+
+def _stack(one: dict[str, typing.Any]) -> str:
+    frames = escape("\n".join(one["frames"]))
+    return f"<h2>Where rank {int(one['rank'])} stands (innermost first)</h2><pre>{frames}</pre>"
+
+
+def _moments(moments: Iterable[dict[str, typing.Any]]) -> Iterator[tuple[str, str]]:
+    for one in moments:
+        who = one["node"] or "" if one["rank"] is None else f"rank {one['rank']}"
+        yield f"{text.clock(one['at_s'])} {who}", one["text"]
 
 
 def _evidence(evidence: Iterable[dict[str, typing.Any]]) -> str:

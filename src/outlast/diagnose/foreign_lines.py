@@ -118,6 +118,13 @@ def with_strangers_marked(
                 changed[id(one)] = _marked(one, DOUBT_OF[tie])
         if tie in DOUBT_OF:
             aside.append((kill, why))
+    # A group of processes that may not fork is the job's if the job says that it could not.
+    if job.is_known and not any(one.rule == "kernel.files" for one in findings):
+        changed |= {
+            id(one): _marked(one, "untied")
+            for one in findings
+            if one.rule == "kernel.pids" and not one.doubt
+        }
     return [changed.get(id(one), one) for one in findings], _note_of_strangers(aside)
 
 

@@ -27,6 +27,7 @@ LAST_WORDS = "end of outlast diagnose"
 
 _CLASS = rb'"class":\s*"[a-z_]+",\s*"mechanism":\s*(?:null|"[a-z_]+"),\s*"confidence":'
 _JSON = re.compile(rb"\s*\{\s*" + _CLASS)
+_COLLECTED = re.compile(rb'\{\s*"collected_at_s":')  # what `--collect` had and had not
 _REPORT = re.compile(
     rb"\S+  (?:starting|training|regrouping|ended|failed|stopped|lost)  [\d,]+ steps? on [\d,]+"
     rb" ranks? in "
@@ -64,7 +65,7 @@ def is_own_file(head: bytes) -> bool:
     """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast
     status` print.
     """
-    if _JSON.match(head) or _REPORT.match(head):
+    if _JSON.match(head) or _REPORT.match(head) or _COLLECTED.match(head):
         return True
     start = head[:2048]
     pages = any(

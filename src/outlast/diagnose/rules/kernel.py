@@ -298,11 +298,19 @@ RULES: tuple[Rule, ...] = (
         also=(C.CPU, C.SYSTEM_MEMORY),
         mechanism=LOST,
     ),
+    root(  # the kernel says it of one group of processes, which may be another job's
+        "kernel.pids",
+        r"fork rejected by pids",
+        C.USER_CODE,
+        G.POSSIBLE,
+        "linux kernel/cgroup/pids.c",
+        also=(C.SOFTWARE_BUG, C.DEPENDENCY),
+    ),
     root(
         "kernel.files",
         r"file-max limit \d+ reached|too many open files|emfile\b|enfile\b|nf_conntrack: table"
         r" full|cannot fork|fork: retry|pids?\.max"
-        r"|fork rejected by pids|resource temporarily unavailable",
+        r"|resource temporarily unavailable",
         C.USER_CODE,
         G.POSSIBLE,
         "linux fs/file_table.c, kernel/cgroup/pids.c; posix EMFILE, EAGAIN",

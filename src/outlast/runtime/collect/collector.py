@@ -85,6 +85,8 @@ def collect(
                 " --pid, or the run with --job (torchrun's --rdzv-id, or Slurm's job id)"
             ),
         )
+    if not pids and not job:
+        _refuse_several_jobs(processes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -112,6 +114,22 @@ def collect(
     _node(out)
     (folder / "node" / "collected.json").write_text(json.dumps(_record(out), indent=1) + "\n")
     return out
+
+
+def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
+    """Two jobs in one folder would be diagnosed as one. Raises UsageError."""
+    launchers: dict[int, JobProcess] = {}
+    for one in processes:
+        if one.is_rank:
+            launchers.setdefault(one.parent, one)
+    if len(launchers) > 1:
+        named = "; ".join(
+            f"--pid {pid} (rank {one.rank}: {cut_at_word(one.command, 80)})"
+            for pid, one in sorted(launchers.items())
+        )
+        raise UsageError(
+            f"processes of {len(launchers)} jobs run on this node", hint=f"name yours: {named}"
+        )
 
 
 def _record(out: Collected) -> dict[str, object]:
