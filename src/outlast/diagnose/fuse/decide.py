@@ -67,18 +67,11 @@ def decide(
         notes = [*notes, "the ranks moved between two stacks of them: the job ran on"]
     graph = [] if blame is None else list(blame.findings)
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
-    stopped = {one.rank for one in read if one.rule == "standing.stopped"}
     desync = compare_waits(read)
     accounts = take_accounts(read)
     stacks = compare([one for one in read if isinstance(one, Stack)])
     everything = [*graph, *read, *desync.findings, *stacks]
-    # Where a stopped process stands is where the signal met it, and not why it stands.
-    weighed = [
-        one
-        for one in _bearing_on_the_class(everything, accounts, blame)
-        if not (one.rank in stopped and one.rule.startswith("stack."))
-    ]
-    votes = votes_of(weighed, weights)
+    votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
     shares = probabilities(votes, weights)
     best = next(iter(shares), _UNKNOWN)
     confidence = min(shares.get(best, 0.0), weights.certain)
@@ -128,8 +121,13 @@ def _bearing_on_the_class(
     Where a rank failed by its own account, order and waiting are what followed; where a stack
     refutes a ring, nothing was called out of order. That ranks wait in different places shows a
     fault of the program only where all of them wait, and nobody has ended or is behind: ranks that
-    wait for one rank through different groups stand in different places too.
+    wait for one rank through different groups stand in different places too. Where a stopped process
+    stands is where the signal met it, and not why.
     """
+    stopped = {one.rank for one in everything if one.rule == "standing.stopped"}
+    everything = [
+        one for one in everything if one.rank not in stopped or not one.rule.startswith("stack.")
+    ]
     if blame is not None and blame.kind == "mismatch":
         return everything
     if accounts.by_itself:
