@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,7 +54,6 @@ def test_a_removed_vault_is_there_again_with_all_that_was_sealed(
     assert kept(vault).is_gone
     lost = kept(vault).look()
     assert {"owner", "rank-0/slot-0", "rank-0/seals", "transfer/slot-0", "beacon-3"} <= set(lost)
-    assert not kept(vault).is_gone
     put(worker, 7)  # into what it has mapped
     successor = Vault.open(vault.folder)
     assert successor.steps(0) == (7, 6)
@@ -95,6 +95,30 @@ def test_what_was_taken_back_on_purpose_is_not_named_again(vault: Vault) -> None
     assert kept(vault).look() == []
     assert not (vault.folder / "beacon-5").exists()
     assert not (vault.folder / "rank-1").exists()
+
+
+def test_a_removal_that_is_seen_half_way_is_undone_as_a_whole(vault: Vault) -> None:
+    """The owner's file goes first, is put back, and then the rest goes, in which nothing is sealed."""
+    kept(vault).look()
+    (vault.folder / "owner").unlink()
+    assert kept(vault).look() == ["owner"]
+    shutil.rmtree(vault.folder / "transfer")
+    assert kept(vault).is_gone, "the rest is looked for in the next ticks"
+    assert {"transfer/seals", "transfer/slot-0"} <= set(kept(vault).look())
+    vault.write_transfer(1, 3, state(3), {})
+    assert Vault.open(vault.folder).read_transfer(1, 3).tensors
+
+
+def test_a_file_is_waited_for_while_the_vault_is_put_back(vault: Vault) -> None:
+    """A worker writes right after the removal, and the launcher looks a moment later."""
+    kept(vault).look()
+    worker = Vault.open(vault.folder)
+    shutil.rmtree(vault.folder)
+    later = threading.Timer(0.1, kept(vault).look)
+    later.start()
+    put(worker, 9)
+    later.join()
+    assert value(Vault.open(vault.folder), 9) == 9.0
 
 
 def test_a_seal_that_is_removed_alone_is_named_again(vault: Vault) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from outlast.errors import CapacityError, CorruptError
 from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
 from outlast.runtime.tiers.image import Image, Piece, header_bytes, read_image, write_image
 
+_AGAIN_COUNT, _AGAIN_S = 50, 0.01  # a file whose name was removed is opened again so often
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
@@ -164,12 +166,12 @@ class Area:
     def _slot(self, slot: int, at_least: int = 0) -> memoryview:
         view = self._slots.get(slot)
         if view is None or len(view) < at_least:
-            view = self._slots[slot] = map_file(self.slot_path(slot))
+            view = self._slots[slot] = map_file(self.slot_path(slot), patient=True)
         return view
 
     def _seals(self) -> int:
         if self._seals_fd < 0:
-            self._seals_fd = os.open(self.folder / "seals", os.O_RDWR | os.O_CLOEXEC)
+            self._seals_fd = _open(self.folder / "seals")
         return self._seals_fd
 
     def _put_seal(self, slot: int, record: bytes) -> None:
@@ -200,9 +202,29 @@ def allocate(path: Path, size: int) -> None:
         os.close(fd)
 
 
-def map_file(path: Path) -> memoryview:
-    """All of `path`, shared and writable, its page tables filled at once."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+def _open(path: Path) -> int:
+    """Open a file of the vault.
+
+    Where the names of the whole vault were just removed, the launcher is about to put them back
+    (vault_keeper.py): this waits for that, half a second at most.
+    """
+    owner = path.parent.parent / "owner"
+    for _ in range(_AGAIN_COUNT):
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if owner.exists():
+                raise
+            time.sleep(_AGAIN_S)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def map_file(path: Path, *, patient: bool = False) -> memoryview:
+    """Map all of `path`, shared and writable, its page tables filled at once.
+
+    patient   wait for a file whose name was removed together with the whole vault
+    """
+    fd = _open(path) if patient else os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
         if size == 0:

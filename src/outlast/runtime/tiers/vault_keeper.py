@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OWNER = "owner"
+_LOOKS_AFTER_COUNT = 40  # ticks after a removal was seen, in which its rest is looked for
 
 
 class VaultKeeper:
@@ -26,10 +27,18 @@ class VaultKeeper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, int] = {}  # path within the folder -> descriptor
+        self._was_removed = False
+        self._looks_left = 0  # a removal may still be under way
 
     @property
     def is_gone(self) -> bool:
-        """Return True if the vault's own file has lost its name. This is one system call."""
+        """Return True if the vault's own file has lost its name, or did so a moment ago.
+
+        A removal goes from file to file, so the next looks may find more. This is one system call.
+        """
+        if self._looks_left > 0:
+            self._looks_left -= 1
+            return True
         fd = self._held.get(OWNER, -1)
         return fd >= 0 and os.fstat(fd).st_nlink == 0 and not self._is_linked(OWNER, fd)
 
@@ -40,9 +49,12 @@ class VaultKeeper:
         worker may take back slots that it has just made, and in which nothing was ever sealed.
         """
         lost = [name for name, fd in self._held.items() if self._has_lost_its_name(name, fd)]
-        if OWNER not in lost:
+        if OWNER in lost:
+            self._was_removed, self._looks_left = True, _LOOKS_AFTER_COUNT
+        if not self._was_removed:
             lost = [name for name in lost if self._is_sealed(name)]
-        for name in lost:
+        # The owner's file comes last: whoever finds it finds the others.
+        for name in sorted(lost, key=lambda one: one == OWNER):
             self._name_again(name)
         for name in self._files():
             self._hold(name)
