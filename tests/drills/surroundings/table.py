@@ -106,11 +106,9 @@ ROWS: tuple[Row, ...] = (
     Row("zygote", "stops, and the store host too", "stop_zygote_and_store", (T, G)),
     # --- vault
     Row("vault", "is removed", "remove_vault", said=r"was removed .*files are held open",
-        sees="a warning: the files are held open, and have their names again",
-        not_yet="a rank that opens one of its files in the second before that is noticed fails;"
-        " all ranks may come anew then"),
+        sees="a warning: the files are held open, and have their names again"),
     Row("vault", "is removed, and a folder of its name is made", "replace_vault", (T, G),
-        sees="the same warning", not_yet="as above"),
+        sees="the same warning"),
     Row("vault", "shared memory fills up", "fill_shm", (T, G, C), setting="small shared memory"),
     Row("vault", "shared memory fills up, and has room again", "fill_shm", (T, G), 1, 2.0,
         setting="small shared memory"),
