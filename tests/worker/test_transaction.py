@@ -150,27 +150,6 @@ def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     ran.ended_clean()
 
 
-@pytest.mark.drill
-@pytest.mark.timeout(120)
-def test_a_rank_lost_in_the_second_attempt_at_a_step_is_bit_exact(
-    tmp_path: Path, undisturbed: str
-) -> None:
-    """Method: rank 1 is killed when it has prepared step 4, and rank 0 when it has done so again.
-
-    What rank 0 had sealed of step 3 must be there yet: step 4 was sealed twice meanwhile.
-    """
-    again = {"mark": "prepared", "rank": 0, "step": 4, "generation": 2, "do": "SIGKILL"}
-    once = {"once": str(tmp_path / "killed-again")}
-    marks = [*_strike("prepared", step=4), again | once]
-    marks[0] |= {"once": str(tmp_path / "killed")}
-    ran = go(tmp_path, TALKING, marks=marks)
-    assert ran.code == 0, ran.outcome
-    assert len(ran.outcome.interruptions) == 2, ran.outcome
-    assert "bit-exact" not in ran.out + ran.err
-    assert _digests(ran) == {undisturbed}
-    ran.ended_clean()
-
-
 @pytest.mark.timeout(120)
 def test_a_body_that_swallows_an_interruption_repeats_its_step(
     tmp_path: Path,
