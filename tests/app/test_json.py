@@ -45,6 +45,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("{given}/ended",),
     "plan": ("--preset", "lab-8", "--replicas", "2", "--cores", "1"),
     "sim": ("--seed", "5"),
+    "check": ("{given}/script.py",),
 }
 FEW = ("--replicas", "2", "--cores", "1")
 TABLE = ("--csv", "{given}/failures.csv")
@@ -70,6 +71,11 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--html": (of("--html", "page.html"),),
         "--explain": (of("--explain", code=2),),  # draws for people
         "--time-limit": (of("--time-limit", "60"), of("--time-limit", "0", code=2)),
+        "--collect": (of("--collect", "out", code=2),),  # with paths: it gathers, or it reads
+        "--pid": (of("--pid", "1", code=2),),  # only with --collect
+        "--job": (of("--job", "1", code=2),),
+        "--watch": (of("--watch", alone=True, code=2),),  # without logs; with some it follows them
+        "--quiet-after": (of("--quiet-after", "5"), of("--quiet-after", "0", code=2)),
     },
     "policy test": {"--apart": (of("--apart", "60"), of("--apart", "inf", code=2))},
     "calibrate": {
@@ -240,6 +246,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "failures.csv").write_text(FAILURES)
     (root / "watched.csv").write_text(WATCHED)
     (root / "plan.toml").write_text(PLAN)
+    (root / "script.py").write_text("print('trained')\n")
     (root / "life.json").write_text(called("sim", "--seed", "5", "--json")[1])
     assert called("plan", *BASE["plan"], "--write", str(root / "cluster.toml"))[0] == 0
     folder, ledger = a_run.live_run(root / "live-made")

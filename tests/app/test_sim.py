@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(
     page = capsys.readouterr().out
     assert "broken at " in page
     replay = next(line for line in page.splitlines() if line.startswith("replay it: outlast sim "))
-    assert sim.main(replay.removeprefix("replay it: outlast sim ").split()) == 1
+    assert sim.main(shlex.split(replay.removeprefix("replay it: outlast sim "))) == 1
     capsys.readouterr()
     assert sim.main(["--shrink", str(seed), "--way", "sharded"]) == 1
     assert "where PLAN holds\n\nschema = 1\n" in capsys.readouterr().out
@@ -147,7 +148,7 @@ def test_the_command_that_replays_a_life_says_all_that_was_drawn() -> None:
     """
     for seed in range(60):
         life = simulate_seed(seed=seed, given={})
-        args = sim.parser().parse_args(sim.replay_command(life).split()[2:])
+        args = sim.parser().parse_args(shlex.split(sim.replay_command(life))[2:])
         given = {name: value for name in sim.DRAWN if (value := getattr(args, name)) is not None}
         assert simulate_seed(seed=seed, given=given).trace_digest == life.trace_digest, (
             f"seed {seed}"

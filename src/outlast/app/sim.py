@@ -380,7 +380,7 @@ def _flags(options: Mapping[str, Any]) -> str:
         (
             (f" --{name}" if value else f" --no-{name}")
             if isinstance(value, bool)
-            else f" --{name} {value}"
+            else f" --{name} {shlex.quote(str(value))}"
         )
         for name, value in named.items()
     )
