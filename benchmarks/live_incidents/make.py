@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.live_incidents.kinds import DEVELOPMENT, HELD_BACK, Kind
 from outlast.errors import UsageError
-from outlast.runtime.collect import collect
+from outlast.runtime.collect import collect, find_processes
 
 LAYOUTS = ("ddp", "fsdp2", "mesh")
 QUIET_S, START_S, END_S = 5.0, 90.0, 60.0
@@ -132,10 +132,7 @@ def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
 
 def _end(job: subprocess.Popen[bytes]) -> None:
     """Kill all: torchrun does not end ranks that are stopped or hold the interpreter lock."""
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, check=False
-    )
-    pids = [int(pid) for pid in children.stdout.split()]
+    pids = [one.pid for one in find_processes(pids=[job.pid])]  # loaders' workers too
     for pid in [job.pid, *pids]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
