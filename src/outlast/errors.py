@@ -21,7 +21,20 @@ from __future__ import annotations
 
 
 class OutlastError(Exception):
-    """Base of all errors; `hint` says what to do, `exit_code` is what the process ends with."""
+    """The base class of every error that outlast raises on purpose.
+
+    Catch it to handle all of them in one place. `hint` is a text that says what to do, or "".
+    `str(error)` is the message, followed by the hint. `exit_code` is what a process should end
+    with; each class has its own.
+
+        try:
+            verdict = outlast.diagnose("incident")
+        except outlast.OutlastError as error:
+            print(error)
+            sys.exit(error.exit_code)
+
+    It does not cover a bug in outlast, which is an AssertionError.
+    """
 
     exit_code = 1
 
@@ -35,35 +48,67 @@ class OutlastError(Exception):
 
 
 class UsageError(OutlastError):
+    """A flag, a path or a call cannot work as it was given.
+
+    Nothing was changed by it. Correct what the message names, as the hint says, and try again.
+    """
+
     exit_code = 2
 
 
 class TransactionError(UsageError):
-    pass
+    """The script uses a step in a way that cannot be repeated, or asks a step for what it does not
+    have.
+
+    Examples are a block that is entered twice, and `step.batch` without a loader. The launcher ends
+    the run, because every rank runs the same script. Change the line that the message names.
+    """
 
 
 class StateError(UsageError):
-    pass
+    """Something in `run.state(...)` cannot be saved or restored, or does not fit what was saved.
+
+    Examples are an object without `state_dict()`, a second loader, and a tensor that changes its
+    shape between two steps. Change what the message names, or leave it out of the state.
+    """
 
 
 class CapacityError(OutlastError):
-    pass
+    """Memory, disk space or processes do not suffice.
+
+    The message says how much is needed, and how much there is. Make room, or save less, as the hint
+    says.
+    """
 
 
 class CorruptError(OutlastError):
-    pass
+    """Bytes that were read do not match their checksum or their schema.
+
+    A run goes on from an older copy where it has one. Otherwise restore the file that the message
+    names, or remove it.
+    """
 
 
 class DivergedError(OutlastError):
-    pass
+    """State that was the same on all ranks is not the same any more.
+
+    The run ends, because nobody knows which rank is right. The message names the step, the ranks
+    and the tensors. Find what differs between these ranks, and go on from a checkpoint before it.
+    """
 
 
 class RunFolderError(UsageError):
-    pass
+    """The run folder is in use, is missing, or was written by another version of outlast.
+
+    Nothing in it was changed. The hint says which folder, launcher or version to use instead.
+    """
 
 
 class RunFailed(OutlastError):
-    pass
+    """A run ended with a verdict, and did not reach its goal.
+
+    The message is the verdict. `outlast report` shows what led to it.
+    """
 
 
 class StepInterrupted(BaseException):

@@ -32,6 +32,8 @@ TAKEN_IN = {
 }
 MADE = {"command-line": "reference/command-line.md", "api": "reference/api.md"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+# Classes that a script passes on and does not call: their methods are outlast's own
+OPAQUE = {"State"}
 TITLES = {
     "Tutorial": "tutorial",
     "How-to": "how-to",
@@ -126,11 +128,11 @@ def api_page() -> str:
         if name.startswith("__"):
             continue
         if inspect.isclass(thing) and issubclass(thing, BaseException):
-            text = f"{thing.__doc__ or ''}\n\nExit code {getattr(thing, 'exit_code', 1)}."
+            text = f"{inspect.getdoc(thing) or ''}\n\nExit code: {getattr(thing, 'exit_code', 1)}."
             parts.append(f"## outlast.{name}\n\n{text.strip()}\n")
             continue
         parts.append(f"## outlast.{name}\n\n{described(name, thing)}")
-        if inspect.isclass(thing):
+        if inspect.isclass(thing) and name not in OPAQUE:
             for member, value in vars(thing).items():
                 if not member.startswith("_") and (text := inspect.getdoc(value)):
                     parts.append(f"### {name}.{member}\n\n{described(member, value, text)}")

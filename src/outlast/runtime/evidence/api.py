@@ -19,17 +19,19 @@ def diagnose(
     *,
     time_limit_s: float = DEFAULT_LIMIT_S,
 ) -> Verdict:
-    """Find out why a job failed or hangs, from what it left behind.
-
-    `paths` are folders, files and archives; several are one incident. `Verdict.public()` is the
-    object that `outlast diagnose --json` prints, secrets not yet taken out.
+    """Find out why a job failed or hangs, from the evidence that it left behind.
 
         verdict = outlast.diagnose("incident")
         if verdict.failure_class.value == "hbm":
             cordon(verdict.nodes)
 
-    Raises UsageError where a path cannot be read, or nothing in all of them is evidence. The
-    verdict is from what could be read within `time_limit_s` seconds.
+    paths          a folder, a file or an archive, or several of them as one incident
+    time_limit_s   seconds to read in; the verdict comes from what could be read until then
+
+    `Verdict.public()` is the object that `outlast diagnose --json` prints. Secrets are not taken
+    out of it here.
+
+    It raises UsageError if a path cannot be read, or if nothing in all of them is evidence.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     return _diagnose([os.fspath(path) for path in given], limit_s=time_limit_s).verdict

@@ -1,13 +1,7 @@
-"""One short hash of all tensors of a model or a State: equal bits, equal digest.
+"""One short hash of all tensors of a model or a State: equal bits give an equal digest.
 
-Names, dtypes, shapes and bytes go in, sorted by name; DDP's `module.` and compile's `_orig_mod.`
-are no part of a name. Of a State: parameters, optimizer tensors and buffers. Random state, loader
-position and plain numbers are left out.
-
-Buffers are those of this rank: four ranks of a DDP run have four different BatchNorm statistics, so
-the digest to print is rank 0's, and `all=True` hashes all ranks'. The digest of a distributed
-tensor is that of the whole: under fully_shard it equals the digest of the same model unsharded, and
-every rank must call.
+The hash covers names, dtypes, shapes and bytes, sorted by name. DDP's `module.` and compile's
+`_orig_mod.` are not part of a name.
 """
 
 from __future__ import annotations
@@ -27,10 +21,27 @@ from outlast.runtime.worker.state import State
 
 
 def digest(value: nn.Module | State | Mapping[str, torch.Tensor], *, all: bool = False) -> str:  # noqa: A002 - the word users look for
-    """32 hex digits.
+    """Return a hash of all tensors of `value`, as 32 hexadecimal digits. Equal bits give equal
+    digests.
 
-    No collective, unless `all` is set or tensors are distributed; then every rank of the default
-    group must call.
+        if run.rank == 0:
+            print(outlast.digest(state))
+
+    value   a module, what `run.state(...)` returned, or a dict of tensors by name
+    all     True: hash the tensors of all ranks, and not only this rank's
+
+    The digest of a State covers parameters, optimizer tensors and buffers. It leaves out random
+    state, the loader's position and plain numbers. The digest of a distributed tensor is that of
+    the whole tensor: a model under `fully_shard` has the same digest as the unsharded model.
+
+    Buffers are this rank's own. The four ranks of a DDP run may have four different BatchNorm
+    statistics, so print the digest of rank 0 or use `all=True`.
+
+    If `all` is set or a tensor is distributed, the call communicates, and every rank of the default
+    group must make it. Do not put it under `if run.rank == 0` then.
+
+    It raises StateError for any other `value`, and for a tensor that has no bytes to hash, such as
+    a sparse one.
     """
     hasher = xxhash.xxh3_128()
     for name, tensor in sorted(_named(value)):
@@ -77,7 +88,7 @@ def _add(hasher: xxhash.xxh3_128, name: str, tensor: torch.Tensor) -> None:
 
 
 def _of_all_ranks(mine: bytes) -> bytes:
-    """Hash of the ranks' hashes, in the order of ranks."""
+    """Return the hash of all ranks' hashes, in the order of ranks."""
     ranks = [mine]
     if dist.is_available() and dist.is_initialized():
         ranks = gather_bytes(mine)

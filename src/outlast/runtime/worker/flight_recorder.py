@@ -1,16 +1,7 @@
 """Give each rank's flight recorder a pipe, so that it can be asked for while the job hangs.
 
-NCCL's process group does this by itself (TORCH_NCCL_DEBUG_INFO_PIPE_FILE). Gloo's does not: nothing
-is written, not even after a time-out. `record_collectives` adds the same pipe for any backend:
-
-    outlast.record_collectives("incident")     # after torch.distributed.init_process_group
-
-A byte into `incident/pipe_<rank>.pipe` makes the rank write `incident/trace_rank_<rank>`. Until
-then a thread waits in a read, which costs nothing. `outlast diagnose --collect` asks all ranks at
-once, so that their dumps are of one moment.
-
-Not promised: an answer from a process that is stopped, or that holds the interpreter lock. That it
-does not answer shows just that.
+NCCL's process group does this by itself (TORCH_NCCL_DEBUG_INFO_PIPE_FILE). Gloo's does not: it
+writes nothing, not even after a time-out. `record_collectives` adds the same pipe for any backend.
 """
 
 from __future__ import annotations
@@ -27,10 +18,20 @@ from outlast.errors import UsageError
 
 
 def record_collectives(folder: str | os.PathLike[str], *, rank: int | None = None) -> Path:
-    """Answer requests for this rank's flight recorder. Returns the pipe's path.
+    """Answer requests for this rank's flight recorder, and return the path of the pipe for them.
 
-    `rank` is that of torch.distributed unless it is given. Raises UsageError where neither is known
-    or the folder cannot be written.
+        torch.distributed.init_process_group("gloo")
+        outlast.record_collectives("incident")
+
+    A byte into `incident/pipe_<rank>.pipe` makes the rank write `incident/trace_rank_<rank>`.
+    `outlast diagnose --collect` asks all ranks at once, so that their dumps are of one moment.
+    Until then a thread waits in a read, which costs nothing.
+
+    folder   where the pipe and the dump are made; a folder on a local disk
+    rank     this process's rank; None takes the one of torch.distributed
+
+    A process that is stopped, or that holds the interpreter lock, does not answer. It raises
+    UsageError if no rank is known or the folder cannot be written.
     """
     if rank is None:
         if not dist.is_initialized():
@@ -45,7 +46,7 @@ def record_collectives(folder: str | os.PathLike[str], *, rank: int | None = Non
         place.mkdir(parents=True, exist_ok=True)
         pipe.unlink(missing_ok=True)  # an earlier attempt's
         os.mkfifo(pipe)
-        # Open for both: a read then waits, instead of ending when whoever wrote has closed it.
+        # Open for both: a read then waits, and does not end when a writer closes the pipe.
         descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(

@@ -1,11 +1,11 @@
-"""What a script holds: `Run`, and the functions that give one.
+"""The object that a script works with, `Run`, and the two functions that return one.
 
-    join()   ask the launcher for a place in the run (or run alone); builds the process group
-    main(f)  run f(run), and again where a rung of the ladder asks for it
+    join()   asks the launcher for a place in the run, and builds the process group
+    main(f)  calls f(run), and calls it again where a recovery asks for it
 
-A script started by `outlast run` is fenced and healed. The same script started by `python` runs
-alone; started by torchrun it runs on torchrun's process group. Neither is healed then: a step is
-just a step.
+`outlast run` starts a script as one rank of a run, and brings the run through failures. The same
+script started by `python` runs alone. Started by torchrun it runs on torchrun's process group. In
+both of these cases nothing is repaired, and a step is only a step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,29 @@ T = TypeVar("T")
 
 
 class Run:
-    """One rank's view of the run.
+    """One rank's view of the run: who it is, what it must keep, and which steps it does.
 
-    A hot spare parks, until it has a rank, where the script reads `rank`, `local_rank`, `device`
-    (where it depends on the rank) or `mesh`, and in front of its collectives, process groups and
-    meshes before `steps`.
+    `outlast.join()` returns it, and `outlast.main(f)` passes it to `f`. Scripts do not construct
+    it.
+
+        run = outlast.join()
+        model = run.replicate(Net())
+        optimizer = torch.optim.AdamW(model.parameters())
+        state = run.state(model=model, optimizer=optimizer, loader=loader)
+        for step in run.steps(state, until=1_000):
+            with step:
+                loss = model(step.batch).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    It lives as long as its process. A regroup changes `generation`, and a process that survives
+    keeps its rank. A hot spare has no rank yet, so it waits for one at certain places. These are
+    the reads of `rank`, `local_rank`, `mesh`, and `device` (where it depends on the rank), and any
+    collective, process group or mesh before `steps`.
+
+    It does not keep what is not named in `state`, except the random state of Python, NumPy and
+    torch. Started without `outlast run` it repairs nothing.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -52,92 +70,120 @@ class Run:
 
     @property
     def rank(self) -> int:
+        """Return this process's index in the world, from 0. A spare waits here for its rank."""
         return self._membership.rank()
 
     @property
     def local_rank(self) -> int:
+        """Return this process's index on its node, from 0. A spare waits here for its rank."""
         return self._membership.local_rank()
 
     @property
     def world_size(self) -> int:
+        """Return the number of ranks in the current generation, an int."""
         return self._membership.world_size
 
     @property
     def generation(self) -> int:
-        """The membership this process is in; grows by one at each regroup. 0 without
-        `outlast run`.
+        """Return the number of the current membership. It grows by one at each regroup.
+
+        It is 0 without `outlast run`.
         """
         return self._membership.generation
 
     @property
     def device(self) -> torch.device:
-        """This rank's device: its GPU where there are any, else the CPU.
+        """Return this rank's `torch.device`: its GPU where there are any, else the CPU.
 
-        It is the current device of this process from `join` on, and before any group is built.
-        Local ranks share GPUs in turn where there are fewer GPUs than ranks.
+        `join` makes it the current device of this process before any group is built. Local ranks
+        share GPUs in turn if there are fewer GPUs than ranks.
         """
         return devices.of(self.local_rank if torch.cuda.is_available() else 0)
 
     @property
     def mesh(self) -> DeviceMesh:
-        """All ranks in one dimension, named "world"; for `fully_shard(model, mesh=run.mesh)`."""
+        """Return a mesh of all ranks in one dimension, named "world".
+
+        It is meant for `fully_shard(model, mesh=run.mesh)`. Read it inside the function given to
+        `main`: each generation has its own.
+        """
         if self._mesh is None:
             self._mesh = self.device_mesh((self.world_size,), ("world",))
         return self._mesh
 
     def device_mesh(self, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
-        """A mesh over all ranks, e.g.
+        """Return a mesh over all ranks.
 
-        `((2, 2), ("replicate", "shard"))` for HSDP. Make it inside the function given to `main`:
-        each generation has its own.
+            mesh = run.device_mesh((2, 2), ("replicate", "shard"))
+
+        `shape` has the size of each dimension, and their product is the world size. `names` has a
+        name for each dimension. Make the mesh inside the function given to `main`: each generation
+        has its own.
         """
         self._membership.ensure_group()
         with self._membership.guards.ours():
             return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
 
     def replicate(self, model: torch.nn.Module, **ddp_kwargs: Any) -> DistributedDataParallel:
-        """`model` under DistributedDataParallel, on the run's process group.
+        """Move `model` to this rank's device, and wrap it in DistributedDataParallel.
 
-        The keyword arguments are DDP's own.
+        The wrapper uses the run's process group. `ddp_kwargs` are the keyword arguments of
+        DistributedDataParallel itself.
 
-        In a spare, and in a process that replaces another, this does not communicate: weights come
-        at run.steps.
+        In a spare, and in a process that replaces another, this call does not communicate. Their
+        weights come when `steps` is called.
         """
         return ddp.wrap(model.to(self.device), **ddp_kwargs)
 
     def state(self, **named: Any) -> State:
-        """Name what must survive: modules, optimizers, schedulers, grad scalers, loaders, anything
-        with state_dict and load_state_dict.
+        """Name everything that must survive a failure, and return it as a `State`.
 
-        Random state (Python, NumPy, torch) is taken along by itself. Raises StateError for what
-        cannot be saved.
+            state = run.state(model=model, optimizer=optimizer, loader=loader)
+
+        The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader, random
+        generators, and objects with `state_dict` and `load_state_dict`. An argument that is None is
+        left out. The random state of Python, NumPy and torch is always kept and needs no name.
+
+        It raises StateError for anything that cannot be saved. That also ends the run, because
+        every rank runs the same script.
         """
         with self._membership.refusing():
             return State(**named)
 
     def values(self, **values: Any) -> Values:
-        """Plain values that the loop carries from step to step, such as the best loss so far.
+        """Return an object for plain values that the loop carries from step to step.
 
-        Give what this returns to run.state, and set its attributes: see `Values`.
+            kept = run.values(best=1e9, patience=0)
+            state = run.state(model=model, optimizer=optimizer, kept=kept)
+
+        Each argument becomes an attribute with its first value. Values are numbers, texts, None,
+        and lists or dicts of these. They are kept only if the object is given to `run.state`.
+        Setting an attribute that was not named here raises StateError.
         """
         return Values(**values)
 
     def steps(
         self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10
     ) -> Iterator[Step]:
-        """Yield a `Step` for each optimizer update up to and including step `until`; a step that is
-        interrupted is yielded again.
+        """Yield a `Step` for each optimizer update up to and including step `until`.
 
+        A step that is interrupted is yielded again.
+
+        state        what `run.state(...)` returned; always the same object
         until        the number of the last step; steps count from 1, also over restarts
-        accumulate   micro-batches per step: `step.batches` has that many
-        log_every    rank 0 prints what `step.log` was given, every so many steps; 0: never
+        accumulate   the number of micro-batches in a step: `step.batches` has that many
+        log_every    rank 0 prints the values of `step.log` every so many steps; 0 means never
 
-        It may be called again with the same state, to train in legs: step numbers go on, so a leg
-        `until=100` after one `until=40` is steps 41 to 100. A process that replaces another runs
-        the script from its beginning, and passes over legs that are behind the run: what lies
-        between two legs must be the same then as it was before. A rank may `break` out of the loop
-        if all ranks do at the same step. Not promised: that a rank which is lost after a `break`
-        comes back behind it.
+        It may be called again with the same state. Step numbers go on: a call with `until=100`
+        after one with `until=40` yields the steps 41 to 100. A process that replaces another runs
+        the script from its beginning, and skips the calls that the run has finished. What the
+        script does between two calls must therefore have the same result each time.
+
+        A rank may `break` out of the loop if all ranks do so at the same step. A rank that is lost
+        after a `break` is not promised to come back behind it.
+
+        It raises UsageError if it is called with another state, and TransactionError if the block
+        of a step was not entered.
         """
         before = self._transaction
         if before is not None and before.state is not state:
@@ -156,8 +202,16 @@ class Run:
         return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:
-        """`for attempt in run.phase("evaluate"): with attempt: ...`: work between steps that is
-        repeated when interrupted, under its own deadline.
+        """Yield attempts at a piece of work between two steps, such as an evaluation, until one
+        succeeds.
+
+            for attempt in run.phase("evaluate"):
+                with attempt:
+                    accuracy = evaluate(model)
+
+        All ranks vote at the end of the block, and an interrupted attempt is repeated as a whole. A
+        phase has a deadline of its own for hangs. It raises UsageError if it is called before
+        `steps`.
         """
         if self._transaction is None:
             raise UsageError(
@@ -167,7 +221,7 @@ class Run:
         return attempts(self._transaction, name)
 
     def _warn_of_carried(self, loop: FrameType) -> None:
-        """Name the variables of the loop that a rank which is replaced would not have."""
+        """Warn of the loop's variables that a replaced rank would not have."""
         if self._membership.session is None:
             return
         path = loop.f_code.co_filename
@@ -182,7 +236,7 @@ class Run:
             )
 
     def _forget(self) -> None:
-        """Before the function is entered again: nothing of the old model may live on (trap 16)."""
+        """Drop everything of the old model before the function is entered again (trap 16)."""
         if self._transaction is not None:
             self._transaction.drop()
         self._transaction = None
@@ -190,9 +244,16 @@ class Run:
 
 
 def join() -> Run:
-    """Take part in the run: rank, world size, device and process group are known after this.
+    """Take part in the run, and return this process's `Run`.
 
-    May be called again; gives the same Run.
+        run = outlast.join()
+
+    Rank, world size, device and process group are known afterwards. Call it before anything that
+    communicates. It may be called again, and returns the same object.
+
+    Without `outlast run` the process runs alone, or on torchrun's process group. It raises
+    UsageError if the script has called `init_process_group` itself under `outlast run`: remove that
+    call.
     """
     global _run
     if _run is None:
@@ -201,11 +262,20 @@ def join() -> Run:
 
 
 def main(function: Callable[[Run], T]) -> T:
-    """Run `function(run)`; enter it again, in the same process, where survivors of a failure must
-    rebuild their model.
+    """Call `function(run)`, and return what it returns.
 
-    Everything that the function makes (model, optimizer, loader) must be made inside it. What it
-    returns is returned.
+        def train(run: outlast.Run) -> None:
+            model = run.replicate(Net())
+            ...
+
+        outlast.main(train)
+
+    After some failures the survivors must rebuild their model, for example under `fully_shard`. The
+    function is then called again in the same process, which is faster than a new process. So make
+    everything in it that belongs to the training: model, optimizer, loader and meshes.
+
+    An error of the function is raised from here, unless the launcher decides to recover from it.
+    What the function has done outside of `run.state(...)` is not taken back.
     """
     global _in_main
     _in_main = True
@@ -231,7 +301,7 @@ def main(function: Callable[[Run], T]) -> T:
 
 
 def _let_go(error: BaseException) -> None:
-    """Free what the function's frames hold."""
+    """Free what the frames of the function hold."""
     while error.__context__ is not None or error.__cause__ is not None:
         inner = error.__context__ or error.__cause__
         assert inner is not None

@@ -1,19 +1,16 @@
-"""A sampler whose order depends only on seed and step: not on the world size, not on what was drawn
-before.
+"""A sampler whose order depends only on the seed and the step.
 
-    loader = DataLoader(dataset, batch_sampler=outlast.StepSampler(dataset, batch_size=64))
+    sampler = outlast.StepSampler(dataset, batch_size=64)
+    loader = DataLoader(dataset, batch_sampler=sampler)
 
-Step k (counted from 0) takes batch k mod E of epoch k div E, where E batches make an epoch. The
-order of an epoch is a keyed permutation, computed for the indices that are asked for: a seek costs
-nothing, and no list of all indices is ever made.
+The order does not depend on the world size, nor on what was drawn before. Step k (counted from 0)
+takes batch k mod E of epoch k div E, where E batches make an epoch. The order of an epoch is a
+keyed permutation. It is computed for the indices that are asked for: a seek costs nothing, and no
+list of all indices is ever made.
 
-The permutation is a Feistel network over a grid of at least `length` cells; what falls outside is
-sent through again (cycle walking: Black and Rogaway, CT-RSA 2002). Its round function is the
-finalizer of splitmix64. It shuffles well; it is not cryptography.
-
-`batch_size` is the global batch. Rank r of n takes slice r of n contiguous ones; if n does not
-divide the batch, the first ranks take one sample more. Not promised: that a mean of unequal slices'
-means is the mean of the batch.
+The permutation is a Feistel network over a grid of at least `length` cells. An index outside of the
+range is sent through again (cycle walking: Black and Rogaway, CT-RSA 2002). Its round function is
+the finalizer of splitmix64. It shuffles well; it is not cryptography.
 """
 
 from __future__ import annotations
@@ -34,13 +31,30 @@ _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 class StepSampler:
-    """Yields this rank's indices of each global batch.
+    """A batch sampler that yields this rank's indices of each global batch.
 
-    Made without a rank; `bind` gives it one (until then: rank 0 of 1).
+        sampler = outlast.StepSampler(dataset, batch_size=64, seed=1)
+        loader = DataLoader(dataset, batch_sampler=sampler)
+        state = run.state(model=model, optimizer=optimizer, loader=loader)
 
-    Each `iter()` goes from the position to the end of its epoch, and moves the position to the next
-    epoch: a script alone that iterates over its loader once per epoch sees every epoch in its own
-    order. `seek` moves the position.
+    The order depends only on `seed` and the step. So another number of ranks, or a restart, sees
+    the same samples in the same global batches.
+
+    data         the dataset, or the number of its samples
+    batch_size   samples in the global batch, over all ranks
+    seed         chooses the order; each epoch has its own
+    shuffle      False: the samples come in their own order
+    drop_last    True: leave out the samples that do not fill a batch at the end of an epoch
+
+    It is made without a rank, and acts as rank 0 of 1 until `bind`; `run.steps` calls that. Each
+    `iter()` goes from the position to the end of its epoch, and moves the position to the next
+    epoch. A script that iterates over its loader once per epoch therefore sees each epoch in its
+    own order. `seek` moves the position.
+
+    Rank r of n takes slice r of n contiguous ones. If n does not divide the batch, the first ranks
+    take one sample more. The mean of the means of unequal slices is not the mean of the batch.
+
+    It raises StateError if the samples do not make one batch.
     """
 
     def __init__(
@@ -70,7 +84,7 @@ class StepSampler:
             )
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return (
             self.length // self.batch_size
             if self.drop_last
@@ -84,9 +98,9 @@ class StepSampler:
         return (self.indices(step) for step in range(start, end))
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Take the slices of `rank` from the next `iter()` on.
+        """Yield the slices of `rank` out of `world_size` from the next `iter()` on.
 
-        StateError if some batch has no sample for every rank.
+        It raises StateError if some batch has no sample for every rank.
         """
         rest = 0 if self.drop_last else self.length % self.batch_size
         smallest = rest or self.batch_size
@@ -99,22 +113,22 @@ class StepSampler:
         self.rank, self.world_size = rank, world_size
 
     def seek(self, step: int) -> None:
-        """The next `iter()` begins with the batch of `step`."""
+        """Let the next `iter()` begin with the batch of `step`, which counts from 0."""
         self._next = step
 
     def epoch_of(self, step: int) -> int:
-        """Epochs count from 0."""
+        """Return the epoch of `step`. Both count from 0."""
         return step // len(self)
 
     def indices(self, step: int) -> list[int]:
-        """This rank's indices of the batch of `step`."""
+        """Return this rank's indices of the batch of `step`."""
         batch = self.global_indices(step)
         share, more = divmod(len(batch), self.world_size)
         start = self.rank * share + min(self.rank, more)
         return batch[start : start + share + (self.rank < more)]
 
     def global_indices(self, step: int) -> list[int]:
-        """All ranks' indices of the batch of `step`, in order."""
+        """Return the indices of all ranks in the batch of `step`, in order."""
         epoch, batch = divmod(step, len(self))
         start = batch * self.batch_size
         stop = min(start + self.batch_size, self.length)
@@ -137,9 +151,10 @@ class StepSampler:
 
 
 def permute(positions: _Words, length: int, *, key: int) -> _Words:
-    """What lies at `positions` of a permutation of range(length) chosen by `key` (64 bits).
+    """Return the values at `positions` of a permutation of range(length), chosen by `key` (64
+    bits).
 
-    A pure function of its arguments, for ever.
+    It is a pure function of its arguments, and its results never change between versions.
     """
     left_size = math.isqrt(length - 1) + 1
     right_size = -(-length // left_size)
@@ -153,7 +168,7 @@ def permute(positions: _Words, length: int, *, key: int) -> _Words:
 
 
 def mix(word: int) -> int:
-    """splitmix64's next output from the state `word` (64 bits; more are cut off)."""
+    """Return splitmix64's next output from the state `word`, of which 64 bits are used."""
     word = (word + 0x9E3779B97F4A7C15) & _MASK
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -163,8 +178,9 @@ def mix(word: int) -> int:
 def _feistel(
     cells: _Words, left_size: np.uint64, right_size: np.uint64, keys: list[np.uint64]
 ) -> _Words:
-    """One pass over a grid of left_size x right_size cells; each round adds a function of one
-    coordinate to the other.
+    """Send `cells` once through the network over a grid of left_size x right_size cells.
+
+    Each round adds a function of one coordinate to the other.
     """
     left, right = cells // right_size, cells % right_size
     for number, key in enumerate(keys):

@@ -1,25 +1,21 @@
-"""What a rank's state is, and how it is captured and put back bit for bit.
+"""A rank's state, and how it is captured and put back bit for bit.
 
 Nothing here communicates.
 
     kind        what                                                               where
     shared      parameters; optimizer tensors and hyper-parameters;                `shared_tensors`,
-                `load_shared` schedulers; grad scalers; which parameters have a gradient.
-                Replicated, this rank's shards (DTensors), or this rank's own (values that differ by
-                rank)
+                schedulers; grad scalers; which parameters have a gradient.        `load_shared`
+                It is replicated, or this rank's shards (DTensors), or this
+                rank's own (values that differ by rank).
     private     module buffers, random state, the loader's position,               `private`
-                (private.py) generators, objects with state_dict()
+                generators, objects with state_dict()                              (private.py)
 
 Schedulers and scalers move after the optimizer, in the tail of a step, and are the same on all
-ranks: so a rank that is replaced takes them from the peer that gives the parameters, which has run
-that tail, and not from its own image, which was sealed before it.
+ranks. A rank that is replaced therefore takes them from the peer that gives the parameters. That
+peer has run the tail. The replaced rank's own image was sealed before it.
 
-Both are given as JSON text and live tensors, so copy them before the next step. A rank is made
-whole by `private.load` and `load_shared`.
-
-Not kept: attributes of modules that are neither parameters nor buffers, the values of gradients
-carried over from one step into the next, requires_grad, training mode, and random generators that
-were not registered.
+Both kinds are given as JSON text and live tensors, so copy them before the next step.
+`private.load` and `load_shared` together make a rank whole.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, l
 
 @dataclass(slots=True)
 class _Sorted:
-    """What was given to `run.state`, by kind."""
+    """The arguments of `run.state`, by kind."""
 
     given: dict[str, object]
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -65,7 +61,7 @@ class _UndoCopy:
         self._memory: dict[str, torch.Tensor] = {}
 
     def keep(self, text: str, live: Mapping[str, torch.Tensor]) -> None:
-        """Copy `live`."""
+        """Copy the text and the `live` tensors."""
         for name, tensor in live.items():
             mine = self._memory.get(name)
             if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
@@ -76,7 +72,7 @@ class _UndoCopy:
 
 
 class _KnownShapes:
-    """The shapes and dtypes that were found last, for `State.check_signature`.
+    """The shapes and dtypes that `State.check_signature` found last.
 
     known    of each tensor, by name
     newest   without names: of all tensors (True), of buffers alone (False)
@@ -88,15 +84,32 @@ class _KnownShapes:
         self._looks = 0
 
     def looks_at_all(self) -> bool:
-        """Count one more look. Return True if it is at all tensors, and not at buffers alone."""
+        """Count one more look. Return True if this look is at all tensors, False if at buffers
+        alone.
+        """
         self._looks += 1
         return self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
 
 
 class State:
-    """What was given to `run.state`, sorted.
+    """Everything that a rank must keep, sorted by kind. `run.state(...)` returns it.
 
-    Arguments that are None are left out (`scaler=None`).
+        state = run.state(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+        for step in run.steps(state, until=1_000):
+            ...
+
+    A script makes one State, gives it to `run.steps`, and does not call its methods. It may print
+    `outlast.digest(state)`, which is the same on two runs that hold the same bits. The State lives
+    until the run ends, or until `outlast.main` calls its function again.
+
+    The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader, random
+    generators, and objects with `state_dict()` and `load_state_dict()`. An argument that is None is
+    left out (`scaler=None`). It raises StateError for anything else, for a second loader, and for
+    the names "private" and "shared".
+
+    It does not keep attributes of modules that are neither parameters nor buffers, requires_grad,
+    training mode, random generators that were not named, and values of gradients that are carried
+    from one step into the next.
     """
 
     def __init__(self, **named: object) -> None:
@@ -118,40 +131,44 @@ class State:
 
     @property
     def given(self) -> dict[str, object]:
-        """What was given, by its name."""
+        """Return the arguments of `run.state` that are not None, by name."""
         return self._sorted.given
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers, by name."""
+        """Return the optimizers, by name."""
         return self._sorted.optimizers
 
     @property
     def scalers(self) -> dict[str, torch.amp.GradScaler]:
-        """The gradient scalers, by name."""
+        """Return the gradient scalers, by name."""
         return self._sorted.scalers
 
     @property
     def source(self) -> BatchSource | None:
-        """The loader; None: there is none."""
+        """Return the loader that was named, or None if there is none."""
         return self._sorted.source
 
     @property
     def sharded(self) -> bool:
-        """Whether nobody else holds what this rank holds: distributed tensors, or values that
-        differ between ranks.
+        """Return whether no other rank holds what this rank holds.
+
+        That is so for distributed tensors, and for values that differ between ranks.
         """
         return self.distributed or self.own
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Give the loader its share."""
+        """Give the loader its share of the batches: that of `rank` out of `world_size`."""
         if self.source is not None:
             self.source.bind(rank, world_size)
 
     # --- shared state -----------------------------------------------------------------------------
 
     def shared_tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Text and live local tensors: parameters and, once there are any, optimizer state."""
+        """Return the text and the live local tensors of the shared state.
+
+        These are the parameters and, once there is any, the optimizer state.
+        """
         described = {
             "optimizers": {
                 name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()
@@ -167,9 +184,10 @@ class State:
         }
 
     def load_shared(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """In place: parameters and optimizer tensors that fit keep their identity.
+        """Load the shared state in place. Parameters and optimizer tensors that fit keep their
+        identity.
 
-        Optimizer state that is missing is made, superfluous removed.
+        Optimizer state that is missing is made, and what is superfluous is removed.
         """
         self.edits.forget()
         described = tree.decode(text, own(tensors, "shared/"))
@@ -197,7 +215,7 @@ class State:
         self._load_graded(described.get("graded", ""))
 
     def shards(self) -> dict[str, Shard]:
-        """For each distributed tensor of `shared_tensors`: where this rank's part lies."""
+        """Return where this rank's part lies, for each distributed tensor of `shared_tensors`."""
         return {
             name: shard_of(tensor)
             for name, tensor in self.whole_tensors().items()
@@ -207,8 +225,9 @@ class State:
     # --- sizes and shapes -------------------------------------------------------------------------
 
     def bytes_needed(self) -> tuple[int, int]:
-        """Memory for an image of (private, shared) state, headers and text included, and optimizer
-        state that the first step will make.
+        """Return the bytes that an image of the (private, shared) state needs.
+
+        They include headers, text, and the optimizer state that the first step will make.
         """
         text, tensors = self.private.tensors()
         private = _image_bytes(text, tensors) + (
@@ -223,8 +242,9 @@ class State:
         return private, shared
 
     def signature(self) -> str:
-        """Names, dtypes and (global) shapes of all shared tensors: equal on all ranks that run the
-        same script.
+        """Return names, dtypes and (global) shapes of all shared tensors, as one text.
+
+        It is equal on all ranks that run the same script.
         """
         return "\n".join(
             f"{name} {tensor.dtype} {list(tensor.shape)}"
@@ -232,12 +252,13 @@ class State:
         )
 
     def check_signature(self) -> None:
-        """StateError naming the first tensor whose shape or dtype is not what it was at the last
-        call. New optimizer state is fine.
+        """Raise StateError if the shape or dtype of a tensor changed since the last call.
 
-        Looking at hundreds of tensors costs more than all else that a step does here: which modules
-        and parameters these are, and the buffers, is looked at in every call; the shapes of
-        parameters and of what the optimizers hold in the first calls and in every 16th.
+        The error names the first such tensor. New optimizer state is fine.
+
+        A look at hundreds of tensors costs more than everything else that a step does here. So each
+        call looks at the buffers, and at which modules and parameters there are. Only the first
+        calls, and then every 16th, look at the shapes of parameters and of the optimizers' tensors.
         """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
@@ -267,55 +288,59 @@ class State:
     # --- a step that may be repeated --------------------------------------------------------------
 
     def begin(self, random_now: random_state.RandomState | None = None) -> None:
-        """Keep what `roll_back` needs, but parameters (`edits`).
+        """Keep what `roll_back` needs, except parameters (`edits` keeps those).
 
-        Cheap: called at every step. `random_now`: the random state, by whoever has just looked.
+        It is cheap, and called at every step. `random_now` is the random state, if the caller has
+        just captured it.
         """
         self._step.keep(random_now)
 
     def roll_back(self) -> None:
-        """Buffers, random state, hyper-parameters, schedulers, scalers and objects as at `begin`;
-        gradients cleared.
+        """Put everything back to what it was at `begin`, and clear the gradients.
 
-        Parameters are left alone, but for those that the script itself edits. Raises StateError
-        where one of a phase was not copied.
+        That covers buffers, random state, hyper-parameters, schedulers, scalers and objects.
+        Parameters are left alone, except those that the script itself edits. It raises StateError
+        if an edited parameter was not copied.
         """
         self._step.put_back()
         self.edits.put_back()
 
     @property
     def undo_bytes(self) -> int:
-        """What `keep_undo` copies at each step."""
+        """Return the number of bytes that `keep_undo` copies at each step."""
         return sum(local(tensor).nbytes for tensor in self.whole_tensors().values())
 
     def keep_undo(self) -> None:
-        """Copy the shared state into memory that is kept, for a step that votes after its
-        optimizer.
+        """Copy the shared state into memory that is kept from step to step.
 
-        The copy lies beside the original, or on the host where the device has no room for it.
+        A step that votes after its optimizer needs it. The copy lies beside the original, or on the
+        host if the device has no room for it.
         """
         self._undo.keep(*self.shared_tensors())
 
     def undo(self) -> None:
-        """Put back what `keep_undo` copied."""
+        """Put back the copy that `keep_undo` made."""
         assert self._undo.copy is not None, "undo without keep_undo"
         self.load_shared(*self._undo.copy)
 
     def drop_undo(self) -> None:
-        """Give the memory of `keep_undo` back."""
+        """Free the memory of `keep_undo`."""
         self._undo = _UndoCopy()
 
     def watch_modules(self) -> AbstractContextManager[list[str]]:
-        """For the first step: the list is filled, when the block ends, with modules that ran, hold
-        values, and are not in this state.
+        """Watch which modules run during the first step.
+
+        When the block ends, the list holds the modules that ran, hold values, and are not in this
+        state.
         """
         return modules.watch(self.modules.named.values(), self.parameters.values())
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _graded(self) -> str:
-        """Return one character for each parameter: "1" if it has a gradient, for the optimizer
-        treats zeros and None differently.
+        """Return one character for each parameter: "1" if it has a gradient.
+
+        An optimizer treats zeros and None differently.
         """
         gradients = (parameter.grad for parameter in self.parameters.values())
         return "".join(
@@ -323,23 +348,23 @@ class State:
         )
 
     def _load_graded(self, graded: str) -> None:
-        """Clear gradients to zeros or None, as the image's rank had them.
+        """Clear each gradient to zeros or None, as it was on the rank that made the image.
 
-        An image of an older outlast says nothing of them.
+        An image of an older outlast does not say which, and then nothing is cleared.
         """
         if len(graded) == len(self.parameters):
             for parameter, mark in zip(self.parameters.values(), graded, strict=True):
                 _clear_gradient(parameter, graded=mark == "1")
 
     def whole_tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and optimizer tensors as torch holds them: distributed ones whole. Live."""
+        """Return the live parameters and optimizer tensors. Distributed tensors come whole."""
         out = dict(self.parameters)
         for name, optimizer in self.optimizers.items():
             out.update(optim_state.tensors(name, optimizer))
         return out
 
     def _unnamed(self) -> Iterator[torch.Tensor]:
-        """Parameters, buffers and optimizer tensors."""
+        """Yield parameters, optimizer tensors and buffers."""
         yield from self.parameters.values()
         for optimizer in self.optimizers.values():
             for values in optimizer.state.values():
@@ -347,8 +372,9 @@ class State:
         yield from self.modules.live()
 
     def _editable(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that a repeat may have to put back: none where state is always
-        restored from an image.
+        """Return the parameters that a repeat may have to put back.
+
+        There are none where the state is always restored from an image.
         """
         return {} if self.sharded else self.parameters
 
@@ -383,7 +409,7 @@ class State:
             self._sorted.objects[name] = _object_part(name, value)
 
     def _add_loose_parameters(self) -> None:
-        """Parameters that only an optimizer knows."""
+        """Add the parameters that only an optimizer holds, and no module."""
         known = {id(parameter) for parameter in self.parameters.values()}
         for name, optimizer in self.optimizers.items():
             for place, parameter in optim_state.parameters(optimizer):
@@ -393,7 +419,7 @@ class State:
 
 
 class _StepKeeper:
-    """What a repeat of the step in flight needs."""
+    """Keeps what a repeat of the step in flight needs, and puts it back."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -482,8 +508,9 @@ def _object_part(name: str, value: Any) -> Part:
 
 
 def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
-    """None; but zeros where there was a gradient at `begin`: after zero_grad(set_to_none=False) an
-    optimizer treats zeros and None differently.
+    """Set the gradient to None, or to zeros if there was one at `begin`.
+
+    After zero_grad(set_to_none=False) an optimizer treats zeros and None differently.
     """
     if not graded:
         parameter.grad = None
@@ -495,15 +522,16 @@ def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
 
 
 def _enabled(scalers: Mapping[str, torch.amp.GradScaler]) -> list[tuple[str, torch.amp.GradScaler]]:
-    """Return the scalers that scale; one that was made with enabled=False has no state at all."""
+    """Return the scalers that scale. A scaler made with enabled=False has no state at all."""
     return [(name, scaler) for name, scaler in scalers.items() if scaler.is_enabled()]
 
 
 def _put_scaler(
     scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None
 ) -> None:
-    """state_dict() would copy from the device and wait for it at each step; these two tensors are
-    all it holds.
+    """Put the scaler's two tensors back; they are all that it holds.
+
+    Its state_dict() would copy them from the device, and wait for that at each step.
     """
     scaler._scale, scaler._growth_tracker = _clone(scale), _clone(growth)
 

@@ -25,7 +25,7 @@ REDUCTIONS = ("mean", "sum", None)
 class Step:
     """One optimizer update. Its block is committed on all ranks, or repeated with the same batch.
 
-    A script enters each step once::
+    A script enters each step once:
 
         for step in run.steps(state, until=1000):
             with step:
@@ -35,18 +35,21 @@ class Step:
                 optimizer.step()
                 step.log(loss=loss, reduce="mean")
 
-    Its life: run.steps gives it out, the script enters its block, and the first optimizer call asks
-    all ranks for their vote. After the vote the step is applied and committed. Where a rank is lost
-    before, the block is left without an error and run.steps gives out the same step again.
+    `run.steps` yields the step, and the script enters its block. The first optimizer call asks all
+    ranks for their vote. After the vote the step is applied and committed. If a rank is lost before
+    the vote, the block ends without an error and `run.steps` yields the same step again.
 
-    What it does not promise: to take back what the block does outside of run.state(...), such as
-    files that it writes. Put those into `on_commit`.
+    A step does not take back what its block does outside of `run.state(...)`, such as files that it
+    writes. Use `on_commit` for those.
 
-    number    counts from 1
+    number    the number of this step, an int that counts from 1
     attempt   how many times this step was interrupted before
     batch     what the loader gave for this step (with accumulate=1)
-    batches   the micro-batches of this step (accumulate=n): iterate it inside the block
-    logged    values given to `log`, reduced; complete once the next step has voted
+    batches   the micro-batches of this step (accumulate=n), a list to iterate inside the block
+    logged    the values given to `log`, reduced; complete once the next step has voted
+
+    `with step:` raises TransactionError if the step was entered before, if it is entered inside
+    another step, or if it is not the newest one that `run.steps` has yielded.
     """
 
     def __init__(self, transaction: Owner, number: int, batches: list[Any]) -> None:
@@ -61,7 +64,11 @@ class Step:
 
     @property
     def batch(self) -> Any:
-        """The batch of this step. Raises TransactionError unless there is exactly one."""
+        """Return the batch of this step.
+
+        It raises TransactionError unless there is exactly one: with `accumulate=n` iterate
+        `batches`, and without a loader in `run.state(...)` there is none.
+        """
         if len(self._batches) != 1:
             raise TransactionError(
                 f"step.batch with {len(self._batches)} micro-batches"
@@ -73,13 +80,17 @@ class Step:
 
     @property
     def batches(self) -> list[Any]:
-        """The micro-batches of this step."""
+        """Return the list of this step's micro-batches. It is empty without a loader."""
         return self._batches
 
     def log(self, *, reduce: str | None = None, **values: float | torch.Tensor) -> None:
         """Keep values for this step. They count once, when the step is committed.
 
         reduce   "mean" or "sum" over all ranks; None keeps this rank's own values
+        values   numbers, or tensors with one element
+
+        Rank 0 prints them every `log_every` steps of `run.steps`. It raises TransactionError for
+        any other `reduce`.
         """
         if reduce not in REDUCTIONS:
             raise TransactionError(f"step.log(reduce={reduce!r})", hint='"mean", "sum" or None')
@@ -88,7 +99,7 @@ class Step:
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback()` once, on this rank, when the step is committed everywhere.
 
-        It does not run on a rank that dies before that.
+        The callback takes no arguments. It does not run on a rank that dies before the commit.
         """
         self._callbacks.append(callback)
 
@@ -112,7 +123,7 @@ class Step:
         self.attempt += 1
 
     def committed(self) -> None:
-        """Run what `on_commit` was given. The commit calls this once."""
+        """Run the callbacks that `on_commit` was given. The commit calls this once."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()

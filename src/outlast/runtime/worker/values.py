@@ -8,7 +8,7 @@ from outlast.errors import StateError
 
 
 class Values:
-    """Made by `run.values(best=1e9, patience=0)`; read and set its attributes.
+    """Plain values that a script keeps with its state. `run.values(best=1e9)` makes it.
 
         kept = run.values(best=1e9)
         state = run.state(model=model, optimizer=optimizer, kept=kept)
@@ -17,10 +17,11 @@ class Values:
                 ...
                 kept.best = min(kept.best, loss.item())
 
-    They are kept as optimizer state is: a step that is repeated finds what it began with, and a
+    They are kept as optimizer state is. A step that is repeated finds what it began with, and a
     rank that is replaced finds what its predecessor had. Each rank has its own.
 
-    Give numbers, texts, None, and lists or dicts of them.
+    Give numbers, texts, None, and lists or dicts of them. Setting an attribute that was not named
+    at first raises StateError.
     """
 
     def __init__(self, **values: Any) -> None:
