@@ -201,7 +201,7 @@ def test_a_script_whose_steps_were_never_seen_is_back_with_its_processes() -> No
     assert (one.steps_seen, one.resumed_s is None, one.mttr_s) == (False, False, None)
 
 
-def test_a_script_that_ends_well_without_another_step_has_no_time_to_recover() -> None:
+def test_a_script_that_ends_without_another_step_has_no_time_to_recover() -> None:
     run = Plain()
     run.steps(1)
     run.is_killed(step=60)
