@@ -56,7 +56,7 @@ class StepLoop:
         """
         process, world = self._thread.p, self._thread.world
         pieces, image = world.options.pieces(plan.step), world.transfer
-        self.past = pieces if plan.step else 1
+        self.past = pieces if plan.step or plan.phases else 1
         if plan.replay:
             self.past = min(1 + plan.phases, pieces)
         donated = in_place and plan.step and plan.replicated == "donor" and image is not None
