@@ -21,7 +21,13 @@ from tests.ledger.a_run import LIVES, META
 
 
 def told(
-    number: int = 1, *, rank: int = 1, state: str = "S", wchan: str = "", oom: bool = False
+    number: int = 1,
+    *,
+    rank: int = 1,
+    state: str = "S",
+    wchan: str = "",
+    oom: bool = False,
+    killed: bool = True,
 ) -> str:
     about = Interruption(
         number, Mechanism.HANG, 9.0, ranks=(rank,), nodes=("here",), reason="it has come less far"
@@ -35,7 +41,7 @@ def told(
         "step": 5,
         "age_s": 1.2,
         "kernel": kernel,
-        "killed": True,
+        "killed": killed,
         "exit_code": None,
         "signal": 9,
         "oom": oom,
@@ -67,6 +73,15 @@ def test_what_the_kernel_said_of_a_process_is_a_finding(
     assert [
         (one.rule, one.failure_class, one.rank) for one in found if one.rule.startswith("standing.")
     ] == [(rule, cause, 1)]
+
+
+@pytest.mark.parametrize(
+    ("state", "wchan"), [("D", "folio_wait_bit_common"), ("D", "x"), ("R", "")]
+)
+def test_the_state_of_a_survivor_is_no_finding(state: str, wchan: str) -> None:
+    """A process that lives on may have read from a disk just then."""
+    found = read_standing(told(state=state, wchan=wchan, killed=False).encode(), name="s").findings
+    assert not [one for one in found if one.rule.startswith("standing.")]
 
 
 def test_who_was_given_up_is_what_the_run_itself_saw(tmp_path: Path) -> None:

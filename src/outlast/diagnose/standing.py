@@ -77,7 +77,8 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
             f"rank {rank}: state {state}: stopped by a signal or a debugger",
             rank,
         )
-    elif rule is not None:
+    elif rule is not None and process["killed"]:
+        # A survivor may be in such a state for a moment. It says why only of a process that hung.
         at = f"rank {rank}: state D in {wchan or 'the kernel'}: not to be interrupted"
         yield _finding(rule, name, at, rank)
     elif state == "R" and process["killed"]:
