@@ -42,7 +42,9 @@ from outlast.model import limits
 from outlast.model.messages import (
     FromAgent,
     FromWorker,
+    Joined,
     Message,
+    Registered,
     Regroup,
     WorkerExited,
     WorkerFailedToStart,
@@ -60,6 +62,7 @@ from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.removals import Removals
 from outlast.runtime.coordinator.saves import find_checkpoint, save_images, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.coordinator.starts import StartNews, Starts
@@ -112,8 +115,7 @@ class Launcher:
         )  # fmt: skip
         self._looked_s = clock.now_s()  # the newest tick
         self._held_up: HeldUp | None = None
-        self._vault_told = False  # that it was removed
-        self._missing = ""  # what was told of the run's folder
+        self._removals = Removals(around.vault, missing=around.missing, tell=around.tell)
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._end: End | None = None
         self._evidence = Evidence(
@@ -236,29 +238,8 @@ class Launcher:
             )
 
     def _hold_vault(self) -> None:
-        """Hold the vault's files, and put back those whose names were removed.
-
-        Supervision boundary: shared memory that takes no link is told of, and stops nothing.
-        """
-        vault = self._around.vault
-        if vault.keeper is None or self._end is not None:
-            return
-        try:
-            lost = vault.keeper.look()
-        except OSError as error:
-            self._say_of_vault(f"it cannot be put back: {error.strerror}")
-            return
-        if lost:
-            how = "its files are held open and have their names again, and training loses nothing"
-            self._say_of_vault(f"{how} as long as this launcher lives ({len(lost)} files)")
-
-    def _say_of_vault(self, how: str) -> None:
-        """Warn once: a removal may strike file after file."""
-        if not self._vault_told:
-            self._vault_told = True
-            folder = self._around.vault.folder
-            causes = "a person, RemoveIPC of systemd-logind, or systemd-tmpfiles"
-            self._around.tell(f"warning: {folder} was removed (by {causes}): {how}")
+        if self._end is None:  # after the end the vault is removed by whoever opened it
+            self._removals.hold_vault()
 
     def _spawn(self, order: Spawn) -> None:
         self._around.books.started(order)
@@ -347,7 +328,7 @@ class Launcher:
         self._loop.call_at(now_s + limits.TICK_S, self._tick)
         self._held_up = held_up_by(looked_s=self._looked_s, now_s=now_s) or self._held_up
         self._looked_s = now_s
-        if (keeper := self._around.vault.keeper) is not None and keeper.is_gone:
+        if self._removals.vault_is_gone:
             self._hold_vault()
         readings: dict[int, Reading] = {}
         for worker, pid in self._host.pids().items():
@@ -365,7 +346,7 @@ class Launcher:
         nothing.
         """
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
-        self._look_for_folder()
+        self._removals.look_for_folder()
         self._hold_vault()
         try:
             now_s = clock.now_s()
@@ -386,23 +367,6 @@ class Launcher:
                     "the ledger can be written again; nothing that was to be written is missing"
                 )
             self._unflushed = 0
-
-    def _look_for_folder(self) -> None:
-        """Warn once if the run's folder is not what was opened any more.
-
-        What is open is written on, where nobody finds it.
-        """
-        missing, before = self._around.missing(), self._missing
-        self._missing = missing
-        if missing and not before:
-            kept = (
-                "ranks and shared memory keep the newest state, and checkpoints go where"
-                " --checkpoint-dir says"
-            )
-            self._around.tell(
-                f"warning: {missing}: training goes on, and what is written there is lost for"
-                f" `outlast report`; {kept}"
-            )
 
     # --- the process host's news (HostEvents) -----------------------------------------------------
 
@@ -461,6 +425,8 @@ class Launcher:
             self._stores.on_message(worker, message)
         elif getattr(message, "worker", worker) == worker:
             self._starts.heard(worker)
+            if isinstance(message, Registered | Joined):
+                self._hold_vault()  # this rank has made its files by now
             self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
 
     def on_channel_closed(self, worker: int, reason: str) -> None:

@@ -1,0 +1,71 @@
+"""What is removed under a run while it trains: the vault's names, or the run's folder.
+
+Each is noticed, mended as far as it can be, and told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.runtime.tiers.vault import Vault
+
+
+class Removals:
+    """Watch the names of the vault and of the run's folder.
+
+    missing   says what of the run's folder is not where it was, or ""
+    """
+
+    def __init__(
+        self, vault: Vault, *, missing: Callable[[], str], tell: Callable[[str], None]
+    ) -> None:
+        self._vault = vault
+        self._missing = missing
+        self._tell = tell
+        self._vault_told = False
+        self._was_missing = ""
+
+    @property
+    def vault_is_gone(self) -> bool:
+        """Return True if the vault's folder has no name any more. This costs one system call."""
+        return self._vault.keeper is not None and self._vault.keeper.is_gone
+
+    def hold_vault(self) -> None:
+        """Hold the vault's files, and put back those whose names were removed.
+
+        Supervision boundary: shared memory that takes no link is told of, and stops nothing.
+        """
+        if self._vault.keeper is None:
+            return
+        try:
+            lost = self._vault.keeper.look()
+        except OSError as error:
+            self._say_of_vault(f"it cannot be put back: {error.strerror}")
+            return
+        if lost:
+            how = "its files are held open and have their names again, and training loses nothing"
+            self._say_of_vault(f"{how} as long as this launcher lives ({len(lost)} files)")
+
+    def _say_of_vault(self, how: str) -> None:
+        """Warn once: a removal may strike file after file."""
+        if not self._vault_told:
+            self._vault_told = True
+            causes = "a person, RemoveIPC of systemd-logind, or systemd-tmpfiles"
+            self._tell(f"warning: {self._vault.folder} was removed (by {causes}): {how}")
+
+    def look_for_folder(self) -> None:
+        """Warn once if the run's folder is not what was opened any more.
+
+        What is open is still written, where nobody finds it.
+        """
+        missing, before = self._missing(), self._was_missing
+        self._was_missing = missing
+        if missing and not before:
+            kept = (
+                "ranks and shared memory keep the newest state, and checkpoints go where"
+                " --checkpoint-dir says"
+            )
+            self._tell(
+                f"warning: {missing}: training goes on, and what is written there is lost for"
+                f" `outlast report`; {kept}"
+            )
