@@ -12,10 +12,10 @@ from outlast.model.messages import Checkpointed
 
 
 def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
-    """A rank has written its shard of a checkpoint, or has failed to."""
+    """Take in that a rank has written its shard of a checkpoint, or has failed to."""
     saves = run.sources.saves
     if not saves.takes(message):
-        # A shard is of a past that was rolled back.
+        # The shard belongs to steps that were rolled back.
         return []
     if message.error:
         saves.fail(message.step)
@@ -29,9 +29,9 @@ def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
 
 
 def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:
-    """A checkpoint is complete, or has failed.
+    """Take in that a checkpoint is complete, or has failed.
 
-    A save that failed is told and ends nothing: the checkpoints before it stand.
+    A save that failed is reported and ends nothing: the checkpoints before it stay valid.
     """
     if error:
         said = {"step": step, "error": error}

@@ -1,9 +1,11 @@
-"""Nodes that cannot reach each other, as far as workers said so that could not get into a group:
-how often that was tried, and when it is tried again.
+"""Nodes that cannot reach each other, as far as workers reported it.
 
-The coordinator reaches all of them, so nobody is lost and nobody is to blame: the generation is
-tried again with growing pauses, until the link is there or time is up. Times are of the
-coordinator's clock, seconds. This module is pure.
+A worker reports that it could not get into a group. This module counts how often that was tried,
+and says when it is tried again. The coordinator reaches all of these nodes, so no node is lost and
+no rank is to blame. The generation is tried again with growing pauses, until the link is there or
+time is up.
+
+Times are of the coordinator's clock, in seconds. This module is pure.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from outlast.model import limits
 
 
 class CutLinks:
-    """False as long as no link is known to be cut."""
+    """The links that are known to be cut. It is False while there are none."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
@@ -28,7 +30,7 @@ class CutLinks:
 
     @property
     def ends(self) -> frozenset[str]:
-        """Nodes at the ends of such links."""
+        """Return the nodes at the ends of cut links."""
         return frozenset(node for pair in self._cut for node in pair)
 
     @property
@@ -39,7 +41,7 @@ class CutLinks:
         )
 
     def cut(self, node: str, others: Iterable[str], *, generation: int, now_s: float) -> None:
-        """A worker on `node` could not reach what is on `others`, on its way into `generation`."""
+        """Note that `node` could not reach `others`, on its way into `generation`."""
         if not self._cut:
             self._since_s, self._attempts = now_s, 0
         self._cut |= {(min(node, other), max(node, other)) for other in others}
@@ -52,13 +54,13 @@ class CutLinks:
             )
 
     def is_out(self, *, now_s: float) -> bool:
-        """It has been waited for long enough."""
+        """Return whether the links were waited for long enough."""
         return bool(self._cut) and now_s >= self._since_s + limits.NODE_WAIT_S
 
     def lose(self, node: str) -> None:
-        """It is counted out: nobody waits for its links any more."""
+        """Forget the links of a node that is counted out."""
         self._cut = {pair for pair in self._cut if node not in pair}
 
     def forget(self) -> None:
-        """All ranks are in a group."""
+        """Forget all links: all ranks are in a group."""
         self._cut.clear()

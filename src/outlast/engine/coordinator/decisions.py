@@ -2,12 +2,12 @@
 
 They are asked once every survivor stands still and every lost process is confirmed dead:
 
-    decide_restore    which step to go on from, by what lives and what lies sealed
-    decide_source     what all ranks begin from if they come anew
+    decide_restore    which step to go on from, by what survivors and slots hold
+    decide_source     what all ranks begin from if they restart
     decide_drain      whether the ranks of a node that is drained are given up now
     decide_recovery   the rung: who goes on in its process, who is replaced, by whom
 
-and, for each rank of the plan that follows, `decide_own_state`.
+`decide_own_state` is asked for each rank of the plan that follows.
 
 This module is pure: no clock, no files, and no argument is changed.
 """
@@ -32,7 +32,7 @@ def decide_restore(
         return decide_replicated(holdings=holdings, planned=planned)
     restore, durable = decide_sharded(holdings=holdings), checkpoint.step
     if restore.step is not None and restore.step < durable:
-        # Images that are older than a checkpoint.
+        # A checkpoint is newer than the images, so it wins.
         why = f"the images of step {restore.step} are older than the checkpoint of step {durable}"
         return RestoreVerdict(None, {}, -1, (), why)
     return restore
@@ -43,7 +43,7 @@ def decide_restore(
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """What all ranks begin from if they come anew. None: a survivor has to hand over first."""
+    """What all ranks begin from if they restart. None: a survivor has to hand over first."""
 
     start: Restart | None
     reason: str
@@ -64,13 +64,13 @@ def check_source(facts: SourceFacts) -> SourceCheck:
     """
     start, newest = facts.begin_from, facts.checkpoint
     if facts.sharded and start.private == "slot" and facts.images_lost:
-        # What all began from is lost with a node.
+        # The images went with their node.
         return SourceCheck(False, "the images that all began from are lost with a node")
     if start.step < newest.step:
         return SourceCheck(False, f"by now there is a checkpoint of step {newest.step}")
     if start.checkpoint not in ("", newest.folder):
         return SourceCheck(False, "the checkpoint that all began from was refused since")
-    # A node that comes back may have found an older transfer image.
+    # A node that came back may hold an older transfer image, so compare its step.
     there = -1 if facts.transfer is None else facts.transfer.step
     if start.replicated == "transfer" and start.step != there:
         return SourceCheck(False, "the transfer image of that step is not there")
@@ -86,7 +86,7 @@ def decide_source(
     step: int,
     at_step: int,
 ) -> SourceVerdict:
-    """Decide what all ranks begin from if they come anew.
+    """Decide what all ranks begin from if they restart.
 
     step      the newest step that was committed
     at_step   interruptions at the place of the newest one: the source itself may be what fails
@@ -102,7 +102,7 @@ def decide_source(
         and facts.begin_from.step == step
         and at_step < limits.REPEATS_PER_STEP_COUNT
     ):
-        # All begin again from what they began from.
+        # No later step can be restored, so all begin where they began before.
         return SourceVerdict(facts.begin_from, "nobody has got further than where all began")
     if facts.sharded:
         if restore.step is None:
@@ -110,7 +110,7 @@ def decide_source(
         return SourceVerdict(Restart(restore.step, "none", "slot"), restore.reason)
     transfer = facts.transfer
     if (finished or from_nothing) and transfer is not None and transfer.step == step:
-        # All begin from a transfer image whose donor is gone.
+        # The transfer image is still good, although its donor is gone.
         return SourceVerdict(
             Restart(step, "transfer", "slot"), "the transfer image of the newest step lies sealed"
         )
@@ -161,22 +161,22 @@ def decide_own_state(
     """
     if not sharded and not slots.lies_sealed:
         if step == 0:
-            # A rank that nobody has begun.
+            # Nobody has begun this rank yet.
             return OwnState(
                 "none", folder, "the state before the first step is what the script makes"
             )
         if (checkpoint.step, checkpoint.folder) == (step, verified):
-            # A rank that has sealed nothing since all began from a checkpoint.
+            # The rank has sealed nothing since all began from a checkpoint.
             return OwnState(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
     if not slots.has_images:
-        # A rank's private state is lost with its node.
+        # The rank's private state was lost with its node.
         return OwnState("none", folder, "the rank's images are lost with their node")
     if not sharded and slots.lacks:
         # All began anew from an older step, and then a node came back with what they start from
         # now.
-        # A rank's private state is of another step.
+        # The rank's private state is of another step.
         return OwnState("none", folder, "the rank's slots hold another step")
     return OwnState("slot", folder, "the rank's slots hold the step")
 
@@ -241,7 +241,7 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
         else ""
     )  # fmt: skip
     if why_not:
-        # A drain is called off.
+        # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
     return DrainVerdict(tuple(sorted(seen.drained)), "the ranks of the drained node move away")
 

@@ -29,16 +29,16 @@ class FaultReports:
         self.epilogue = Epilogue(run, stop)
 
     def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
-        """A process makes no progress: it is killed."""
+        """Kill a process that makes no progress, and book its fault."""
         if member.life.condemned or member.life.dead:
-            # Hung, and condemned already.
+            # The worker is already being killed, and its fault is booked.
             return []
         if self.stop.by_signal:
-            # One does not end whose peers were sent SIGTERM.
+            # The run is stopping, and this worker does not end: that is no new fault.
             return []
         member.life.condemned = True
         if member.rank < 0:
-            # A spare hangs.
+            # A spare has no rank, so its hang is no fault of the run.
             return self.run.kill(now_s, [member], message.reason)
         kind, last_s = Mechanism.HANG, self._last_seen_s(message)
         out = self.regroup.fault(now_s, member, kind, last_s, "", "", message.reason)
@@ -55,16 +55,17 @@ class FaultReports:
         return message.last_s if seen or message.deadline_s > limits.STOPPED_FLOOR_S else None
 
     def on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
-        """A worker says that its step is broken: it raised, its image is corrupt, or a collective
-        failed.
+        """Take in that a worker's step is broken.
+
+        It raised, its image is corrupt, or a collective failed.
         """
         run = self.run
         stale = message.generation != run.course.generation
         if stale or member.rank < 0 or member.life.condemned:
-            # Broke in a generation that is over, or condemned.
+            # The word is of a generation that is over, or of a worker that is being killed.
             return []
         if self.stop.by_signal:
-            # One breaks whose peers were sent SIGTERM.
+            # Its peers were sent SIGTERM, so a broken step is no fault.
             return []
         member.path.collateral = message.mechanism == "collective"
         if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
@@ -87,15 +88,15 @@ class FaultReports:
         return self._on_collective_failed(now_s, member, error)
 
     def _on_collective_failed(self, now_s: float, member: Member, error: str) -> list[Output]:
-        """A collective failed under `member`, which is collateral of some other fault."""
+        """Book a failed collective of `member` as collateral of some other fault."""
         run = self.run
         if not run.course.is_in(*IN_A_GENERATION):
             return run.records()  # collateral of what is being dealt with
         if run.links and run.interruptions.open:
-            # A generation fails for a link that is known to be cut.
-            # It is the same interruption that goes on.
+            # The generation failed for a link that is known to be cut,
+            # so the same interruption goes on.
             return [*run.records(), *self.regroup.gather(now_s, limits.COLLATERAL_WAIT_S)]
-        # A victim speaks before the culprit is known.
+        # Collateral may report before the culprit is known.
         kind, why = Mechanism.LOST_CONTACT, f"rank {member.rank}'s collective failed"
         out = self.regroup.fault(now_s, member, kind, None, error, "", why)
         if run.store.lost_in == run.course.generation:
@@ -105,17 +106,19 @@ class FaultReports:
         return [*out, *run.records()]
 
     def note_links(self, now_s: float, member: Member, message: Broke) -> None:
-        """A worker names what it could not reach: a link is cut, and no rank is to blame."""
+        """Note that a link is cut, if a worker names what it could not reach. No rank is to
+        blame.
+        """
         run = self.run
         homes = {self._home_of(one) for one in message.unreached}
         others = [home for home in sorted(homes) if home in run.nodes and home != member.home]
         if others and member.home in run.nodes:
-            # Nodes that cannot reach each other.
+            # The worker named what it could not reach, so no rank is to blame.
             run.links.cut(member.home, others, generation=message.generation, now_s=now_s)
             run.interruptions.excuse(reason=run.links.reason)
 
     def _home_of(self, unreached: int) -> str:
-        """Return the node of what was not reached: the store, the transfer image, or a rank."""
+        """Return the node of what was not reached: of the store, the transfer image, or a rank."""
         run = self.run
         if unreached == STORE:
             return run.store.home
@@ -124,9 +127,9 @@ class FaultReports:
         return run.roster.homes.get(unreached, "")
 
     def on_store_lost(self, now_s: float, message: StoreLost) -> list[Output]:
-        """The store is lost, and another one is ordered.
+        """Order another store, because this one is lost.
 
-        Whoever builds a group just now fails for it, and may say so before this is known.
+        A worker that builds a group just now fails for it, and may say so before this is known.
         """
         run = self.run
         run.store.lose(run.course.generation, message.reason)

@@ -14,10 +14,9 @@ from outlast.model.records import Event
 class GroupStore:
     """The rendezvous store of a run.
 
-    Orders are numbered, so that news of an old store are known as such.
-
-    `address` is None from the order until the store's host has said where it listens, and again
-    once the store is lost.
+    Orders are numbered, so that messages about an old store can be told from those about the
+    newest. `address` is None from the order until the store's host has said where it listens, and
+    again once the store is lost.
     """
 
     def __init__(self) -> None:
@@ -30,10 +29,10 @@ class GroupStore:
     def order(
         self, now_s: float, reason: str, *, nodes: NodeMembership, avoided: frozenset[str]
     ) -> list[Output]:
-        """Order a store on the first node, one that is `avoided` only where there is no other.
+        """Order a store on the first node that is not `avoided`, or else on the first.
 
-        The order is written down first: to a coordinator that comes after this one, stores of lower
-        numbers mean nothing.
+        The order is written down first, because a later coordinator ignores stores of lower
+        numbers.
         """
         self.orders += 1
         self.home = nodes.first(avoided)
@@ -44,15 +43,15 @@ class GroupStore:
         return [*noted, ToAgent(StartStore(reason, self.orders), self.home)]
 
     def is_up(self, message: StoreUp) -> None:
-        """The newest store listens."""
+        """Note that the newest store listens."""
         self.address = (message.host, message.port)
 
     def forget(self) -> None:
-        """The store is not used any more; the next one has to be ordered."""
+        """Stop using the store. The next one has to be ordered."""
         self.address = None
 
     def lose(self, generation: int, reason: str) -> None:
-        """The store is lost while the run is in `generation`."""
+        """Note that the store is lost while the run is in `generation`."""
         self.address, self.lost_in = None, generation
         self.lost_reason = f"the store that groups are built with was lost: {reason}"
 
@@ -61,5 +60,5 @@ class GroupStore:
         self.orders = orders
 
     def found(self, store: StoreUp, node: str) -> None:
-        """A node that enrols with a new coordinator hosts this store."""
+        """Note that a node that enrols with a new coordinator hosts this store."""
         self.address, self.orders, self.home = (store.host, store.port), store.number, node

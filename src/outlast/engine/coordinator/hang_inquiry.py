@@ -38,7 +38,8 @@ class Inquiry:
     nonce      tells the answers to this question from those to earlier ones
     awaited    nodes that have not answered
     reports    by node: when its answer came, and what it said
-    accused    workers accused by the inquiry before, as they stood then; `reason`: why
+    accused    workers that the inquiry before accused, as they stood then
+    reason     why they were accused
     """
 
     nonce: int
@@ -65,7 +66,7 @@ class HangInquiry:
             out = self._ask(now_s, homes, has_spoken=node)
         inquiry = self._open
         if inquiry is None or message.nonce not in (0, inquiry.nonce):
-            # ProgressReport that nobody waits for any more.
+            # This answer belongs to an earlier inquiry.
             return out
         inquiry.reports[node] = (now_s, message)
         inquiry.awaited.discard(node)
@@ -85,7 +86,7 @@ class HangInquiry:
         return [*asked, set_timer(Timer.INQUIRY, now_s + limits.INQUIRY_DEADLINE_S + heard_s)]
 
     def judge(self, now_s: float) -> list[Output]:
-        """All have answered, or time is up: say who hangs, and give them up."""
+        """Say who hangs, and give them up: all have answered, or time is up."""
         run = self.run
         inquiry, self._open = self._open, None
         out: list[Output] = [cancel(Timer.INQUIRY)]
@@ -145,7 +146,7 @@ def judge_overdue(
     if not overdue:
         return None
     if inquiry.awaited:
-        # A node says nothing of how its ranks stand.
+        # A node that has not answered may house the rank that all wait for.
         why = "a node has not answered: it may house the one that all wait for"
         return HangVerdict((), why, awaited=True)
     members = [
@@ -165,7 +166,7 @@ def judge_overdue(
 def judge_silence(
     inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
 ) -> HangVerdict | None:
-    """Say who hangs of a plain script; None: somebody has printed something not long ago.
+    """Say which workers of a plain script hang, or None if one has printed something lately.
 
     All ranks hang once none of them, on any node, has printed anything for so long.
     """
@@ -177,9 +178,9 @@ def judge_silence(
 
 
 def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]) -> HangVerdict:
-    """Judge those accused before: to blame are those that have not moved since.
+    """Judge the workers that were accused before: those that have not moved since are to blame.
 
-    Nobody is, if one of them has moved: then it was no hang that all wait for.
+    If one of them has moved, nobody is to blame, because it was no hang that all wait for.
     """
     accused = inquiry.accused
     still = {
@@ -187,10 +188,10 @@ def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
         if one.worker in accused and not _has_moved(accused[one.worker], one)
     }  # fmt: skip
     if any(one.cut_off for one, _ in reported):
-        # One that was accused cannot reach others.
+        # A rank behind a cut link cannot go on, and is not to blame.
         return HangVerdict((), "one that was accused cannot reach others", awaited=True)
     if len(still) < len(accused):
-        # One that was accused has moved.
+        # A rank that has moved since was only late.
         return HangVerdict((), "one that was accused has moved", awaited=True)
     return HangVerdict(tuple(still), inquiry.reason)
 

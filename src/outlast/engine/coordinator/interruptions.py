@@ -28,9 +28,9 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """What a verdict that comes later needs of an interruption.
+    """What a later verdict needs of an interruption.
 
-    `outage`: the first of those that were over together.
+    outage   the first of the interruptions that were over together
     """
 
     generation: int
@@ -39,7 +39,10 @@ class Known(NamedTuple):
 
 
 class InterruptionLog:
-    """`changed()` hands over what the ledger has not seen yet; `known` are all, by id."""
+    """The interruptions of a run, open and closed.
+
+    `changed()` returns what the ledger has not seen yet. `known` holds all interruptions, by id.
+    """
 
     def __init__(self, *, first_id: int = 1) -> None:
         self._next = first_id
@@ -64,7 +67,7 @@ class InterruptionLog:
         traceback: str,
         reason: str,
     ) -> None:
-        """One rank's fault.
+        """Book one rank's fault.
 
         `same_event`: it is a companion of the newest open interruption, not a new one.
         """
@@ -153,12 +156,12 @@ class InterruptionLog:
         )
 
     def excuse(self, *, reason: str) -> None:
-        """Those that spoke first, and alone, are victims of something that is no rank."""
+        """Book that no rank was to blame: those that spoke first, and alone, are collateral."""
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
     def acquit(self, living: Mapping[int, int]) -> None:
-        """Whoever lost contact, and lives, was the first to say so, and no more.
+        """Book that members which lost contact, and live, were only the first to report it.
 
         `living`: rank -> pid.
         """
@@ -184,7 +187,7 @@ class InterruptionLog:
             )
 
     def node_lost(self, *, reason: str) -> None:
-        """One that was blamed for not answering could not: its node is gone."""
+        """Book that a member blamed for not answering could not answer: its node is gone."""
         if self.open:
             kind = Mechanism.LOST_NODE
             self._put(
@@ -200,7 +203,7 @@ class InterruptionLog:
         self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
 
     def left(self, *, now_s: float, rung: Rung, reason: str, repeated: int, lost: int) -> None:
-        """All inventories are in and the rung is chosen."""
+        """Book that all inventories are in and the rung is chosen."""
         for index, last in enumerate(list(self.open)):
             newest = index == len(self.open) - 1
             why = _both(last.reason, reason)
@@ -216,9 +219,9 @@ class InterruptionLog:
             )
 
     def went_further_back(self, *, steps: int) -> None:
-        """What all were to begin from was not there: `steps` more have to be done again.
+        """Book `steps` more as repeated, because what all were to begin from was not there.
 
-        Below 0: something newer was, and they are fewer.
+        A number below 0 means that something newer was there, and fewer steps are repeated.
         """
         if steps and self.open:
             last = self.open[-1]
@@ -231,7 +234,7 @@ class InterruptionLog:
             )
 
     def went_on_from(self, step: int | None) -> None:
-        """A script without outlast calls goes on behind `step`; None: nobody can tell.
+        """Book that a script without outlast calls goes on behind `step`; None: nobody can tell.
 
         Until now it was booked as if it began from nothing.
         """
@@ -243,7 +246,7 @@ class InterruptionLog:
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
     def not_seen(self) -> None:
-        """A script goes on whose steps nobody sees: neither its end nor its cost is known."""
+        """Book that a script goes on whose steps nobody sees: its end and its cost are unknown."""
         for one in list(self.open):
             self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
@@ -264,7 +267,7 @@ class InterruptionLog:
             )
 
     def resumed(self, *, at_s: float, generation: int) -> int:
-        """The first new commit, in `generation`; how many interruptions it closed.
+        """Book the first new commit, in `generation`. Return how many interruptions it closed.
 
         A fault of that generation itself stays open.
         """
@@ -309,7 +312,7 @@ class InterruptionLog:
 
 
 def _both(first: str, second: str) -> str:
-    """One reason of two, with nothing in it twice."""
+    """Join two reasons into one, with nothing in it twice."""
     return "; ".join(
         dict.fromkeys(part for reason in (first, second) if reason for part in reason.split("; "))
     )

@@ -277,7 +277,7 @@ class Coordinator:
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
         if message.number != self.run.store.orders:
-            # News of a store that another one takes the place of.
+            # Another store was ordered since, so news of this one means nothing.
             return []
         if isinstance(message, StoreUp):
             return self.regroup.plans.on_store_up(message)
@@ -288,7 +288,7 @@ class Coordinator:
     ) -> list[Output]:
         """Take in what workers of one node say. Only some words are said by several at once."""
         members = self.roster.those(workers)
-        if not members:  # those that were given up say something
+        if not members:  # only workers that were given up speak here
             return []
         match message:
             case Hello():
@@ -326,7 +326,7 @@ class Coordinator:
             case Warned():
                 return self._words.warn(now_s, message.text)
             case Pong():
-                return []  # answered to the agent, nothing for us
+                return []  # the agent has taken the answer itself
             case _:
                 return assert_never(message)
 

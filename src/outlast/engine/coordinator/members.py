@@ -46,7 +46,7 @@ class Roster:
 
     @property
     def homes(self) -> dict[int, str]:
-        """The node on which each rank lives, or lived last."""
+        """Return the node on which each rank lives, or lived last."""
         return self.remains.homes
 
     def add(self, *, rank: int, kind: str, now_s: float, home: str = "") -> Member:
@@ -83,7 +83,7 @@ class Roster:
         return self._spares[worker]
 
     def adopt_orphan(self, member: Member) -> None:
-        """Another process holds its rank: `member` is killed, and its end awaited."""
+        """Kill `member` and await its end: another process holds its rank."""
         self.orphans[member.worker] = member
 
     def is_done(self, rank: int) -> bool:
@@ -161,15 +161,17 @@ class Roster:
         return [m.worker for m in sorted(ready, key=lambda m: (m.kind != "hot", m.worker))]
 
     def lies_sealed(self, rank: int, step: int) -> bool:
-        """The slots of `rank` hold `step`, as far as its last process's end or its present holder's
-        state tells.
+        """Return whether the slots of `rank` hold `step`.
+
+        The end of its last process tells, or the state of its present holder.
         """
         member = self._ranks.get(rank)
         return self.remains.hold(rank, step) or (member is not None and member.script.attached)
 
     def lacks(self, rank: int, step: int) -> bool:
-        """Its last holder is gone, and what that left behind in the slots is known, and is not of
-        `step`.
+        """Return whether the slots of `rank` are known not to hold `step`.
+
+        That is known only once the rank's last holder is gone.
         """
         member = self._ranks.get(rank)
         no_holder = member is None or member.path.plan_generation == 0
@@ -177,8 +179,9 @@ class Roster:
 
     @property
     def recovery_mode(self) -> str:
-        """The dearest recovery mode of the members that have said theirs at run.steps; one that is
-        not there yet follows the others.
+        """Return the most expensive recovery mode that members have registered at run.steps.
+
+        A member that is not there yet follows the others.
         """
         if not self.outlast:
             return "plain"
@@ -228,13 +231,14 @@ class Roster:
         ]
 
     def committed_by_all(self) -> int:
-        """The newest step that the present, or last, holder of each rank has committed; -1: one has
-        no state yet. True once all stand still or are dead.
+        """Return the newest step that each rank's holder, present or last, has committed.
+
+        It is -1 if one of them has no state yet. It is right once all stand still or are dead.
         """
         return min(held.committed for held in self.holdings())
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:
-        """Live members with attached state that cannot reach the restore point in their process."""
+        """Return the live members with attached state that cannot reach the restore point."""
         return [
             m
             for m in self.live()

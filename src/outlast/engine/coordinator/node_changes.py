@@ -44,7 +44,7 @@ class NodeChanges:
     def begin(self, now_s: float) -> list[Output]:
         """Start all ranks on the nodes that are in, if these have room."""
         if self.run.short_of_places():
-            # The nodes that are there have too little room.
+            # The nodes that are in have too little room, so wait for another.
             return [set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         return [cancel(Timer.NODES), *self._launch(now_s)]
 
@@ -60,7 +60,7 @@ class NodeChanges:
     # --- a node comes --------------------------------------------------------------------------
 
     def joined(self, now_s: float, enrol: Enrol) -> list[Output]:
-        """A node comes that houses nothing but what had been sealed there."""
+        """Take in a node that houses no processes, but perhaps sealed images."""
         self.run.nodes.join(enrol.node, enrol.capacity)
         self.find_images(enrol)
         if self.run.course.is_in(Stage.ENROLLING):
@@ -77,23 +77,23 @@ class NodeChanges:
             run.note_of_rank(images.committed, images.committed)
             lived_here = remains.homes.get(images.rank) == enrol.node
             if images.steps and lived_here and not remains.has_images(images.rank):
-                # A node comes back with what its ranks had sealed.
+                # The node came back with what its ranks had sealed.
                 remains.find_images(images.rank, images.steps)
         if enrol.transfer:
             generation, step = enrol.transfer
             run.sources.find_transfer(Transfer(generation, step, enrol.node))
 
     def _room_again(self, now_s: float) -> list[Output]:
-        """A node has come: what waited for one goes on."""
+        """Go on with what waited for a node: one has come."""
         run, plans = self.run, self.regroup.plans
         out: list[Output] = []
         if run.store.address is None and run.store.home not in run.nodes:
-            # The first node after none was left.
+            # No node was left before this one, so there is no store.
             out += run.order_store(now_s, "no node was left to host the store")
         if run.course.is_in(Stage.CLEARING):
             start = plans.source(plans.restore(), finished=True).start
             if start is not None and start.step > run.sources.begin_from.step:
-                # A node comes back with more than all were to begin from.
+                # The node came back with a later step than all were to begin from.
                 run.sources.choose(start)
         return [*out, *self._look_again(now_s)]
 
@@ -112,13 +112,13 @@ class NodeChanges:
     # --- a node goes ---------------------------------------------------------------------------
 
     def lost(self, now_s: float, node: str, reason: str, *, returns: bool) -> list[Output]:
-        """A node is lost, and each of its ranks with it, in one event.
+        """Count a node out, and each of its ranks with it, as one event.
 
         returns   it is about to be in again, or to be lost once more
         """
         run, nodes = self.run, self.run.nodes
         if node in nodes.returning:
-            # A node that was about to return does not.
+            # The node was about to return, and is lost once more.
             nodes.does_not_return(node)
             return self._room_again(now_s)
         if node not in nodes:
@@ -135,7 +135,7 @@ class NodeChanges:
         for member in (*roster.live(), *roster.spares(), *roster.orphans.values()):
             if member.home == node:
                 if member.rank >= 0:
-                    # As far as is known: its own word is gone with it.
+                    # The rank's own word went with its node, so take what the run knows.
                     roster.remains.note_done(member.rank, run.progress.executed)
                 out += self.exits.on_lost_with_node(now_s, member, reason)
         roster.remains.lose_images(node)
@@ -143,15 +143,15 @@ class NodeChanges:
         return [*out, *self._look_again(now_s)]
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """No node has come for so long: begin with those that are there, or end the run."""
+        """Begin with the nodes that are in, or end the run: no other node has come in time."""
         run = self.run
         enrolling = run.course.is_in(Stage.ENROLLING)
         if enrolling and not run.short_of_places():
-            # Fewer nodes than were asked for.
+            # Begin with fewer nodes than were asked for, because these have room.
             return self.begin(now_s)
         waits = run.course.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
         if waits and run.short_of_places():
-            # No node came in time.
+            # No node came in time, so the run ends.
             waited_s = limits.ENROL_WAIT_S if enrolling else limits.NODE_WAIT_S
             why = f"no node with room for ranks {run.placeless()} in {waited_s:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, ""))

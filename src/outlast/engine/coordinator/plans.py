@@ -1,7 +1,7 @@
 """From the verdict to processes that train again: who goes where, and with which state.
 
     move            survivors go on in their processes; lost ranks go to spares or forks
-    restart_all     all ranks come anew: at once, or after a survivor has handed its state over
+    restart_all     all ranks restart: at once, or after a survivor has handed its state over
       hand_over       a donor writes the transfer image
       clear           everybody is killed
       when_cleared    all are dead, and what they begin from is good
@@ -39,9 +39,21 @@ from outlast.model.terms import Rung
 
 
 class Plans:
-    """Make the plan of each member, and give it out once there is a store.
+    """Make the plan of each member, and send it once there is a store.
 
-    It has no state of its own: plans lie with the members, sources with `run.sources`.
+    A plan is the message `Regroup`: it tells one worker its rank, its generation, and where its
+    state comes from. `Regroup` of regroup.py decides, and then calls one of these:
+
+        plans.move(now_s, verdict, restore, start)           # survivors keep their processes
+        plans.restart_all(now_s, reason, restore, start)     # all ranks restart
+
+    A plan is made with its generation and kept with its member (`member.path.plan`). It waits there
+    for the store, for the worker's Hello, and for a donor's transfer image. Then `send` sends it
+    once. A plan of an older generation is never sent.
+
+    The class has no state of its own: plans lie with the members, and sources in `run.sources`. It
+    does not promise that a plan is followed. A fault while the members move leads to another
+    regroup, with the next generation.
     """
 
     def __init__(self, run: Run) -> None:
@@ -88,7 +100,7 @@ class Plans:
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
             fresh = settle == "none" and not (sharded and inventory is not None)
-            # Torn: a member in a step with state that cannot be gone on from has to leave that
+            # A member in a step whose state is torn cannot go on from it, so it has to leave that
             # step.
             in_step = inventory is not None and inventory.committed >= 0
             healed = (
@@ -159,10 +171,10 @@ class Plans:
         return [*noted, *told, set_timer(Timer.HANDOVER, now_s + limits.REGROUP_DEADLINE_S)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
-        """A donor has sealed the transfer image: plans that waited for it are given out."""
+        """Send the plans that waited for the transfer image: a donor has sealed it."""
         run = self.run
         if message.generation != run.course.generation:
-            # Donated for a generation that is over.
+            # The image was written for a generation that is over.
             return []
         plan = donor.path.plan
         phases = plan.phases if plan is not None and plan.step == message.step else -1
@@ -173,7 +185,7 @@ class Plans:
         return [*told, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
 
     def _lies_there(self, step: int, phases: int) -> bool:
-        """Return True if what a donor would write lies there already, and is not what fails."""
+        """Return True if what a donor would write is there already, and is not what fails."""
         transfer = self.run.sources.transfer
         there = transfer is not None and (transfer.step, transfer.phases) == (step, phases)
         return there and self.run.faults.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
@@ -188,9 +200,9 @@ class Plans:
     # --- all come anew: everybody is killed, then started ----------------------------------------
 
     def clear(self, now_s: float, reason: str) -> list[Output]:
-        """Kill everybody. Once all are confirmed dead, all come anew from `sources.begin_from`."""
+        """Kill everybody. Once all are confirmed dead, all restart from `sources.begin_from`."""
         self.run.course.enter(Stage.CLEARING)
-        # The others are being killed already: only their ends are awaited.
+        # The others are being killed already, so only their deaths are awaited.
         living = [member for member in self.run.roster.live() if not member.life.condemned]
         killed = self.run.kill(now_s, living, reason)
         return [cancel(Timer.HANDOVER), *killed, *self.when_cleared(now_s)]
@@ -204,10 +216,10 @@ class Plans:
         if run.faults.losing_node or run.roster.any_live() or run.nodes.returning:
             return []
         if run.short_of_places():
-            # All come anew, and there is too little room.
+            # There is too little room for all ranks, so wait for a node.
             return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         if not check_source(self.source_facts()).is_there:
-            # What all were to begin from is lost while they are killed.
+            # What all were to begin from was lost while they were killed.
             self._begin_from(run.sources.checkpoint.restart())
         if not looked and self._has_to_look():
             return [FindCheckpoint()] if run.sources.begin_to_look() else []
@@ -223,7 +235,7 @@ class Plans:
         return [*out, *self.launch_all(now_s)]
 
     def launch_all(self, now_s: float) -> list[Output]:
-        """Start all ranks anew, from `sources.begin_from`."""
+        """Start all ranks from `sources.begin_from`."""
         run, start = self.run, self.run.sources.begin_from
         ranks = range(run.options.world_size)
         self._next_generation(start.step)
@@ -233,7 +245,7 @@ class Plans:
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
-            # Seated first: what its predecessor left stays behind if the rank has moved.
+            # The member is seated first: if the rank has moved, old images stay behind.
             member.path.plan = plans.of(
                 *self.of_rank(rank, start.private, start.step, start.checkpoint)
             )
@@ -251,7 +263,7 @@ class Plans:
     def _has_to_look(self) -> bool:
         """Return True if somebody has to read the checkpoints first.
 
-        What was good when it was written may not be so any more.
+        A checkpoint that was good when it was written may be damaged by now.
         """
         run, start = self.run, self.run.sources.begin_from
         by_checkpoint = start.private != "slot" and start.replicated != "transfer"
@@ -260,9 +272,10 @@ class Plans:
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
     ) -> list[Output]:
-        """The checkpoints were read: the newest good one, and why newer ones were refused.
+        """Go on with the newest good checkpoint, now that the checkpoints were read.
 
         step, folder   of that checkpoint; step 0 and no folder: there is none
+        refused        why each newer one was refused
         """
         run = self.run
         run.sources.found(step, folder)
@@ -271,7 +284,7 @@ class Plans:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
             out.append(Tell(f"warning: a checkpoint was refused: {why}"))
         if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
-            # What all begin from has changed while checkpoints were read.
+            # What all begin from has changed while the checkpoints were read.
             return out
         start = self.source(self.restore(), finished=True).start
         self._begin_from(start or run.sources.checkpoint.restart())
@@ -281,7 +294,7 @@ class Plans:
     # --- what there is to go on from -------------------------------------------------------------
 
     def restore(self) -> RestoreVerdict:
-        """Decide what everybody goes on from, by what lives and what lies sealed."""
+        """Decide what everybody goes on from, by what survivors hold and what the slots hold."""
         run = self.run
         return decide_restore(
             holdings=run.roster.holdings(), sharded=run.roster.sharded,
@@ -294,7 +307,7 @@ class Plans:
         return self.run.sources.facts(sharded=roster.sharded, imageless=roster.remains.imageless)
 
     def source(self, restore: RestoreVerdict, *, finished: bool) -> SourceVerdict:
-        """Decide what all ranks begin from if they come anew."""
+        """Decide what all ranks begin from if they restart."""
         run = self.run
         return decide_source(
             facts=self.source_facts(), restore=restore, recovery_mode=run.roster.recovery_mode,
@@ -310,7 +323,7 @@ class Plans:
         run.progress.begin(step)
         run.faults.begin_generation()
         for member in run.roster.members():
-            # How a member ends from now on is another matter, even if it never gets this plan.
+            # An error of the last generation does not count in the next one.
             member.path.raised = None
         run.sources.begin_generation(generation=run.course.generation, step=step)
 
@@ -372,13 +385,13 @@ class Plans:
             return None
         no_image = run.sources.donating or run.sources.transfer is None
         if plan.replicated == "transfer" and not plan.donate and no_image:
-            # A plan waits for the donor's image.
+            # The plan waits until the donor has sealed the image.
             return None
         member.path.is_sent(plan)
         return plan
 
     def on_store_up(self, message: StoreUp) -> list[Output]:
-        """The store listens: complete the plans that were made without it, and send them."""
+        """Complete the plans that were made without a store, and send them: it listens now."""
         run = self.run
         run.store.is_up(message)
         members = [member for member in run.roster.members() if member.path.plan is not None]

@@ -1,18 +1,19 @@
-"""What the policy makes of a verdict: the run has gone on by then, and nothing undoes a commit.
+"""What the policy makes of a verdict. The run has gone on by then, and nothing undoes a commit.
 
     exclude   the node is barred: it is given no rank, spare or store any more; what lives there
               stays until it is lost
-    drain     it is barred, and once another step is committed all stand still, its ranks are given
-              up and come up elsewhere, as if the node were lost: an interruption that the run makes
-              itself, which no budget of recovery pays for
+    drain     it is barred, and once another step is committed all stand still; its ranks are given
+              up and start elsewhere, as if the node were lost. This is an interruption that the
+              run makes itself, and no budget of recovery pays for it
     shrink    not yet: a drain that waits for a node with room; if none comes the run stops
     stop      as a signal does: the step in flight is committed first
     page      a line for those who watch, and the event in the ledger
 
-A node is barred only while the others have room for all ranks; until then it waits for one. Ranks
-are not moved where that would undo something: state with one owner for each shard lies on its node,
-so such ranks come up again where they were as long as the node lives; a script without outlast
-calls begins again from the top. There a drain is an exclusion.
+A node is barred only while the others have room for all ranks. Until then it waits for room.
+
+Ranks are not moved if that would undo something. Sharded state lies on the node of its owner, so
+such ranks start again where they were as long as the node lives. A script without outlast calls
+begins again from the top. For these two, a drain is only an exclusion.
 
 This module is pure.
 """
@@ -53,9 +54,9 @@ FAILED_EXIT = 1
 class Departure:
     """A node that is to be taken out.
 
-    `after_step`: the newest step that was committed when that was decided, or tried last.
-    `until_s`: a shrink that finds no room ends the run then; None: it has all the time. `tries`: so
-    often it may still be tried to move its ranks.
+    after_step   the newest step committed when that was decided, or tried last
+    until_s      when a shrink that finds no room ends the run; None: it has all the time
+    tries        how often it may still be tried to move its ranks
     """
 
     action: Action
@@ -78,7 +79,7 @@ class Acted:
     own: set[int] = field(default_factory=set)
 
     def take(self, event: Event) -> None:
-        """In the order in which they were written."""
+        """Take in the events in the order in which they were written."""
         if event.kind == DECIDED:
             past = past_from(event.data, at_s=event.at_s)
             self.past.append(past)
@@ -92,7 +93,7 @@ class Acted:
             self.departures.pop(str(event.data["node"]), None)
 
     def forget(self, *, since_s: float) -> None:
-        """Forget decisions from before `since_s`, but for those that a budget counts for ever."""
+        """Forget decisions from before `since_s`, except those that a budget counts for ever."""
         self.past = [
             one for one in self.past
             if one.at_s > since_s or (one.action in DISRUPTIVE and not one.dry_run)
@@ -106,7 +107,19 @@ class Acted:
 
 
 class PolicyActions:
-    """Ask the policy about each verdict, and carry out what it decides."""
+    """Ask the policy about each verdict, and carry out what it decides.
+
+    The coordinator makes one for the whole run, and calls it when an interruption was diagnosed:
+
+        outputs = policy.on_verdict(now_s=now_s, interruption=1, verdict=verdict)
+        outputs = policy.look_at_departures(now_s)    # after each step, and when a node comes
+
+    A decision that cannot be carried out at once is kept as a `Departure`. It is tried again after
+    a step, when a node comes, and when its timer is due. `recover` and `rearm` take up the
+    decisions of a coordinator before this one, from the ledger.
+
+    It does not promise that a node is left: the policy never brings a run to a standstill.
+    """
 
     def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
         self.run = run
@@ -119,12 +132,13 @@ class PolicyActions:
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
         """Decide what is done about an interruption that was diagnosed, and do it.
 
-        Nothing is made of one that the policy made itself. Of a run that is over, it is only said.
+        Nothing is done about one that the policy made itself. For a run that is over, the decision
+        is only reported.
         """
         run = self.run
         known = run.interruptions.known.get(interruption)
         if known is None or interruption in self.acted.own:
-            # A verdict of nothing that the policy looks at.
+            # The policy has no rule for such a verdict.
             return []
         named = blame(
             verdict, home_of=lambda rank: run.history.at(rank, known.generation),
@@ -166,7 +180,7 @@ class PolicyActions:
         return short.pop() if len(short) == 1 else ""
 
     def _forget(self, now_s: float) -> None:
-        """Forget decisions that change no decision any more."""
+        """Forget decisions that no later decision depends on."""
         if len(self.acted.past) > PAST_KEPT_COUNT:
             self.acted.forget(since_s=now_s - self.rules.memory_s)
 
@@ -176,20 +190,20 @@ class PolicyActions:
         if decided.action is Action.STOP:
             return self._stop_for(now_s, decided.reason)
         if decided.action is Action.SHRINK:
-            # A run is to shrink.
+            # The drain waits for a node with room; until then the run has a deadline.
             return [*self._wait_again(), *self.look_at_departures(now_s)]
         return self.look_at_departures(now_s) if decided.action in OF_NODES else []
 
     def _stop_for(self, now_s: float, reason: str) -> list[Output]:
         if self.stop.end is not None:
-            # The policy stops a run that ends already.
+            # The run ends already.
             return []
-        # The policy stops a run.
+        # The event is written down first: the next coordinator has to know it.
         event = self.run.noted(now_s, STOPPED, {"reason": reason})
         return [event, *self.stop.ask(now_s=now_s, reason=reason, exit_code=FAILED_EXIT)]
 
     def _next_s(self) -> float | None:
-        """Return when the run ends next unless a node comes; None: it waits for none."""
+        """Return when the run ends unless a node comes, or None if it waits for none."""
         waits = [
             one.until_s for node, one in self.acted.departures.items()
             if one.until_s is not None and node not in self.run.nodes.barred
@@ -201,7 +215,7 @@ class PolicyActions:
         return [cancel(Timer.POLICY) if next_s is None else set_timer(Timer.POLICY, next_s)]
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """A run that was to shrink has waited for a node in place of the one that it gives up."""
+        """End a run that was to shrink: no node came in place of the one that it gives up."""
         for node, departure in self.acted.departures.items():
             until_s = departure.until_s
             if until_s is not None and until_s <= now_s and node not in self.run.nodes.barred:
@@ -212,8 +226,8 @@ class PolicyActions:
     def look_at_departures(self, now_s: float, *, changed: bool = True) -> list[Output]:
         """Do what can be done now for nodes that are to be taken out.
 
-        This is asked after each step, when a node comes, and when something is decided. What was in
-        vain is not tried again at once, unless something has `changed`.
+        This is called after each step, when a node comes, and when something is decided. A try that
+        failed is not repeated at once, unless something has `changed`.
         """
         out: list[Output] = []
         if self.run.course.is_in(Stage.STOPPING, Stage.ENDED, Stage.REBUILDING):
@@ -246,7 +260,7 @@ class PolicyActions:
         return [member for member in self.run.roster.live() if member.home == node]
 
     def _departed(self, now_s: float, node: str, left: list[Member]) -> list[Output]:
-        """Write down that all is done for `node` that will be."""
+        """Write down that everything is done for `node` that will be done."""
         del self.acted.departures[node]
         said = {"node": node, "left": sorted(member.rank for member in left)}
         return [self.run.noted(now_s, DEPARTED, said)]
@@ -271,7 +285,7 @@ class PolicyActions:
         out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
         for spare in self.run.roster.spares():
             if spare.home == node and not spare.life.condemned:
-                # A spare on a node that is barred.
+                # A barred node keeps no spares.
                 out.append(kill_order(spare, f"node {node} is barred"))
         return out
 
@@ -290,7 +304,7 @@ class PolicyActions:
     def _may_move(self, node: str, departure: Departure) -> bool:
         """Return True while training is under way, and another step is committed.
 
-        Whoever hears nobody cannot be moved.
+        Ranks on a node that cannot be heard cannot be moved.
         """
         run = self.run
         busy = bool(run.interruptions.open) or self.stop.end is not None
@@ -319,8 +333,8 @@ class PolicyActions:
     ) -> list[Output]:
         """Begin a regroup in which the ranks of `node` are given up.
 
-        They are killed only once all others stand still and one of these has all that is to be gone
-        on from. If anything else has happened by then, that is dealt with first, and the drain is
+        They are killed only once all others stand still, and one of these holds everything to go on
+        from. If anything else has happened by then, that is dealt with first, and the drain is
         tried again.
         """
         # A node is drained.
@@ -342,7 +356,7 @@ class PolicyActions:
         begun = Record(Event(now_s, 0.0, DRAINING, said), at_once=True)
         out: list[Output] = [begun, *run.records(), Tell(reason)]
         if run.store.home == node:
-            # The store moves off a node that is drained.
+            # The drained node hosts the store, so order one elsewhere.
             run.store.forget()
             out += run.order_store(now_s, reason)
         return [*out, *self.regroup.drain(now_s, ranks)]
@@ -352,13 +366,13 @@ class PolicyActions:
     def recover(self, acted: Acted) -> None:
         """Take in what the ledger says, before `rebuild`.
 
-        A departure that waited for a step waits for another one.
+        A departure that waited for a step waits for another step now.
         """
         self.acted = replace(acted)
         for node in acted.barred:
             self.run.nodes.bar(node)
 
     def rearm(self) -> list[Output]:
-        """Set the timer for the node that a run waits for which was to shrink."""
+        """Set the timer of a run that was to shrink, and waits for a node."""
         next_s = self._next_s()
         return [] if next_s is None else [set_timer(Timer.POLICY, next_s)]

@@ -32,13 +32,13 @@ class ProcessExits:
         self.epilogue = Epilogue(run, stop)
 
     def on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
-        """A process has ended. What it left in its slots is kept for its successor."""
+        """Take in that a process has ended. What it left in its slots is kept for its successor."""
         run, roster = self.run, self.run.roster
         if message.worker in roster.orphans:
             return self._on_orphan_exit(now_s, message)
         member = roster.of(message.worker)
         if member is None or member.life.dead:
-            # An end is said twice, or too late.
+            # The end was reported before, or the rank has another holder.
             return []
         member.life.dead = True
         if member.rank < 0:
@@ -66,30 +66,30 @@ class ProcessExits:
         return [*self._fault_of(now_s, member, message), *self._go_on(now_s)]
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
-        """A process never came to be: that is an end like any other."""
+        """Take in that a process could not be started, as an end like any other."""
         said = WorkerExited(
             message.worker, 0, 1, None, False, -1, (), (), "boot", now_s, now_s, message.error
         )
         return self.on_exit(now_s, said)
 
     def on_lost_with_node(self, now_s: float, member: Member, reason: str) -> list[Output]:
-        """A process is gone with its node, and nobody says how it ended."""
+        """Take in that a process went with its node, and that nobody says how it ended."""
         return self.on_exit(now_s, lost_with_node(member, now_s, reason))
 
     def _go_on(self, now_s: float) -> list[Output]:
-        """A regroup that waits for a death may go on now."""
+        """Go on with a regroup that may have waited for this death."""
         leaving = self.run.course.is_in(Stage.LEAVING)
         return self.regroup.check_quiesced(now_s) if leaving else []
 
     def _on_orphan_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
-        # One that had lost its rank before has ended.
+        # The process had lost its rank to another one before it ended.
         del self.run.roster.orphans[message.worker]
         if self.run.course.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
         return self._go_on(now_s)
 
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
-        """A rank has come to its end; the run has, once all ranks have."""
+        """Take in that a rank has come to its end. The run ends once all ranks have."""
         run = self.run
         member.life.done = True
         if run.roster.first("not done", lambda m: not m.life.done) is not None:
@@ -98,7 +98,7 @@ class ProcessExits:
             if not run.roster.outlast:
                 run.interruptions.not_seen()  # the script ended well, and made no step before
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
-        # Written down before anybody is killed: the next coordinator has to know that all is over.
+        # Write the end down before anybody is killed: the next coordinator has to know it.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")
         return [*run.records(), *self.stop.finish(now_s, end)]
 

@@ -41,9 +41,21 @@ from outlast.model.terms import Mechanism, Rung
 class Regroup:
     """Carry a run from a fault to the next generation.
 
-    `_gives_up` is what the run ends with once its state is saved. `_chosen` is a verdict that waits
-    until the ranks that it gives up are dead. `_drained` are the ranks of a node that is being
-    drained, until the rung is chosen.
+    The coordinator makes one for the whole run. Each fault enters by `fault`, and the messages and
+    timers that follow move the regroup on:
+
+        outputs = regroup.fault(now_s, member, Mechanism.KILLED, ...)  # detected
+        outputs = regroup.on_gather_timer(now_s)                       # gathered
+        outputs = regroup.on_inventory(now_s, [member], message)       # quiesced, decided, planned
+        outputs = regroup.on_joined(now_s, [member], message)          # resumed
+
+    Its life goes through the stages at the head of this module, once for each regroup. `_gives_up`
+    is the end of a run that is given up, while its state is being saved. `_chosen` is a verdict
+    that waits until the ranks that it gives up are dead. `_drained` are the ranks of a node that is
+    being drained, until the rung is chosen.
+
+    It does not find faults: process_exit.py, fault_reports.py and node_changes.py do. It does not
+    promise that a regroup ends in training, for budgets may be used up.
     """
 
     def __init__(self, run: Run, stop: StopRequest, plans: Plans) -> None:
@@ -93,8 +105,8 @@ class Regroup:
             and member.path.plan is not None
             and member.path.plan.donate
         ):
-            # Who was to hand over is lost.
-            # All others stand still as before: another one hands over, once this one is dead.
+            # The donor is lost before it has handed over.
+            # The others have not moved, so another one hands over once this one is dead.
             run.course.enter(Stage.LEAVING)
             faults.note_cut_short(False)
             out.append(cancel(Timer.HANDOVER))
@@ -136,7 +148,7 @@ class Regroup:
         live = run.roster.live()
         for member in live:
             member.path.joined = False
-        # One object for each generation that is left: workers told the same object share an order.
+        # Workers that are sent the same object share an order: make one for each generation.
         numbers = {member.path.plan_generation for member in live}
         leaves = {number: Leave(number, reason) for number in numbers}
         asked = [
@@ -151,7 +163,7 @@ class Regroup:
         return [*out, set_timer(Timer.LEAVE, now_s + deadline), *self.check_quiesced(now_s)]
 
     def on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
-        """Members stand still, and say what they hold."""
+        """Take in that members stand still, and what they hold."""
         remains = self.run.roster.remains
         quiet = [member for member in members if member.path.plan_generation == message.generation]
         for member in quiet:
@@ -160,7 +172,7 @@ class Regroup:
             member.script.attached = member.script.attached or message.committed >= 0
             if member.script.attached:  # though nobody has heard yet that it joined
                 remains.now_attached(member.rank)
-        if not quiet:  # inventories of a generation that is over
+        if not quiet:  # these inventories are of a generation that is over
             return []
         self.run.note_of_rank(message.committed, max(message.passed, message.committed))
         return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
@@ -180,7 +192,7 @@ class Regroup:
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
             return []
         if run.short_of_places():
-            # A lost rank finds no place.
+            # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         waits = self._wait_for_links(now_s)
         decided = self._decide(now_s) if waits is None else waits
@@ -195,14 +207,14 @@ class Regroup:
         if not links:
             return None
         if links.is_out(now_s=now_s):
-            # A link stays cut for too long.
+            # The link was cut for too long, so the run is given up.
             why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, run.faults.user_error[1]))
         if now_s < links.retry_s:
-            # The next generation waits for a link.
+            # It is too early to try the next generation over this link.
             return [set_timer(Timer.LINKS, links.retry_s)]
         if run.store.home in links.ends and run.nodes.first(links.ends) not in links.ends:
-            # The store moves to where all can reach it.
+            # A node cannot reach the store, so order one that all nodes can reach.
             run.store.forget()
             return [*run.order_store(now_s, links.reason), *self._decide(now_s)]
         return None
@@ -218,14 +230,14 @@ class Regroup:
         finished = any(m.script.finished or m.life.done for m in roster.members())
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
-        if torn:  # alive, but what it holds is neither step: it comes anew
-            # A live rank's state is torn.
+        if torn:  # alive, but it holds neither of the two steps, so it is replaced
+            # A torn state cannot go on in its process: kill those ranks, and decide again.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
         verdict = self._choose(self._look(restore, start, finished=finished))
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
-        if given_up:  # killed, and confirmed dead, before their ranks are given away
-            # A live rank cannot get over the step.
+        if given_up:  # these ranks are given away only once their processes are confirmed dead
+            # The rung gives up live ranks: it is carried out once they are dead.
             self._chosen = verdict
             return run.kill(now_s, given_up, verdict.reason)
         self._chosen = None
@@ -257,7 +269,9 @@ class Regroup:
         run = self.run
         fits_elsewhere = bool(seen.drained) and run.fits_elsewhere(seen.drained)
         moving = decide_drain(seen=seen, fits_elsewhere=fits_elsewhere).ranks
-        self._drained = frozenset()  # whatever befalls these ranks from now on is paid for
+        self._drained = (
+            frozenset()
+        )  # what happens to these ranks from now on is charged to the budgets
         verdict = decide_recovery(
             seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
             spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),
@@ -303,14 +317,14 @@ class Regroup:
             return self._give_up(now_s, verdict.reason, restore)
         if verdict.survivors != "exit":
             return self.plans.move(now_s, verdict, restore, start)
-        if self.stop.end is not None:  # a stop was asked for: nobody is started anew for it
+        if self.stop.end is not None:  # a stop was asked for, so no process is started again
             return self.stop.kill_all(now_s, self.stop.end)
         return self.plans.restart_all(now_s, verdict.reason, restore, start)
 
     # --- given up: what lives is saved first -----------------------------------------------------
 
     def _give_up(self, now_s: float, reason: str, restore: RestoreVerdict) -> list[Output]:
-        """End the run. Before that, save the newest state that lives, where that is to be done."""
+        """End the run. If its newest state lies on no disk yet, save that state first."""
         run, end = self.run, End(1, "failed", reason, self.run.faults.user_error[1])
         if not run.options.saves_last:
             return self.stop.kill_all(now_s, end)
@@ -328,7 +342,9 @@ class Regroup:
         return [*saved, *self.stop.kill_all(now_s, end)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
-        """A donor has sealed the transfer image. A run that gives up saves it, and ends."""
+        """Go on with a transfer image that a donor has sealed. A run that gives up saves it, and
+        ends.
+        """
         end, course = self._gives_up, self.run.course
         newest = message.generation == course.generation
         if end is None or not newest or not course.is_in(Stage.HANDOVER):
@@ -341,10 +357,10 @@ class Regroup:
     # --- resumed ---------------------------------------------------------------------------------
 
     def on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
-        """Members are in the generation. Once all are, the run trains."""
+        """Take in that members are in the generation. Once all are, the run trains."""
         run = self.run
         if message.generation != run.course.generation:
-            # Joined a generation that is over.
+            # This Joined is of a generation that is over.
             return []
         for member in members:
             member.path.said = message.generation, message.step
@@ -363,14 +379,14 @@ class Regroup:
         return [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
 
     def on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
-        """Members have committed their first step of the generation: training goes on.
+        """Take in that members committed their first step of the generation: training goes on.
 
-        Of replicated state, one rank's commit is everybody's. Of sharded state, the step is
+        Under replicated state, one rank's commit counts for all. Under sharded state, the step is
         committed once the last owner has sealed it.
         """
         run = self.run
         if message.generation != run.course.generation:
-            # Committed in a generation that is over.
+            # This commit is of a generation that is over.
             return []
         for member in members:
             member.path.committed_s = message.at_s
@@ -388,7 +404,7 @@ class Regroup:
         return run.resumed(now_s, at_s)
 
     def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
-        """Members are past the last step."""
+        """Take in that members are past the last step."""
         run = self.run
         for member in members:
             member.script.finished, member.path.said = True, (message.generation, message.step)
@@ -399,22 +415,22 @@ class Regroup:
     # --- what is done when a stage takes too long ------------------------------------------------
 
     def on_gather_timer(self, now_s: float) -> list[Output]:
-        """The companions of a fault have had time to show themselves."""
+        """Tell the survivors to leave: companions of the fault have had time to show themselves."""
         return self.gathered(now_s) if self.run.course.is_in(Stage.GATHERING) else []
 
     def on_leave_timer(self, now_s: float) -> list[Output]:
-        """Give up whoever has not left its collective by now."""
+        """Give up the members that have not left their collective by now."""
         if not self.run.course.is_in(Stage.LEAVING):
             return []
-        # Not all have left in time.
+        # These members have not left in time.
         late = self.run.roster.not_quiesced()
         return self._too_late(now_s, Timer.LEAVE, late, "did not leave its collective in time")
 
     def on_move_timer(self, now_s: float) -> list[Output]:
-        """Give up whoever has not joined by now: first the donor that the others wait for."""
+        """Give up the members that have not joined by now: first the donor that others wait for."""
         if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
-        # Not all have joined in time.
+        # The donor comes first, because the others wait for it.
         if (donor := self.plans.donor()) is not None and not donor.life.condemned:
             why = "did not hand over its state in time"
             return self._too_late(now_s, Timer.MOVE, [donor], why)
@@ -425,7 +441,7 @@ class Regroup:
         """Give up the donor, which has not written the transfer image by now."""
         if not self.run.course.is_in(Stage.HANDOVER):
             return []
-        # State is not handed over in time.
+        # The state was not handed over in time.
         if self._gives_up is not None:
             return self.stop.kill_all(now_s, self._gives_up)
         live = self.run.roster.live()
@@ -433,20 +449,20 @@ class Regroup:
         return self._too_late(now_s, Timer.HANDOVER, donors, "did not hand over in time")
 
     def on_links_timer(self, now_s: float) -> list[Output]:
-        """The next generation may be tried although a link was cut."""
+        """Try the next generation although a link was cut."""
         return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
 
     def _too_late(
         self, now_s: float, timer: Timer, members: list[Member], why: str
     ) -> list[Output]:
-        """A deadline has passed: give up `members`, who were waited for.
+        """Give up `members`, because a deadline has passed while they were waited for.
 
-        Of those on a node without a connection nobody can say anything yet. The node comes back, or
-        is counted out, and the timer is set again until then.
+        Nobody can say anything yet of members on a node without a connection. The node comes back,
+        or is counted out, and the timer is set again until then.
         """
         late = [member for member in members if member.home not in self.run.nodes.silent]
         again: list[Output] = []
         if len(late) < len(members):
-            # Those that are waited for cannot be heard.
+            # Their node has no connection now, so look again later.
             again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
         return [*again, *self.give_up(now_s, late, why)]

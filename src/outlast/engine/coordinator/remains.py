@@ -48,12 +48,12 @@ class Remains:
     # --- where ranks live ----------------------------------------------------------------------
 
     def leave_behind(self, rank: int, home: str) -> None:
-        """`rank` comes to live on `home`: what it had sealed on another node stays there."""
+        """Note that `rank` moves to `home`: what it had sealed on another node stays there."""
         if self.homes.get(rank, home) != home:
             self.lose_rank(rank)
 
     def lives_on(self, rank: int, home: str) -> None:
-        """`rank` lives on `home` from now on."""
+        """Note that `rank` lives on `home` from now on."""
         if self.homes.get(rank) != home:
             self.homes[rank] = self._moved[rank] = home
 
@@ -74,18 +74,18 @@ class Remains:
         return self._left.get(rank) or Holding((rank,), False, -1, (), -1, False, ())
 
     def lose_rank(self, rank: int) -> None:
-        """Nobody knows any more what was left of `rank`."""
+        """Forget what was left of `rank`: nobody knows it any more."""
         self._left.pop(rank, None)
         self.imageless.add(rank)
 
     def lose_images(self, node: str) -> None:
-        """What the ranks of `node` had sealed is gone with it."""
+        """Note that the images of the ranks of `node` are gone with it."""
         for rank, home in self.homes.items():
             if home == node:
                 self.lose_rank(rank)
 
     def find_images(self, rank: int, steps: tuple[int, ...]) -> None:
-        """The images of a rank without a holder are there after all."""
+        """Note that the images of a rank without a holder are there after all."""
         self.imageless.discard(rank)
         self._left[rank] = Holding((rank,), False, -1, steps, -1, False, steps)
 
@@ -94,7 +94,7 @@ class Remains:
         return rank not in self.imageless
 
     def now_attached(self, rank: int) -> None:
-        """What the holder of `rank` seals lies where it lives now."""
+        """Note that the holder of `rank` has attached: its images lie where it lives now."""
         self.imageless.discard(rank)
 
     def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
@@ -127,7 +127,7 @@ class Remains:
     # --- what was committed ----------------------------------------------------------------------
 
     def note_done(self, rank: int, step: int) -> None:
-        """A holder of `rank` has committed `step`, and booked it."""
+        """Note that a holder of `rank` has committed `step`, and booked it."""
         if step > self._done.get(rank, 0):
             self._done[rank] = step
 

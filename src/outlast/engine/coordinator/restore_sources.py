@@ -14,7 +14,7 @@ from outlast.engine.durable import Saves
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What all ranks start from when they come anew: the step, and the sources of `Regroup`."""
+    """What all ranks begin from when they restart: the step, and the sources of `Regroup`."""
 
     step: int = 0
     replicated: str = "none"
@@ -74,9 +74,9 @@ class RestoreSources:
     # --- what all begin from -----------------------------------------------------------------
 
     def choose(self, start: Restart) -> int:
-        """All ranks begin from `start`.
+        """Let all ranks begin from `start`.
 
-        Return by how many steps that is further back than what was chosen before.
+        Return by how many steps that is further back than the choice before.
         """
         further, self.begin_from = self.begin_from.step - start.step, start
         return further
@@ -84,33 +84,33 @@ class RestoreSources:
     # --- the transfer image ------------------------------------------------------------------
 
     def begin_generation(self, *, generation: int, step: int) -> None:
-        """The generation goes on from `step`: saves of later steps are of a past that is over."""
+        """Note that the generation goes on from `step`: saves of later steps were rolled back."""
         self.donating = False
         self.saves.went_back(generation=generation, step=step)
 
     def await_image(self, step: int) -> None:
-        """A donor is about to write a transfer image of `step`.
+        """Note that a donor is about to write a transfer image of `step`.
 
-        It writes over the image that is there, unless that is of the same step. Ranks that have
-        begun anew since may have nothing else to begin from.
+        It overwrites the image that is there, unless that is of the same step. Ranks that were
+        restarted since may have nothing else to begin from.
         """
         self.donating = True
         if self.transfer is not None and self.transfer.step != step:
             self.transfer = None
 
     def is_sealed(self, transfer: Transfer) -> None:
-        """The donor of the newest plans has handed over."""
+        """Note that the donor of the newest plans has handed over."""
         self.donating, self.transfer = False, transfer
 
     def find_transfer(self, found: Transfer) -> None:
-        """A node that enrols holds this transfer image. The newest one counts."""
+        """Note the transfer image of a node that enrols. The newest one counts."""
         if self.transfer is None or found.generation > self.transfer.generation:
             self.transfer = found
 
     def lose_node(self, node: str) -> None:
-        """Whatever lay in the memory of `node` is gone."""
+        """Forget everything that lay in the memory of `node`."""
         if self.transfer is not None and self.transfer.home == node:
-            # A transfer image is lost with its node.
+            # The transfer image was in the memory of that node.
             self.transfer = None
 
     def transfer_home(self) -> str:
@@ -120,13 +120,13 @@ class RestoreSources:
     # --- checkpoints ---------------------------------------------------------------------------
 
     def written(self, step: int, folder: str) -> None:
-        """A checkpoint was written. It is the newest one unless a newer one is known."""
+        """Note that a checkpoint was written. It is the newest unless a newer one is known."""
         known = self.checkpoint
         step, folder = max((known.step, known.folder), (step, folder))
         self.checkpoint = Checkpoint(step, folder)
 
     def found(self, step: int, folder: str) -> None:
-        """The checkpoints were read: this is the newest good one. No folder: there is none."""
+        """Note the newest good checkpoint, now that they were read. No folder: there is none."""
         self._looking = False
         self.checkpoint, self.verified = Checkpoint(step, folder), folder
 

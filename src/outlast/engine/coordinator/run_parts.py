@@ -1,7 +1,6 @@
 """The parts of one run, side by side, and what follows from several of them at once.
 
-Each part owns its fields: nobody else writes them. `Run` only holds the parts together, and is
-handed to whoever carries out a piece of the story. This module is pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -31,10 +30,24 @@ from outlast.model.records import Event, Generation
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The parts of one run.
+    """The state of one run, as the parts that own it.
 
+    The coordinator makes one, and hands it to each component that carries out a piece of the story:
+
+        run = Run.begin(CoordinatorOptions(world_size=4, start=Restart()))
+        run.progress.note(committed=7, executed=8)
+        outputs = run.kill(now_s, run.roster.live(), "the run is stopped")
+
+    Each part owns its fields, and only its own methods change them. The methods of `Run` itself are
+    for what needs several parts at once: orders to workers, records for the ledger, and room on
+    nodes. It lives as long as its coordinator.
+
+    It decides nothing: that is done in decisions.py. It does not check that calls come in a
+    sensible order.
+
+    options         what the launcher told the coordinator
     course          stage and generation
-    roster          who holds which rank, who is a spare, and what is left of the dead
+    roster          who holds which rank, who is a spare, and what the dead left behind
     nodes           the nodes that processes can be started on
     links           nodes that cannot reach each other
     progress        steps committed and executed
@@ -181,9 +194,9 @@ class Run:
         return free >= len(ranks)
 
     def placeless(self) -> list[int]:
-        """Return the ranks without a holder for whom there is no room.
+        """Return the ranks without a holder for which there is no room.
 
-        Ranks that have come to their end need no room, unless all ranks come anew.
+        Ranks that have come to their end need no room, unless all ranks restart.
         """
         live = self.roster.live()
         anew = self.course.stage is not Stage.LEAVING

@@ -20,12 +20,12 @@ class ScriptWords:
         self._warned: set[str] = set()
 
     def on_started(self, now_s: float, member: Member, message: WorkerStarted) -> list[Output]:
-        """A process was started. A program that never says Hello is at work from now on."""
+        """Take in that a process was started. A program that never says Hello is at work now."""
         member.process.pid, member.process.node = message.pid, message.node
         return [] if self.run.options.greets else self._on_running(now_s, [member])
 
     def on_hello(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Workers listen: the plans that wait for them are sent."""
+        """Send the plans of workers that listen now."""
         for member in members:
             member.process.hello_seen = True
         holders = [member for member in members if member.rank >= 0]
@@ -34,7 +34,7 @@ class ScriptWords:
         return [*self.plans.send(holders), *self._on_running(now_s, holders)]
 
     def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Scripts are at work.
+        """Take in that scripts are at work.
 
         If nobody sees its steps, a script goes on once all its processes run again. If steps were
         seen, the next one is waited for.
@@ -52,7 +52,9 @@ class ScriptWords:
     def on_registered(
         self, now_s: float, members: list[Member], message: Registered
     ) -> list[Output]:
-        """Workers have called outlast.join, or say anew how they can be healed."""
+        """Take in how workers can be recovered. They say so at outlast.join, and when it
+        changes.
+        """
         said = message.generation, message.step
         newest = [
             member for member in members
@@ -84,7 +86,7 @@ class ScriptWords:
         return [event(now_s, "warning", {"text": text}), Tell(f"warning: {text}")]
 
     def on_underway(self, members: list[Member], message: Underway) -> list[Output]:
-        """Workers say how far they have come on their way into the generation."""
+        """Take in how far workers have come on their way into the generation."""
         if message.generation == self.run.course.generation:
             for member in members:
                 member.path.place = max(member.path.place, message.place)

@@ -30,13 +30,13 @@ class SparePool:
         kind = run.options.spare_kind if roster.outlast and not self._failures else "warm"
         out: list[Output] = []
         for spare in roster.spares():
-            # Made while nobody knew that the script can park.
+            # This spare was made before it was known that the script can park.
             if spare.kind == "warm" and kind == "hot" and not spare.life.condemned:
-                # A warm spare makes room for a hot one.
+                # A hot spare takes the place of a warm one.
                 out.append(kill_order(spare, "a hot spare takes its place"))
         for _ in range(run.options.spares - len(roster.spares())):
             if (home := run.nodes.least_spares(roster.spares())) is None:
-                # All nodes that are left are barred.
+                # There is no node that may be given a spare.
                 break
             spare = roster.add(rank=-1, kind=kind, home=home, now_s=now_s)
             order = StartWorker(spare.worker, -1, kind, run.course.generation)
@@ -44,15 +44,15 @@ class SparePool:
         return out
 
     def on_parked(self, spare: Member) -> list[Output]:
-        """`spare` stands ready."""
+        """Take in that `spare` stands ready."""
         spare.process.parked = True
         self._failures = 0
         return []
 
     def ended(self, spare: Member) -> bool:
-        """`spare` has ended. Return True if it failed before it could park."""
+        """Take in that `spare` has ended. Return True if it failed before it could park."""
         failed = not spare.process.parked and not spare.life.condemned
         if failed:
-            # A spare ends before it could park.
+            # It ended before it could park: after some of these no more are made.
             self._failures += 1
         return failed

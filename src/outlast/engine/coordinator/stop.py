@@ -75,7 +75,7 @@ class StopRequest:
         stop = Stop(self.end.reason, run.options.checkpoint_on_stop)
         if run.roster.outlast:
             return run.tell((m, stop) for m in run.roster.live())
-        # A process that is not there yet cannot hear SIGTERM: it is not to begin.
+        # A process that has not started cannot hear SIGTERM, so it is kept from starting.
         reason = self.end.reason
         return [
             ToAgent((TermWorker if m.process.pid else KillWorker)(m.worker, reason), m.home)
@@ -104,7 +104,7 @@ class StopRequest:
         if self.end is None or end.state == "failed":
             self.end = end
         if run.course.is_in(Stage.REBUILDING):
-            # A run is to end at once, and who lives is not known yet.
+            # It is not known yet who lives, so remember that the run ends at once.
             self.at_once = True
             return self._record(now_s)
         run.course.enter(Stage.STOPPING)
@@ -139,14 +139,14 @@ class StopRequest:
         everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
         stuck = [m for m in everybody if m.life.condemned]
         if run.course.is_in(Stage.STOPPING) and self.end is not None:
-            # The run ends with processes that cannot be killed.
+            # These processes cannot be killed, and the run was to end anyway.
             return self._over(self.end)
         if any(m.home in run.nodes.silent for m in stuck):
-            # Those that were killed cannot be heard.
+            # Their node has no connection now, so look again later.
             return [set_timer(Timer.KILL, now_s + limits.SILENT_LOOK_S)]
         if not any(m.rank >= 0 for m in stuck):
             return []
-        # Killed ones did not end in time.
+        # These processes were killed and did not end in time.
         pids = [m.process.pid for m in stuck]
         why = f"processes {pids} cannot be killed: they do not return from the kernel"
         return self.kill_all(now_s, End(1, "failed", why, ""))

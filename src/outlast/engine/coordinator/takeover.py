@@ -95,7 +95,7 @@ class RecoveredState:
     acted: Acted = field(default_factory=Acted)
 
     def take(self, record: Record) -> None:
-        """In the order in which they were written."""
+        """Take in the records in the order in which they were written."""
         if isinstance(record, Generation):
             self.generation = max(self.generation, record.generation)
         elif isinstance(record, Interruption):
@@ -190,7 +190,7 @@ class Takeover:
     def begin(self, now_s: float, *, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
         """Wait for `nodes`, which had enrolled with the last coordinator.
 
-        Those that do not come within `patience_s` house nothing any more.
+        Nodes that do not come within `patience_s` house nothing any more.
         """
         run = self.run
         run.course.enter(Stage.REBUILDING)
@@ -219,11 +219,11 @@ class Takeover:
         return [] if found.awaited else self._rebuilt(now_s)
 
     def node_lost(self, now_s: float, node: str, reason: str) -> None:
-        """A node is lost while the picture is built, and what was found there with it."""
+        """Take in that a node is lost while the picture is built, with everything found there."""
         gone = self._found.ended()
         for member in self._found.adopted:
             if member.home == node and member.worker not in gone:
-                # What was found alive is gone before the picture is whole.
+                # The process was found alive, and is gone before the picture is whole.
                 self._found.exits.append(lost_with_node(member, now_s, reason))
 
     def keep_for_later(self, message: FromWorker | FromAgent | FromWorkers, node: str) -> None:
@@ -288,8 +288,8 @@ class Takeover:
     # --- the picture is whole --------------------------------------------------------------------
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """Nodes that were awaited house nothing any more."""
-        # A node did not come back to the new coordinator.
+        """Go on without the nodes that were awaited: they house nothing any more."""
+        # Some nodes did not come in time: they house nothing any more.
         return self._rebuilt(now_s)
 
     def _rebuilt(self, now_s: float) -> list[Output]:
@@ -307,7 +307,7 @@ class Takeover:
         whole = not lost and not run.roster.orphans
         whole = whole and all(m.path.plan_generation == generation for m in members)
         if whole and all(map(_at_work, members)):
-            # A new coordinator finds all ranks at work.
+            # All ranks are at work in one generation.
             run.course.enter(Stage.TRAINING)
             run.progress.is_live(True)
             plan = members[0].path.plan
@@ -319,8 +319,8 @@ class Takeover:
             and not run.roster.outlast
             and all(m.process.running and not m.life.condemned for m in members)
         ):
-            # A new coordinator finds a script without outlast calls at work.
-            # In which it stays: nothing more is known of it than that it runs.
+            # All processes of a script without outlast calls are at work.
+            # The run stays in STARTING, because such a script never joins.
             run.course.enter(Stage.STARTING)
             out += [*run.resumed(now_s, now_s), *self._goes_on(now_s)]
         else:
@@ -342,20 +342,20 @@ class Takeover:
         for member in sorted(self._found.adopted, key=lambda m: (m.path.plan_generation, m.worker)):
             other = roster.in_rank(member.rank) if member.rank >= 0 else None
             if other is not None and other.worker not in gone:
-                # Two in one rank.
+                # Another process holds the same rank: the older one is killed.
                 roster.adopt_orphan(other)
                 out += run.kill(now_s, [other], "another process was given its rank")
             roster.seat(member)
         for member, broke in self._found.broke:
             if broke.generation == run.course.generation:
                 self.reports.note_links(now_s, member, broke)
-        # Their ends are not awaited for ever.
+        # The deaths of condemned processes are awaited only up to a deadline.
         dying = [m for m in roster.live() if m.life.condemned and m.worker not in gone]
         return [*out, *run.kill(now_s, dying, "its end is awaited")]
 
     def _end_at_once(self, now_s: float, end: End) -> list[Output]:
-        """The run was to end at once, and now it is known who lives."""
-        # A new coordinator ends the run.
+        """End the run at once, now that it is known who lives."""
+        # The coordinator before this one had decided to end the run.
         course = self.run.course
         course.enter(Stage.STOPPING)
         out: list[Output] = []
@@ -364,14 +364,15 @@ class Takeover:
         return out if course.is_in(Stage.ENDED) else [*out, *self.stop.kill_all(now_s, end)]
 
     def _goes_on(self, now_s: float) -> list[Output]:
-        """All are at work and stay so, unless the run was to end after the step in flight."""
+        """Let all go on with their work, unless the run was to end after the step in flight."""
         stop = self.stop.softly(now_s) if self.stop.end is not None else []
         return [set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S), *stop]
 
     def _resumed_meanwhile(self, now_s: float) -> list[Output]:
-        """The first new step may have been committed while nobody coordinated.
+        """Close interruptions if the first new step was committed while nobody coordinated.
 
-        Nobody says so again. Of sharded state, all that hold a rank have to be there to tell.
+        Nobody reports that again. Under sharded state, all holders of a rank have to be there to
+        tell.
         """
         run = self.run
         present = [
@@ -381,12 +382,12 @@ class Takeover:
         sharded = run.roster.sharded
         if not committed or (sharded and len(committed) < run.options.world_size):
             return []
-        # A new coordinator finds that the run has gone on.
+        # The run has gone on, so the open interruptions are over.
         return run.resumed(now_s, max(committed) if sharded else min(committed))
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
-        """The generation does not stand: begin the run, or the next generation."""
-        # A new coordinator finds a generation that does not stand.
+        """Begin the run, or the next generation: not all members are in the present one."""
+        # Not all members are in the generation, so it cannot train.
         run = self.run
         if not run.course.generation:
             return self._nothing_begun(now_s)
@@ -410,7 +411,7 @@ class Takeover:
         return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
 
     def _nothing_begun(self, now_s: float) -> list[Output]:
-        # A new coordinator finds that nothing was begun.
+        # No process was ever started.
         self.run.course.enter(Stage.ENROLLING)
         begun = self.changes.begin_if_all_are_in(now_s)
         return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)] if begun is None else begun
@@ -427,11 +428,11 @@ class Takeover:
         ]
         if not given_up:
             return []
-        # A new coordinator finds a donor that was to be killed.
+        # The coordinator before this one had decided to kill this donor.
         return run.kill(now_s, given_up, "it was given up by its plan")
 
     def _take_up_error(self, now_s: float, member: Member, error: tuple[str, str]) -> list[Output]:
-        """A member raised, and lives. The open interruptions tell whether that was booked."""
+        """Book the error of a member that raised and lives, unless an open interruption has it."""
         run = self.run
         run.faults.note_raised(member.rank, error)
         known = run.interruptions.open
