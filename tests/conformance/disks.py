@@ -22,6 +22,7 @@ from outlast.sim.options import Options
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.processes import Process, Thread
 from outlast.sim.world.world import World
+from tests.conformance.ears import put_in_place_of_agent
 
 RANKS = 2
 Shard = tuple[str, int, str]  # file, length, checksum
@@ -67,7 +68,7 @@ class SimulatedDisk:
             options=Options(way="sharded", ranks=RANKS, checkpoint_every=1), script=self._script
         )
         self._node = self._world.nodes[0]
-        self._node._ear = self  # type: ignore[assignment]
+        put_in_place_of_agent(self._node, self)
         self._disks = self._world.disks
         self._heard: list[Checkpointed] = []
         self._processes = 0

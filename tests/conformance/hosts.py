@@ -21,6 +21,7 @@ from outlast.runtime.agent.processes import Exited
 from outlast.sim.options import Options
 from outlast.sim.world.processes import Process, Thread
 from outlast.sim.world.world import World
+from tests.conformance.ears import put_in_place_of_agent
 from tests.processes.house import House, Record
 
 Doing = tuple[str, Any]
@@ -77,7 +78,7 @@ class SimulatedHost:
             options=Options(ranks=64, latency_s=0.01), script=self._script, seed=seed
         )
         self._node = self._world.nodes[0]
-        self._node._ear = self  # type: ignore[assignment]
+        put_in_place_of_agent(self._node, self)
         self._started = 0
 
     def _script(self, world: World, process: Process) -> Thread:

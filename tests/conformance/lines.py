@@ -20,7 +20,6 @@ from outlast.runtime.channel import Channel
 from outlast.runtime.coordinator.door import Door
 from outlast.runtime.loop import Loop
 from outlast.sim.options import Options
-from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -62,12 +61,12 @@ class SimulatedWire:
     def __init__(self) -> None:
         self.agent: list[Happening] = []
         self.coordinator: list[Happening] = []
-        self.lives = True  # as the headquarters: there is somebody to connect to
+        self.lives = True  # as the coordinator's end of the link: there is one to connect to
         self._world = World(
             options=Options(ranks=2, nodes=2, latency_s=0.01), script=script_of("in_place")
         )
-        self._world.host = cast(CoordinatorHost, self)
         self._node = node = self._world.nodes[0]
+        node.link._host = self
         node.on_connected = self._connected  # type: ignore[method-assign]
         node.on_disconnected = lambda: self.agent.append(BROKEN)  # type: ignore[method-assign]
         node.on_line = self.agent.append  # type: ignore[method-assign,assignment]

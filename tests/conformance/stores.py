@@ -16,6 +16,7 @@ from outlast.model.messages import Regroup, StoreLost, StoreUp
 from outlast.sim.options import Options
 from outlast.sim.world.processes import PeerFailure, Process, Thread
 from outlast.sim.world.world import World
+from tests.conformance.ears import put_in_place_of_agent
 from tests.processes.house import House
 
 RANKS = 3
@@ -62,13 +63,16 @@ class SimulatedMeeting:
         self._plans: list[Regroup] = []
         self._world = World(options=Options(ranks=RANKS), script=self._script)
         self._node = self._world.nodes[0]
-        self._node._ear = cast(Any, self)
+        put_in_place_of_agent(self._node, self)
 
     def on_event(self, message: Any, *, now_s: float) -> list[Output]:
         if isinstance(message, StoreUp):
             self.news.append(("up", message.port))
         elif isinstance(message, StoreLost):
             self.news.append(("lost",))
+        return []
+
+    def on_worker(self, message: Any, *, now_s: float) -> list[Output]:
         return []
 
     def _script(self, world: World, process: Process) -> Thread:

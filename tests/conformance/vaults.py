@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from outlast.engine.commit.commands import Donate, Flow
+from outlast.engine.commit.image_place import BEGUN, Place
+from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.protocol.outputs import Spawn
 from outlast.errors import CorruptError
 from outlast.model.fault_plan import PlannedFault
@@ -20,12 +23,14 @@ from outlast.runtime.tiers import area
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 from outlast.sim.options import Options
+from outlast.sim.world.commit_commands import CommitCommands
 from outlast.sim.world.processes import Process, Thread
 from outlast.sim.world.script import Main
 from outlast.sim.world.world import World
 
 RANKS = 2
-Act = Callable[[Main], Iterator[object]]
+Act = Callable[[Main], Thread]
+SEALED = Place(BEGUN, 0)
 
 
 class Images(Protocol):
@@ -54,11 +59,11 @@ class SimulatedImages:
     def __init__(self) -> None:
         self._world = World(options=Options(way="sharded", ranks=RANKS), script=self._script)
         self._node = self._world.nodes[0]
-        self._act: Act = lambda main: iter(())
+        self._act: Act
         self._count = 0
 
     def _script(self, world: World, process: Process) -> Thread:
-        yield from self._act(Main(world, process, way="reenter", has_main=True))  # type: ignore[misc]
+        yield from self._act(Main(world, process, way="reenter", has_main=True))
         return 0
 
     def _run(self, rank: int, act: Act, *, killed_after_s: float | None = None) -> None:
@@ -73,13 +78,13 @@ class SimulatedImages:
                 self._world.strikes._strike(process, PlannedFault("kill", "kill", rank))
 
     def seal(self, rank: int, step: int) -> None:
-        self._run(rank, lambda main: main.seal(step))
+        self._run(rank, lambda main: main.thread.seal(step, SEALED))
 
     def seal_cut_short(self, rank: int, step: int) -> None:
-        self._run(rank, lambda main: main.seal(step), killed_after_s=0.0)
+        self._run(rank, lambda main: main.thread.seal(step, SEALED), killed_after_s=0.0)
 
     def roll_back(self, rank: int, step: int) -> None:
-        def act(main: Main) -> Iterator[object]:
+        def act(main: Main) -> Thread:
             main.forget_after(step)
             yield "sleep", 0.0
 
@@ -109,11 +114,17 @@ class SimulatedImages:
             None,
         )
 
+    def _donates(self, main: Main, generation: int, step: int) -> Thread:
+        def flow() -> Flow[None]:
+            yield Donate(self._plan(generation, step))
+
+        yield from CommitCommands(main.thread, LateVotes()).run(flow())
+
     def donate(self, generation: int, step: int) -> None:
-        self._run(0, lambda main: main.donate(self._plan(generation, step)))
+        self._run(0, lambda main: self._donates(main, generation, step))
 
     def donate_cut_short(self, generation: int, step: int) -> None:
-        self._run(0, lambda main: main.donate(self._plan(generation, step)), killed_after_s=0.0)
+        self._run(0, lambda main: self._donates(main, generation, step), killed_after_s=0.0)
 
     def takes(self, generation: int | None, step: int) -> bool:
         there = self._world.transfer
