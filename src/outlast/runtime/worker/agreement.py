@@ -1,9 +1,10 @@
-"""What all ranks have to agree on: that their replicated state is the same, and which private parts
-move alike behind the vote.
+"""What all ranks have to agree on.
 
-The first is a claim until it was looked at: at the start, after the first step, and piece by piece
-with each vote from then on (sameness.py). The second decides whether a successor can take such
-parts from a peer (private.py), or all ranks vote late (undo.py).
+One thing is that their replicated state is the same. That is a claim until it is looked at: at the
+start, after the first step, and piece by piece with each vote from then on (sameness.py).
+
+The other is which private parts move in the same way behind the vote. It decides whether a
+successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Agreement:
-    """`movers` are those private parts that were the same on all ranks in the newest vote."""
+    """Keeps what all ranks agree on.
+
+    `movers` are the private parts that were the same on all ranks in the newest vote.
+    """
 
     def __init__(self, membership: Membership, state: State, undo: Undo, images: Images) -> None:
         self.movers: frozenset[str] = frozenset()
@@ -31,10 +35,10 @@ class Agreement:
     # --- is replicated state the same on all ranks? -----------------------------------------------
 
     def at_start(self, plan: Regroup) -> None:
-        """All ranks attach together, to what the script made or a checkpoint holds: look what
-        differs. After the first step they look again.
+        """Compare the ranks' states when all attach together.
 
-        Raises what torch raises when a peer is lost.
+        They attach to what the script made, or to a checkpoint. They compare once more after the
+        first step. Raises what torch raises when a peer is lost.
         """
         together = plan.replicated not in ("donor", "transfer") and self._member.world_size > 1
         if together and not self._state.sharded:
@@ -42,8 +46,9 @@ class Agreement:
             self._find_own(plan.step)
 
     def after_first(self, step: int) -> bool:
-        """The first step is applied and not committed: what has become different by it is each
-        rank's own. Returns whether anything has.
+        """Compare the ranks' states after the first step is applied, before it is committed.
+
+        State that has become different by it is each rank's own. Return whether there is any.
         """
         if not self._undo.late.unproven or self._state.sharded:
             return False
@@ -51,10 +56,10 @@ class Agreement:
         return self._state.own
 
     def find_divergence(self, step: int) -> None:
-        """Compare everything.
+        """Compare the whole replicated state.
 
-        Raises DivergedError where replicated state is not the same any more, and what torch raises
-        when a peer is lost.
+        Raises DivergedError if it is not the same any more, and what torch raises when a peer is
+        lost.
         """
         with self._member.guards.ours():
             found = sameness.compare(self._state)
@@ -105,8 +110,9 @@ class Agreement:
         return self._state.private.movers_key(), -watched if self._undo.late.on else watched
 
     def voted(self, *, same_movers: bool) -> None:
-        """A vote has passed: the movers are the same on all ranks, or from the next step on all
-        vote late.
+        """Take in what a vote has shown.
+
+        The movers are the same on all ranks, or all vote late from the next step on.
         """
         movers = self._state.private.movers
         self.movers = frozenset(movers) if same_movers else frozenset()

@@ -1,12 +1,11 @@
-"""From a bare child process to the user's script as `__main__`, and from the script's end to an
-exit code.
+"""The way from a bare child process to the user's script, and from its end to an exit code.
 
-`child_main` serves forks of the zygote and spawned processes alike. What the script sees is what
-`python script.py` would give it: sys.argv, sys.path[0], `__main__`, unbuffered streams, its own
-random state, torch's number of threads; a traceback shows the script's frames only.
+`child_main` serves forks of the zygote and spawned processes alike. The script sees what `python
+script.py` would give it: sys.argv, sys.path[0], `__main__`, unbuffered streams, its own random
+state, and torch's number of threads. A traceback shows the script's frames only.
 
-Not reproduced in a fork: PYTHONHASHSEED differs per spawned process and is one for all forks;
-numpy's BLAS stays at one thread.
+A fork differs in two ways. PYTHONHASHSEED is the same in all forks, and differs between spawned
+processes. NumPy's BLAS stays at one thread.
 """
 
 from __future__ import annotations
@@ -37,17 +36,18 @@ __all__ = ["ChildSpec", "Session", "SessionStart", "child_main", "spawned_main"]
 
 
 class Session(Protocol):
-    """What stands between the script and the launcher (runtime/worker/session.py)."""
+    """The part between the script and the launcher (runtime/worker/session.py)."""
 
     def wait_for_rank(self) -> ChildSpec:
-        """For kind "warm": block until this process has a rank."""
+        """Block until this process has a rank. Only kind "warm" calls it."""
 
     def user_failed(self, error: BaseException) -> None:
-        """The script ended with `error`."""
+        """Take in that the script ended with `error`."""
 
     def finish(self, exit_code: int) -> None:
-        """The script is over; the process ends with `exit_code` after the interpreter's own
-        clean-up.
+        """Take in that the script is over.
+
+        The process ends with `exit_code` after the interpreter's own clean-up.
         """
 
 
@@ -56,7 +56,7 @@ class SessionStart(Protocol):
 
 
 def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = None) -> int:
-    """Be the child that `spec` describes; returns the exit code.
+    """Run the child that `spec` describes, and return its exit code.
 
     `start` is `session.start` unless a test says otherwise.
     """
@@ -85,7 +85,7 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
 
 
 def settle(spec: ChildSpec) -> None:
-    """Streams, folder, title and threads; after this nothing of the parent shows.
+    """Set up streams, folder, title and threads. Nothing of the parent shows after this.
 
     The environment is set already.
     """
@@ -101,10 +101,10 @@ def settle(spec: ChildSpec) -> None:
 
 
 def _bind_forks() -> None:
-    """What the script's main thread forks (DataLoader workers) dies with it, however it dies.
+    """Let forks of the script's main thread (DataLoader workers) die with it, however it dies.
 
-    Forks of other threads are left alone: the kernel would end them with the thread. Programs
-    started with `subprocess` are not touched.
+    Forks of other threads are left alone, because the kernel would end them with the thread.
+    Programs started with `subprocess` are not touched.
     """
     parent = [0]
 
@@ -122,7 +122,7 @@ def _bind_forks() -> None:
 
 
 def _stream(fd: int, mode: str, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
-    """As `python -u` opens it, which is how torchrun starts workers."""
+    """Open a stream as `python -u` does, which is how torchrun starts workers."""
     raw = open(fd, mode + "b", buffering=-1 if mode == "r" else 0, closefd=False)  # noqa: SIM115 - lives as long as the process
     encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "surrogateescape")
     return io.TextIOWrapper(raw, encoding=encoding, errors=errors, write_through=mode == "w")  # type: ignore[type-var]
@@ -157,7 +157,7 @@ def _execute(spec: ChildSpec, channel_fd: int) -> int:
 
 
 def _run_guarded(spec: ChildSpec, session: Session) -> int:
-    """Whatever leaves the script becomes an exit code."""
+    """Run the script, and turn whatever leaves it into an exit code."""
     try:
         _run(spec)
     except SystemExit as left:
@@ -235,7 +235,7 @@ def _without_our_frames(where: types.TracebackType | None) -> types.TracebackTyp
 
 
 def _write_error_file(error: BaseException) -> None:
-    """torchrun's error file, unless @record wrote it."""
+    """Write torchrun's error file, unless @record has written it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if not path or os.path.exists(path):
         return
@@ -263,8 +263,9 @@ def _die_of(number: int) -> None:
 
 
 def await_gate(gate_fd: int) -> None:
-    """The launcher opens the gate once it watches us; if it cannot, it closes it, and nothing was
-    begun.
+    """Wait until the launcher watches this process, and opens the gate.
+
+    If it cannot watch the process it closes the gate, and the script does not begin.
     """
     opened = os.read(gate_fd, 1)
     os.close(gate_fd)
@@ -273,8 +274,9 @@ def await_gate(gate_fd: int) -> None:
 
 
 def spawned_main(arguments: list[str]) -> int:
-    """`python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`, started by the
-    launcher with its environment and streams.
+    """Run a worker that the launcher started as a program, with its environment and streams.
+
+    The command is `python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`.
     """
     spec_fd, channel_fd, gate_fd = map(int, arguments[:3])  # what follows makes room for the title
     with open(spec_fd, "rb") as file:

@@ -1,9 +1,11 @@
-"""This rank's part of the periodic checkpoint: copied at the commit, written by a thread, reported
-to the coordinator.
+"""This rank's part of the periodic checkpoint.
 
-The coordinator writes the manifest once all ranks have reported; until then nothing exists. A
-failed save is reported and training goes on. Training stands still for the copy only, unless the
-save before is still being written; a regroup does not wait for that.
+It is copied at the commit, written by a thread, and reported to the coordinator. The coordinator
+writes the manifest once all ranks have reported. Until then the checkpoint does not exist. A failed
+save is reported, and training goes on.
+
+Training stands still only for the copy, unless the save before is still being written. A regroup
+does not wait for that.
 """
 
 from __future__ import annotations
@@ -18,16 +20,17 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.session import Session, one_line
 
-LOOK_S = 0.01  # one that waits for the save before looks this often whether it is to leave
+LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
 # main's function may be entered again, and come to its next save, while the thread of the last
 # still writes
 _one_at_a_time = threading.Lock()
 
 
 class Checkpoints:
-    """`every`: steps between two saves, 0 for none.
+    """Saves this rank's shard of each periodic checkpoint.
 
-    `on_stop`: one more when a stop is asked for.
+    `every` is the number of steps between two saves; 0 means none. If `on_stop` is set, one more is
+    saved when a stop is asked for.
     """
 
     def __init__(self, session: Session | None, pieces: Callable[[bool], list[Piece]]) -> None:
@@ -44,7 +47,9 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0
 
     def save(self, step: int, *, sharded: bool) -> None:
-        """Copy this rank's shard and let a thread write it. Rank 0's holds the replicated state."""
+        """Copy this rank's shard, and let a thread write it. Rank 0's shard has the replicated
+        state.
+        """
         session = self._session
         assert session is not None
         generation, rank = session.machine.generation, session.beacon.rank
@@ -82,7 +87,9 @@ class Checkpoints:
             self._writer = None
 
     def _write(self, generation: int, rank: int, step: int, image: memoryview) -> None:
-        """Supervision boundary: a save that fails is told, and ends nothing."""
+        """Write the shard. A save that fails is reported, and ends nothing (supervision
+        boundary).
+        """
         assert self._session is not None
         worker = self._session.spec.worker
         try:
@@ -106,10 +113,10 @@ class Checkpoints:
 
 
 def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Image], None]) -> None:
-    """Hand over the images that make up this rank's state: its own, and rank 0's where that holds
-    the replicated state.
+    """Hand over the images that make up this rank's state.
 
-    Raises StateError where the checkpoint was written by another number of ranks, CorruptError.
+    These are its own, and rank 0's if that holds the replicated state. Raises StateError if the
+    checkpoint was written by another number of ranks, and CorruptError.
     """
     path = Path(folder)
     found = next((one for one in local.checkpoints(path.parent) if one.folder == path), None)

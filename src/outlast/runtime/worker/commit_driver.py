@@ -1,8 +1,8 @@
 """The commands of the commit machine, carried out with torch.
 
-The order of things and every decision are in `engine/commit/commit_machine.py`. Here is what each
-command means on a real rank: images are sealed in the vault, votes are cast, process groups are
-left and entered, and the beacon says where the rank is.
+The order of things and every decision are in `engine/commit/commit_machine.py`. This module says
+what each command means on a real rank. Images are sealed in the vault, votes are cast, process
+groups are left and entered, and the beacon shows where the rank is.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class CommitDriver:
         self._attachment.images.prepare(command.step, command.place)
 
     def _leave_script(self) -> None:
-        """A late vote begins: from here on the deadlines of a vote count, not those of a script."""
+        """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
         if self._session.beacon.phase is Phase.BETWEEN:
             self._session.enter(Phase.VOTE)
 
@@ -214,9 +214,9 @@ class CommitDriver:
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _hand_over(self, step: int) -> bool:
-        """Compare the replicated state of all ranks once more, before it is said to be the result.
+        """Compare the replicated state of all ranks once more, before it counts as the result.
 
-        Nobody leaves run.steps before the final state lies in the vault.
+        No rank leaves run.steps before the final state is in the vault.
         """
         attachment = self._attachment
         if attachment.state.sharded:

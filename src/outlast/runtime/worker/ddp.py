@@ -57,7 +57,7 @@ _views: WeakKeyDictionary[DistributedDataParallel, list[torch.Tensor]] = WeakKey
 
 
 def missing() -> str:
-    """What this torch lacks, or ""."""
+    """Return what this torch lacks, or ""."""
     absent = [name for name in _REDUCER if not hasattr(Reducer, name)]
     absent += [
         name
@@ -68,7 +68,7 @@ def missing() -> str:
 
 
 def install(making: Callable[[], AbstractContextManager[object]] | None = None) -> None:
-    """From here on, learn the arguments of every DDP that the script makes. Idempotent.
+    """Note the arguments of every DDP that the script makes from here on. Idempotent.
 
     making  entered around each construction: `DDP(model)` in the script then does what
             run.replicate does
@@ -93,7 +93,7 @@ def install(making: Callable[[], AbstractContextManager[object]] | None = None) 
 
     def last_first(self: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
         parameters, sparse = order(self)
-        if self.find_unused_parameters:  # there the constructor itself turns the buckets round
+        if self.find_unused_parameters:  # there the constructor itself reverses the buckets
             return parameters, sparse
         return parameters[::-1], sparse[::-1]
 
@@ -111,8 +111,9 @@ def uninstall() -> None:
 
 
 def wrap(model: torch.nn.Module, **kwargs: Any) -> DistributedDataParallel:
-    """DDP over the default group; communicates (DDP's own check and broadcast) unless the group is
-    of one rank.
+    """Wrap a model in DDP over the default group.
+
+    This communicates (DDP's own check and broadcast) unless the group has one rank.
     """
     install()
     return DistributedDataParallel(model, **kwargs)
@@ -127,7 +128,9 @@ def holding(tensors: Iterable[torch.Tensor]) -> list[DistributedDataParallel]:
 
 
 def _refuse_twice(module: torch.nn.Module) -> None:
-    """UsageError for a model that is under DDP already: it would sum its gradients twice."""
+    """Raise UsageError for a model that is under DDP already: its gradients would be summed
+    twice.
+    """
     if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
         raise UsageError(
             f"{user_line()}: this model is under DistributedDataParallel already",
@@ -144,14 +147,15 @@ def any_made() -> bool:
 
 
 def arguments(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """The arguments that `ddp` was made with, as far as given; empty where it was made before
-    `install`.
+    """Return the arguments that `ddp` was made with, as far as they were given.
+
+    They are empty if it was made before `install`.
     """
     return dict(_arguments.get(ddp, {}))
 
 
 def not_rebuildable(ddp: DistributedDataParallel) -> str:
-    """Why `ddp` cannot move to another group, or ""."""
+    """Return why `ddp` cannot move to another group, or ""."""
     if lack := missing():
         return lack
     if getattr(ddp, "device_mesh", None) is not None:
@@ -174,7 +178,7 @@ def not_rebuildable(ddp: DistributedDataParallel) -> str:
 
 
 def not_exact(ddp: DistributedDataParallel) -> str:
-    """Why identical bits cannot be promised for `ddp`, or ""."""
+    """Return why identical bits cannot be promised for `ddp`, or ""."""
     if lack := missing():
         return lack
     if ddp.static_graph:
@@ -192,15 +196,15 @@ def not_exact(ddp: DistributedDataParallel) -> str:
 
 
 def freeze_buckets(ddp: DistributedDataParallel) -> str:
-    """Lay the buckets out for good; "" if identical bits are promised, else why not.
+    """Lay the buckets out for good. Return "", or why identical bits are not promised.
 
-    Collective over all ranks, not inside a step; before the first backward, and again after each
-    `rebuild`.
+    It is collective over all ranks. Call it outside of a step, before the first backward, and again
+    after each `rebuild`.
     """
     reason = not_exact(ddp)
     with _noting_views(ddp):
         if _freezable(ddp):
-            # by a backward of the script's: lay them out as every other rank will
+            # the script ran a backward: lay the buckets out as every other rank will
             if ddp._has_rebuilt_buckets:
                 reset_after_failure(ddp)
             ddp.reducer._push_all_rebuilt_params()
@@ -211,11 +215,10 @@ def freeze_buckets(ddp: DistributedDataParallel) -> str:
 
 
 def rebuild(ddp: DistributedDataParallel) -> str:
-    """Move `ddp` to the present default group; "" if done, else why it cannot be.
+    """Move `ddp` to the present default group. Return "", or why it cannot be moved.
 
-    Local; `freeze_buckets` must follow.
-
-    Parameters, buffers and gradients are not touched, nothing is synchronised: heal first.
+    It is local, and `freeze_buckets` must follow. Parameters, buffers and gradients are not touched
+    and nothing is synchronised, so restore the state first.
     """
     if reason := not_rebuildable(ddp):
         return reason
@@ -231,10 +234,8 @@ def rebuild(ddp: DistributedDataParallel) -> str:
 def leave_buckets(ddp: DistributedDataParallel) -> None:
     """Replace gradients that are views of the buckets by zeros elsewhere.
 
-    Local; `rebuild` and `freeze_buckets` must follow.
-
-    A thread of the old group may write into its bucket until its sockets are drained: zeroing the
-    views would not do.
+    It is local, and `rebuild` and `freeze_buckets` must follow. Zeroing the views would not do: a
+    thread of the old group may write into its bucket until its sockets are drained.
     """
     if _has_views(ddp):
         for parameter in _reduced(ddp):
@@ -243,8 +244,9 @@ def leave_buckets(ddp: DistributedDataParallel) -> None:
 
 
 def restore_views(ddp: DistributedDataParallel) -> None:
-    """Let gradients that were set since `freeze_buckets` lie in the buckets, as they do on ranks
-    that ran a backward. Local.
+    """Move gradients that were set since `freeze_buckets` into the buckets. Local.
+
+    On ranks that ran a backward they are there already.
     """
     if ddp not in _views:
         return
@@ -257,7 +259,8 @@ def restore_views(ddp: DistributedDataParallel) -> None:
 def reset_after_failure(ddp: DistributedDataParallel) -> None:
     """Forget an interrupted forward or backward.
 
-    Local; the buckets thaw, so `rebuild` or `freeze_buckets` must follow.
+    It is local. The buckets are not frozen afterwards, so `rebuild` or `freeze_buckets` must
+    follow.
     """
     if not missing() and not ddp._use_python_reducer:
         ddp.reducer._reset_state()
@@ -275,8 +278,9 @@ def _has_views(ddp: DistributedDataParallel) -> bool:
 
 
 def _renewable(ddp: DistributedDataParallel) -> bool:
-    """Its buckets are never laid out anew, though views of them have to be: only a new reducer has
-    new buckets.
+    """Return whether the buckets are never laid out again, though views of them have to be.
+
+    Only a new reducer has new buckets then.
     """
     exact = not (ddp.static_graph or ddp.mixed_precision is not None or _builtin_hook(ddp))
     return exact and _has_views(ddp) and bool(ddp.find_unused_parameters)
@@ -316,8 +320,9 @@ def _noting_views(ddp: DistributedDataParallel) -> Iterator[None]:
 
 
 def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    """The parameters whose gradients lie in buckets: all that DDP reduces, but for those whose
-    gradients are sparse.
+    """Return the parameters whose gradients are in buckets.
+
+    These are all that DDP reduces, except those whose gradients are sparse.
     """
     parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
     return [
@@ -326,8 +331,9 @@ def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def _default_of(ddp: DistributedDataParallel) -> Any:
-    """The default group that `ddp` was built on: by name, because that group may be gone
-    already.
+    """Return the default group that `ddp` was built on.
+
+    It is found by name, because that group may be gone already.
     """
     group = ddp.process_group
     return group if group.group_desc == "default_pg" else None

@@ -1,26 +1,25 @@
-"""Edits: parameters that the script changes itself, outside the optimizers' turn, and how a repeat
-takes that back.
+"""Edits: parameters that the script changes itself, and how a repeat takes that back.
 
-A step that is repeated leaves parameters alone, for it was cut short before its vote, and only
-optimizers change parameters, behind the vote. Real scripts do more: they move an average of the
-weights in front of the optimizer, in a step that a GradScaler skips, or behind the block; they
-project weights; they swap averaged weights in for an evaluation. Done twice, each of these is wrong
-without a word.
+A step that is repeated leaves parameters alone. It was cut short before its vote, and optimizers
+change parameters only behind the vote. Real scripts do more. They move an average of the weights in
+front of the optimizer, in a step that a GradScaler skips, or behind the block. They project
+weights. They swap averaged weights in for an evaluation. Done twice, each of these gives wrong
+results, and nothing reports it.
 
-So it is noticed which parameters have changed between the beginning of a step and its vote, behind
-its block, or inside a phase. Those are copied at each beginning from then on, and put back with all
-else. What is looked at:
+So outlast looks which parameters have changed between the beginning of a step and its vote, behind
+its block, or inside a phase. From then on these are copied at each beginning, and put back with
+everything else. This is what it looks at:
 
-    first step            their bytes
+    first step            the bytes of all parameters
     later steps           the version that torch counts up with each change; it does not count
                           writes through `.data`. In the steps after the first, and in each 64th, a
-                          sample of the bytes of what no optimizer has
-    first phase of a name all parameters are copied, for nobody knows yet what it changes
-    later phases          the version, and where one is cut short a sample of the bytes
+                          sample of the bytes of parameters that no optimizer has
+    first phase of a name all parameters are copied, because nobody knows yet what it changes
+    later phases          the version, and if one is cut short a sample of the bytes
 
-Where one parameter is edited that no optimizer has, all such parameters of its module count as
-edited: an average of a bias that is still zero does not move. Not noticed in time: what the script
-begins to change through `.data` in a later step.
+If a parameter is edited that no optimizer has, all such parameters of its module count as edited:
+an average of a bias that is still zero does not move. If the script begins in a later step to
+change a parameter through `.data`, that is not noticed in time.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _version_of = attrgetter("_version")
 
 
 class Edits:
-    """What the script has edited so far (`names`), and the copies of it that a repeat puts back.
+    """Keeps which parameters the script edits (`names`), and the copies that a repeat puts back.
 
-    parameters   gives those that are looked at; an empty mapping where nothing has to be taken back
-    optimized    gives those that an optimizer has
+    parameters   returns the parameters to look at; an empty mapping if nothing has to be taken back
+    optimized    returns those that an optimizer has
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Edits:
         self._phases: set[str] = set()  # names of those that were done here
 
     def begin(self, *, bytewise: bool = False) -> None:
-        """A step begins: copy what is edited, and remember how all parameters are."""
+        """Begin a step: copy the edited parameters, and remember how all parameters are."""
         self._samples = {}
         self._steps += 1
         sampled = self._steps <= _SAMPLED_FIRST_STEPS or self._steps % _SAMPLED_EACH_STEPS == 0
@@ -73,9 +72,9 @@ class Edits:
         self.watch()
 
     def begin_phase(self, phase: str) -> None:
-        """A phase begins: the same, and remember a sample of what is not copied.
+        """Begin a phase: do as `begin` does, and remember a sample of what is not copied.
 
-        In the first of its name, copy everything.
+        In the first phase of its name, copy everything.
         """
         mine = self._parameters()
         self._keep(self.names if phase in self._phases else mine.keys())
@@ -86,7 +85,7 @@ class Edits:
         self.watch()
 
     def end_phase(self, phase: str) -> None:
-        """A phase is done: what it had changed is known, and what it left changed stays."""
+        """End a phase that is done: note what it has changed. Its changes stay."""
         self._phases.add(phase)
         self._copies = {name: copy for name, copy in self._copies.items() if name in self.names}
         self._samples = {}
@@ -97,8 +96,9 @@ class Edits:
         self._marks = self._marked()
 
     def look(self) -> list[str]:
-        """Return what was found to be edited: it has changed since `watch`, and will be copied from
-        the next beginning on.
+        """Return the parameters that have changed since `watch`.
+
+        They count as edited, and are copied from the next beginning on.
         """
         marks, self._marks = self._marks, None
         if marks is None:
@@ -117,18 +117,21 @@ class Edits:
 
     @property
     def uncopied(self) -> list[str]:
-        """What is edited and was not copied when the step began, as it was not known by then."""
+        """Return the edited parameters that were not copied when the step began.
+
+        It was not known by then that they are edited.
+        """
         return sorted(self.names - self._copies.keys())
 
     @property
     def copied_bytes(self) -> int:
-        """How much is copied at each beginning."""
+        """Return how many bytes are copied at each beginning."""
         return sum(one.nbytes for name, one in self._parameters().items() if name in self.names)
 
     def put_back(self) -> None:
         """Put the copies of the newest beginning back.
 
-        Raises StateError where a phase has changed what was not copied.
+        Raises StateError if a phase has changed a parameter that was not copied.
         """
         self._marks = None
         mine = self._parameters()
@@ -150,18 +153,17 @@ class Edits:
             )
 
     def forget(self) -> None:
-        """Watch no more until the next `watch`: what changes parameters now is not the script."""
+        """Stop watching until the next `watch`: what changes parameters now is not the script."""
         self._marks = None
 
     def text(self) -> str:
-        """Return what a successor has to know: one character for each parameter, "1" if it is
-        edited.
-        """
+        """Return what a successor has to know: "1" for each parameter that is edited, else "0"."""
         return "".join("1" if name in self.names else "0" for name in self._parameters())
 
     def take_over(self, text: str) -> None:
-        """Copy what the rank copies that wrote `text`; one that has other parameters says
-        nothing.
+        """Copy the parameters that the rank which wrote `text` copies.
+
+        A text for other parameters says nothing, and is ignored.
         """
         mine = self._parameters()
         if len(text) == len(mine):
@@ -178,7 +180,7 @@ class Edits:
         ]
 
     def _with_kin(self, changed: set[str]) -> set[str]:
-        """Return these and what belongs to the same module, where no optimizer has it."""
+        """Return these and the other parameters of their modules that no optimizer has."""
         optimized = set(map(id, self._optimized()))
         free = [name for name, one in self._parameters().items() if id(one) not in optimized]
         moved = {_module(name) for name in changed.intersection(free)}

@@ -1,4 +1,4 @@
-"""Bytes of every rank, for every rank: a collective of the default group."""
+"""Gather bytes of every rank on every rank: a collective of the default group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from outlast.runtime.worker import devices
 
 
 def gather_bytes(mine: bytes) -> list[bytes]:
-    """Return what each rank gave, by rank; lengths may differ, none is 0.
+    """Return what each rank gave, by rank. Lengths may differ; none is 0.
 
-    Every rank of the default group has to call.
-
-    Nothing is unpickled: what the bytes mean is up to the caller. Raises what torch raises when a
-    peer is lost.
+    Every rank of the default group has to call. Nothing is unpickled: the caller decides what the
+    bytes mean. Raises what torch raises when a peer is lost.
     """
     device = devices.mine() if dist.get_backend() == "nccl" else torch.device("cpu")
     world = dist.get_world_size()

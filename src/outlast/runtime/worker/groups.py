@@ -1,5 +1,4 @@
-"""The default process group of one generation: built, counted, destroyed, and built again in the
-same process.
+"""The default process group of one generation: built, counted, destroyed, and built again.
 
 Errors   Whatever goes wrong while building surfaces as a RuntimeError (torch's own are);
          `Cancelled` is one.
@@ -38,17 +37,19 @@ from outlast.runtime.listener import listen_at
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-# which one counts: found once, asked twice a step
+# the function that counts: it is found once, and called twice a step
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
-_parting: list[threading.Thread] = []  # letting groups go that were left
-_kept: list[dist.ProcessGroup] = []  # left while no thread could be started for them
+_parting: list[threading.Thread] = []  # threads that let go of groups that were left
+_kept: list[
+    dist.ProcessGroup
+] = []  # groups that were left while no thread could be started for them
 _at_exit = threading.Event()
 
 
 class Cancelled(RuntimeError):
-    """The generation ended before its group was there.
+    """Raised if the generation ends before its group is there.
 
-    A signal to the caller, never shown to a user.
+    It is a signal to the caller, and never shown to a user.
     """
 
 
@@ -56,7 +57,7 @@ class Cancelled(RuntimeError):
 class Group:
     """The default group, as built.
 
-    `excepthook` is what stood there before torch put its own in front.
+    `excepthook` is the hook that was there before torch put its own in front.
     """
 
     generation: int
@@ -68,15 +69,14 @@ class Group:
 
 
 def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
-    """Host the store in this process, at `host` and nowhere else; port 0 takes any free one
-    (`.port`).
+    """Host the store in this process, at `host` and nowhere else.
 
-    A store obeys whoever reaches it: they can list, delete and write its keys. Left to itself torch
-    listens on every interface, whatever `host` says, so it is handed a socket that is bound
-    already.
+    Port 0 takes any free one (`.port`). Whoever reaches a store can list, delete and write its
+    keys. Left to itself torch listens on every interface, whatever `host` says. So it is handed a
+    socket that is bound already.
 
-    This turns DNS off in the whole process: call it where nothing else needs DNS.
-    Raises OSError if the address cannot be had.
+    This turns DNS off in the whole process, so call it where nothing else needs DNS. Raises OSError
+    if the address cannot be had.
     """
     os.environ["RES_OPTIONS"] = "attempts:0"
     listener = listen_at(host, port)
@@ -93,7 +93,9 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
 
 
 def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = None) -> TCPStore:
-    """A client of the store. `host` is an address, or a name in /etc/hosts (see DNS above)."""
+    """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS
+    above).
+    """
     before = open_sockets()
     with _no_dns(), _without_complaint(b"hostname of the client socket cannot be retrieved"):
         store = TCPStore(
@@ -112,9 +114,9 @@ def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = 
 
 @contextlib.contextmanager
 def _no_dns() -> Iterator[None]:
-    """Names are looked up in files only, on this thread.
+    """Look names up in files only, on this thread, while the block runs.
 
-    Nothing changes where libc is not glibc.
+    Nothing changes if libc is not glibc.
     """
     read_options = getattr(ctypes.CDLL(None), "__res_init", lambda: None)
     try:
@@ -127,7 +129,7 @@ def _no_dns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """The variable has this value meanwhile."""
+    """Give the variable this value while the block runs."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -140,8 +142,9 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_complaint(words: bytes) -> Iterator[None]:
-    """Lines with `words` that C++ writes to stderr meanwhile are dropped; all others are handed on
-    at the end.
+    """Drop lines with `words` that C++ writes to stderr while the block runs.
+
+    All other lines are written at the end.
     """
     sys.stderr.flush()
     real, held = os.dup(2), os.memfd_create("stderr", os.MFD_CLOEXEC)
@@ -163,14 +166,13 @@ def build(
     device: torch.device | None = None, watch: SocketWatch | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Group:  # fmt: skip
-    """Make the default group of `generation`, every pair connected.
+    """Make the default group of `generation`, with every pair connected.
 
-    Collective over `world_size` ranks.
+    It is collective over `world_size` ranks. `device` is this rank's. If that is a GPU, NCCL
+    connects on it now, not at the first collective.
 
-    `device` is this rank's. If it is a GPU, NCCL connects on it now, not at the first collective.
-
-    Waits for the other ranks up to `timeout_s`, leaving as soon as `cancelled()`; connecting itself
-    is bounded by GROUP_CONNECT_S; collectives of the group time out after `timeout_s`.
+    It waits for the other ranks up to `timeout_s`, and leaves as soon as `cancelled()`. Connecting
+    itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after `timeout_s`.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
@@ -189,10 +191,10 @@ def build(
 
 
 def solo(*, backend: str = "gloo") -> Group:
-    """A default group of this process alone, for spares: nothing done in it communicates."""
+    """Return a default group of this process alone, for spares: it never communicates."""
     assert not dist.is_initialized(), "destroy the old group first"
     group = Group(-1, 0, 1, backend, sys.excepthook, None)
-    # Else gloo looks this machine's name up, and listens on the interface that it finds.
+    # Without it gloo looks up this machine's name, and listens on the interface it finds.
     with _environment("GLOO_SOCKET_IFNAME", "lo"):
         _initialise(HashStore(), group, GROUP_CONNECT_S, None)
     return group
@@ -201,12 +203,12 @@ def solo(*, backend: str = "gloo") -> Group:
 def destroy(group: Group) -> None:
     """Drop the default group and all groups made from it.
 
-    Never blocks, broken or not; safe to call twice.
+    It never blocks, whether the groups are broken or not, and it is safe to call twice.
 
-    The sockets go down first: the threads of a broken gloo group end only when their operations
-    have failed. The objects are let go by a thread, GROUP_LET_GO_S later: each gloo group joins its
-    own threads for up to 10 ms, which nobody who waits for training should pay. Whoever refers to
-    one longer (a DDP object, the script) keeps its descriptors open until then.
+    The sockets are shut first, because the threads of a broken gloo group end only when their
+    operations have failed. A thread lets the objects go GROUP_LET_GO_S later: each gloo group joins
+    its own threads for up to 10 ms, and training should not wait for that. If a DDP object or the
+    script still refers to a group, its descriptors stay open until then.
     """
     if group.watch is not None:
         group.watch.wake()
@@ -220,23 +222,22 @@ def destroy(group: Group) -> None:
             _clear_tables()
         _part_with(parting)
     else:
-        # building it failed: torch has counted it all the same, and would name the next one
-        # otherwise than those who did not come so far
+        # building failed, but torch has counted it, and would name the next group
+        # differently from the ranks that did not come so far
         _clear_tables()
     sys.excepthook = group.excepthook  # torch stacks one more at each init
 
 
 def exit_without_stuck(exit_code: int) -> None:
-    """To be called when the script is over.
+    """End the process here, with that code, if a group that was left cannot be let go.
 
-    Does not return if a group that was left cannot be let go: the process ends here, with that
-    code.
+    Call it when the script is over. Otherwise it returns.
 
-    A send to a peer that was killed may be one that gloo forgets (see wake). Then the group's
-    thread waits for it, the group's destructor for the thread, and the interpreter's end for the
-    destructor: half an hour. What else an interpreter does at its end is done, but for destructors:
-    executors end, threads are joined, exit functions run, files are flushed. Not covered: a script
-    that holds the old group itself.
+    Gloo may forget a send to a peer that was killed (see wake). Then the group's thread waits for
+    that send, the group's destructor for the thread, and the interpreter's end for the destructor:
+    half an hour. What else an interpreter does at its end is done, except destructors: executors
+    end, threads are joined, exit functions run, and files are flushed. A script that holds the old
+    group itself is not covered.
     """
     _at_exit.set()
     until_s = time.monotonic() + GROUP_LET_GO_S
@@ -266,9 +267,9 @@ def exit_without_stuck(exit_code: int) -> None:
 
 
 def collectives() -> int:
-    """Collectives that the default group was given so far; -1 where the backend does not count.
+    """Return how many collectives the default group was given; -1 if the backend does not count.
 
-    From any thread.
+    It may be called from any thread.
     """
     world = dist.group.WORLD
     if world is None:
@@ -301,8 +302,9 @@ def _initialise(store: Store, group: Group, timeout_s: float, device: torch.devi
 def _assemble(
     store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]
 ) -> None:
-    """Wait in Python until all ranks are here: torch's own wait inside the backend cannot be left
-    without cutting the store.
+    """Wait in Python until all ranks are here.
+
+    Torch's own wait inside the backend cannot be left without cutting the store.
     """
     here = store.add("here", 1)
     while here < world_size:
@@ -317,7 +319,7 @@ def _assemble(
 
 
 def _part_with(parting: list[dist.ProcessGroup]) -> None:
-    """Let groups go in a thread. Where the kernel allows no more threads, the next one does it."""
+    """Let groups go in a thread. If the kernel allows no more threads, the next one does it."""
     parting += _kept
     _kept.clear()
     thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
@@ -330,9 +332,10 @@ def _part_with(parting: list[dist.ProcessGroup]) -> None:
 
 
 def _let_go(parting: list[dist.ProcessGroup]) -> None:
-    """Not a daemon: Python ends those inside the group's C++ destructor, which aborts the process.
+    """Let groups go. At exit this does not wait.
 
-    At exit it does not wait.
+    The thread is no daemon: Python ends those inside the group's C++ destructor, and that aborts
+    the process.
     """
     _at_exit.wait(GROUP_LET_GO_S)
     parting.clear()

@@ -1,14 +1,14 @@
 """Guards around what the script does with process groups: its collectives, its groups and meshes,
-its reads of rank.
+and its reads of rank.
 
-They sit on ProcessGroup's methods, under all of torch.distributed's functions, so `from
-torch.distributed import all_reduce` is seen as well, and so are groups of the script's own. What
-DDP does in C++ does not pass here. Functional collectives (DTensor) do not either: for those
+They sit on the methods of ProcessGroup, under all functions of torch.distributed. So `from
+torch.distributed import all_reduce` is seen as well, and so are the script's own groups. What DDP
+does in C++ does not pass here. Functional collectives (DTensor) do not either: for those
 `local_only` compares the group's own count.
 
-New groups are seen in the function below `new_group`, for the same reason, and meshes where they
-are constructed: a mesh in one dimension over all ranks makes no group, but it holds the names of
-one generation all the same.
+For the same reason new groups are seen in the function below `new_group`, and meshes where they are
+constructed. A mesh in one dimension over all ranks makes no group, but it holds the names of one
+generation all the same.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Guards:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def install(self, on_rank_read: Callable[[], object] | None = None) -> None:
-        """Idempotent; `on_rank_read` is armed (again) at each call."""
+        """Install the guards. It is idempotent; each call arms `on_rank_read` again."""
         self.calls.on_rank_read = on_rank_read
         if self._originals:
             return
@@ -127,7 +127,7 @@ class Guards:
     ) -> None:
         original = getattr(owner, name, None)
         if original is not None:
-            # As it lies in the class: read through it, it would no longer bind.
+            # Take it from the class's own dict: read as an attribute it would no longer bind.
             self._originals.append((owner, name, owner.__dict__.get(name)))
             setattr(owner, name, around(original, name))
 
@@ -140,8 +140,9 @@ class Guards:
         self._originals.clear()
 
     def need(self, *, group: bool) -> None:
-        """The script is about to communicate, or to make a group or a mesh: see `first_need` and
-        `held`.
+        """Note that the script is about to communicate, or to make a group or a mesh.
+
+        See `first_need` and `held`.
         """
         if self.calls.on_need is not None:
             self.calls.on_need(group)
@@ -154,8 +155,9 @@ class Guards:
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """What is called inside, on this thread, is outlast's: not counted, not refused, and no
-        reason to park.
+        """Mark what is called inside, on this thread, as outlast's own.
+
+        It is not counted, not refused, and no reason to park.
         """
         before, outermost = collectives(), not getattr(self._own, "depth", 0)
         self._own.depth = getattr(self._own, "depth", 0) + 1
@@ -167,12 +169,11 @@ class Guards:
                 self._mark += max(0, collectives() - before)
 
     def local_only(self, on: bool, *, since: str = "") -> int:
-        """The tail of a block: while on, a collective is refused.
+        """Refuse collectives while this is on: the tail of a block is local.
 
-        `since`: the line of the optimizer call, for the message.
-
-        Switched off, it gives how many collectives of the default group passed unseen (DTensor's);
-        0 where the group cannot tell.
+        `since` is the line of the optimizer call, for the message. Switched off, it returns how
+        many collectives of the default group passed unseen (DTensor's), or 0 if the group cannot
+        tell.
         """
         mark, self._mark = self._mark, collectives() if on else -1
         self._local_since = (since or "the optimizer's step") if on else ""
@@ -252,8 +253,9 @@ def _now(group: Any, *, was_default: bool) -> Any:
 
 
 def _innocent() -> bool:
-    """Reads that say nothing to the script: outlast's own, DDP's, and those of code that no script
-    called (other threads).
+    """Return whether a read says nothing to the script.
+
+    That is so for reads of outlast and DDP, and for code that no script called (other threads).
     """
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()
@@ -278,7 +280,7 @@ def _refused(what: str, where: str) -> TransactionError:
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """TransactionError for an optimizer whose step cannot be a transaction."""
+    """Raise TransactionError for an optimizer whose step cannot be a transaction."""
     name, line = type(optimizer).__name__, user_line()
     where = f"{line}: " if line else ""
     if isinstance(optimizer, LBFGS):

@@ -1,10 +1,10 @@
-"""Hooks on the script's optimizers: the first call of a step asks for the vote; what cannot be
-repeated is refused.
+"""Hooks on the script's optimizers: the first call of a step asks for the vote.
 
-The hooks sit on the optimizer objects, so they fire under GradScaler, LR schedulers, fused and
-foreach alike. A GradScaler that skips the step calls no optimizer: then its `update` asks for the
-vote, for what follows it (an average of the weights) must follow the vote in each step. A block
-without either votes at its end, by the caller.
+They also refuse what cannot be repeated. The hooks sit on the optimizer objects, so they fire under
+GradScaler, LR schedulers, fused and foreach alike. A GradScaler that skips the step calls no
+optimizer. Then its `update` asks for the vote, because what follows it (an average of the weights)
+must follow the vote in each step. A block with neither of these votes at its end; the caller does
+that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from outlast.runtime.worker.peers import is_peer_failure
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _OUTSIDE = (OURS, str(Path(torch.__file__).parent) + os.sep)
 _PLUMBING = tuple(str(module.__file__) for module in (contextlib, functools, threading))
-_DECORATORS = os.sep + "typing_extensions.py"  # torch marks deprecated functions with it
+_DECORATORS = os.sep + "typing_extensions.py"  # torch's wrapper for deprecated functions
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that is neither outlast's nor torch's."""
+    """Return the innermost frame that is neither outlast's nor torch's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_the_users(frame):
@@ -45,14 +45,12 @@ def user_frame() -> FrameType | None:
 
 
 def user_line() -> str:
-    """`file:line in function` of the innermost frame outside outlast and torch; "" where there is
-    none.
-    """
+    """Return `file:line in function` of the innermost frame outside outlast and torch, or ""."""
     return line_of(user_frame())
 
 
 def innermost_line(frames: Iterable[FrameType]) -> str:
-    """The line of the first frame that is neither outlast's nor torch's; "" where there is none."""
+    """Return the line of the first frame that is neither outlast's nor torch's, or ""."""
     return next((line_of(frame) for frame in frames if _is_the_users(frame)), "")
 
 
@@ -143,23 +141,28 @@ class OptimizerHooks:
 
     @property
     def called(self) -> int:
-        """How many optimizers were called in this step; 0 after a GradScaler that skipped."""
+        """Return how many optimizers were called in this step; 0 after a GradScaler that
+        skipped.
+        """
         return len(self._step.lines)
 
     @property
     def first_line(self) -> str:
-        """Where the first one was called, or the `update` that skipped them all; "" before that."""
+        """Return the line that called the first one, or the `update` that skipped them all.
+
+        It is "" before that.
+        """
         return self._step.asked
 
     def begin(self) -> None:
-        """A step begins (installs the hooks at the first)."""
+        """Begin a step. The first one installs the hooks."""
         self._install()
         self._step = _StepCalls()
         self._inside = True
         self.lost = self.refused = None
 
     def end(self) -> None:
-        """From here calls pass unseen, until the next `begin`."""
+        """Let calls pass unseen until the next `begin`."""
         self._inside = False
 
     def remove(self) -> None:
@@ -209,7 +212,7 @@ class OptimizerHooks:
         self._step.applied = self._inside
 
     def _scaler_updates(self, scaler: torch.amp.GradScaler) -> None:
-        """All optimizers of `scaler` have been stepped or skipped by now."""
+        """Take in that all optimizers of `scaler` have been stepped or skipped by now."""
         if self._inside and any(scaler is one for one in self._scalers) and not self._step.asked:
             self._ask(user_line())
             # a backward that follows comes after the vote, as it does behind an optimizer
@@ -258,8 +261,9 @@ class OptimizerHooks:
 
 
 def scaler_reset(scaler: torch.amp.GradScaler, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Make an interrupted scaler (and the fused optimizers it was stepping) take a repeat:
-    load_state_dict does not.
+    """Make an interrupted scaler, and the fused optimizers that it stepped, take a repeat.
+
+    Its load_state_dict does not do that.
     """
     scaler._per_optimizer_states = defaultdict(_grad_scaler._refresh_per_optimizer_state)
     for optimizer in optimizers:

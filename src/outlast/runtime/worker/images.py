@@ -1,9 +1,9 @@
 """This rank's images in the vault: what is sealed of a step, when, and in which slot.
 
-Under replicated state an image holds private state only. It is sealed before the vote of the step,
-and again where the script has moved any of it by the time the next step or a phase begins. Under
-sharded state an image holds the shards as well, and is sealed when the next step begins. So what a
-rank's state is when a step begins is what its successor begins that step with.
+Under replicated state an image holds private state only. It is sealed before the vote of the step.
+It is sealed again if the script has moved any of it by the time the next step or a phase begins.
+Under sharded state an image holds the shards as well, and is sealed when the next step begins. A
+successor therefore begins a step with the state that its predecessor began it with.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SLACK_BYTES = 256 << 10
 
 
 class Images:
-    """What this rank seals.
+    """Seals this rank's images.
 
-    `sealed` is the newest step whose image is sealed, `due` the newest that has to be before
-    anybody goes on.
+    `sealed` is the newest step whose image is sealed. `due` is the newest step whose image has to
+    be sealed before anybody goes on.
     """
 
     def __init__(self, membership: Membership, state: State) -> None:
@@ -67,7 +67,7 @@ class Images:
     # --- at the vote, and behind it ---------------------------------------------------------------
 
     def prepare(self, step: int, place: Place) -> None:
-        """Before the vote: private state of `step`, sealed.
+        """Seal the private state of `step`, before its vote.
 
         Sharded state is sealed whole, when the next step begins.
         """
@@ -83,7 +83,7 @@ class Images:
             self._state.private.tensors()
 
     def settle(self, step: int, place: Place, *, last: bool) -> None:
-        """The script is behind `step` and at `place`: seal what has changed since the newest image.
+        """Seal what has changed since the newest image: the script is behind `step`, at `place`.
 
         `last`: no step follows for now.
         """
@@ -105,14 +105,15 @@ class Images:
             self._session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def prepare_phase(self, step: int, phases: int) -> None:
-        """A phase is done here, and about to be voted on: seal what it has changed, beside what was
-        sealed when it began.
+        """Seal what a phase has changed, before the vote on it.
+
+        It is sealed beside the image that was sealed when the phase began.
         """
         if not self._state.sharded:
             self._seal_private(step, Place(PREPARED, phases))
 
     def forget_phase(self) -> None:
-        """The phase did not pass, and was taken back: what `prepare_phase` sealed is of no time."""
+        """Forget what `prepare_phase` sealed: the phase did not pass, and was taken back."""
         if not self._state.sharded:
             self._session.vault.unseal(self._member.rank(), self._slot)
             self._slot, self._place = 1 - self._slot, None
@@ -121,8 +122,9 @@ class Images:
     # --- when a rank attaches ---------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """State is restored to `step`: see to it that an image of that lies sealed, and forget
-        later ones, of a past that was rolled back.
+        """Make sure that an image of `step` is sealed: the state is restored to it.
+
+        Images of later steps are forgotten, because those steps were rolled back.
         """
         vault, rank = self._session.vault, self._member.rank()
         vault.forget_after(rank, step)
@@ -136,12 +138,13 @@ class Images:
         self.note_private()
 
     def read_from(self, slot: int) -> None:
-        """The newest private image lies in `slot`."""
+        """Note that the newest private image is in `slot`."""
         self._slot = slot
 
     def forget_all(self) -> None:
-        """From here on each rank's parameters are its own: images without them cannot be gone on
-        from.
+        """Forget all images: from here on each rank's parameters are its own.
+
+        No rank can go on from an image without them.
         """
         for step in self._session.vault.steps(self._member.rank()):
             self._session.vault.forget_step(self._member.rank(), step)
@@ -149,8 +152,9 @@ class Images:
     # --- what goes into an image ------------------------------------------------------------------
 
     def pieces(self, with_shared: bool) -> list[Piece]:
-        """Return private state, and shared state where it is wanted: live, so copy them before the
-        next step.
+        """Return private state, and shared state if it is wanted.
+
+        The tensors are live, so copy them before the next step.
         """
         private = self._named(_PRIVATE, *self._state.private.tensors())
         return (
@@ -162,9 +166,9 @@ class Images:
     def write_transfer(
         self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]
     ) -> None:
-        """Seal what a successor takes from a peer: shared state, movers and what is edited.
+        """Seal what a successor takes from a peer: shared state, movers, and what is edited.
 
-        `agreed`: movers that are the same on all ranks.
+        `agreed` are the movers that are the same on all ranks.
         """
         movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
         shared = self._named(_SHARED, *self._state.shared_tensors())
@@ -175,7 +179,7 @@ class Images:
     def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
         """Return text and tensors under `prefix`.
 
-        Views that hold need not be made again at each step.
+        Views that still hold need not be made again at each step.
         """
         data = text.encode()
         out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
@@ -186,9 +190,7 @@ class Images:
     # --- sealing ----------------------------------------------------------------------------------
 
     def _seal_private(self, step: int, place: Place) -> None:
-        """Seal in the slot that leaves an image to begin from, should this rank be lost
-        meanwhile.
-        """
+        """Seal in the slot that leaves an image to begin from, if this rank is lost meanwhile."""
         self._session.mark("sealing", step)
         slot = choose_slot(
             newest=self._slot,
@@ -248,14 +250,14 @@ def load_edited(state: State, image: Image) -> None:
 
 
 def load_private(state: State, image: Image) -> None:
-    """Put the private state back; of what is decoded some is kept as it comes."""
+    """Put the private state back. Some of what is decoded is kept without a copy."""
     state.private.load(*_part(image, _PRIVATE, to_tensor))
 
 
 def load_movers(state: State, image: Image, place: Place) -> list[str]:
     """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`.
 
-    Returns those that may differ from what was lost.
+    Return those that may differ from what was lost.
     """
     return state.private.load_movers(
         *_part(image, _MOVERS, to_tensor), after_phase=place.phases > 0
