@@ -1,8 +1,8 @@
-"""Where a rank's state comes from when it attaches or is healed, and how it gets into the next
+"""Where a rank's state comes from when it attaches or is restored, and how it gets into the next
 generation.
 
-What it leaves in the vault for a successor is sealed by `Images`; what all ranks agree on is kept
-by `Agreement`.
+`Images` seals what a rank leaves in the vault for a successor. `Agreement` keeps what all ranks
+agree on.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Attachment:
     def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
         self.member = membership
         self.state = state
-        # Those that the script made by itself are taken over, also where run.state was given the
+        # Replicas that the script made itself count too, also if run.state was given the
         # bare model inside them.
         given = [one for one in state.given.values() if isinstance(one, DistributedDataParallel)]
         around = ddp.holding(state.parameters.values())
@@ -77,16 +77,16 @@ class Attachment:
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate)
-        # the line that needed a group before run.steps; collectives of the steps are another matter
+        # the line that needed a group before run.steps; collectives of the steps do not count
         self._need = ""
         self._strangers: list[str] = []
 
     # --- attaching --------------------------------------------------------------------------------
 
     def attach(self) -> int:
-        """Get this rank's state to the run's step, be in its group, and say so.
+        """Bring this rank's state to the run's step, join the run's group, and report it.
 
-        Returns the step.
+        Return the step.
         """
         member, session = self.member, self.member.session
         self.state.bind(member.rank(), member.world_size)
@@ -115,8 +115,9 @@ class Attachment:
                 self._leave_if_reentering()
 
     def _plan(self) -> Regroup:
-        """The newest plan, taken: from here on a Leave of its generation reaches the main
-        thread.
+        """Take the newest plan and return it.
+
+        From here on a Leave of its generation reaches the main thread.
         """
         session = self.member.session
         assert session is not None
@@ -126,8 +127,9 @@ class Attachment:
                 return plan
 
     def _leave_if_reentering(self) -> None:
-        """A process in which main's function runs, and which had its group from the start, begins
-        the function anew.
+        """Leave main's function if the plan asks this process to call it again.
+
+        That is so for a process that had its group from the start.
         """
         session = self.member.session
         assert session is not None
@@ -136,7 +138,9 @@ class Attachment:
             raise Reenter
 
     def _build(self, plan: Regroup) -> float:
-        """The group of `plan`, and the replicas on it; seconds that the group took."""
+        """Build the group of `plan`, and the replicas on it. Return the seconds that the group
+        took.
+        """
         self.mark("grouping")
         group_s = self.member.build(plan)
         for wrapped in self.replicas:
@@ -166,9 +170,9 @@ class Attachment:
         return step
 
     def register(self) -> None:
-        """How survivors can go on from here (trap 14).
+        """Report how survivors can go on from here (trap 14).
 
-        It is said again once the script makes a group of its own.
+        It is reported again once the script makes a group of its own.
         """
         member = self.member
         member.guards.calls.on_held = self.register
@@ -194,9 +198,9 @@ class Attachment:
         )
 
     def _warn_if_alone(self) -> None:
-        """Say what a kill costs where nobody else holds the replicated state.
+        """Warn of what a kill costs if no other rank holds the replicated state.
 
-        Told once in a run, however often it is said.
+        The warning is shown once in a run, however often it is sent.
         """
         session = self.member.session
         if session is not None and self.member.world_size == 1 and not self.state.sharded:
@@ -211,8 +215,9 @@ class Attachment:
             )
 
     def _own_groups(self) -> str:
-        """Say what of the script's own belongs to one generation's process group, and the line; ""
-        if nothing does.
+        """Say what of the script's own belongs to one generation's process group, and its line.
+
+        It is "" if nothing does.
         """
         if held := self.member.guards.held:
             return f"the script holds a process group or device mesh of its own, made at {held}"
@@ -255,7 +260,7 @@ class Attachment:
         self._restore_own(plan, image)
 
     def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
-        """What this rank does not take from a peer: its own image, or a checkpoint."""
+        """Restore what this rank does not take from a peer: from its own image, or a checkpoint."""
         if plan.checkpoint:
             load_checkpoint(
                 plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts
@@ -266,11 +271,11 @@ class Attachment:
             ddp.restore_views(wrapped)
 
     def begin_steps_call(self, step: int) -> None:
-        """Run.steps is called again, behind `step`.
+        """Begin another call of run.steps, behind `step`.
 
-        What the script did between the two calls it may have done to state in which it was done
-        already: that of peers which were in this call when this process came. Then what they handed
-        over is loaded once more.
+        This process may have taken the state of peers that were in this call already. Then what the
+        script does between the two calls was done to that state twice. So the state that the peers
+        handed over is loaded once more.
         """
         if self.call.again is not None and self.call.again[0].step == step:
             plan, image = self.call.again
@@ -281,7 +286,7 @@ class Attachment:
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
         """Load this rank's own image.
 
-        A corrupt one is struck out, and the next plan is for an older step.
+        A corrupt one is deleted, and the next plan is for an older step.
         """
         session = self.member.session
         assert session is not None
@@ -311,8 +316,9 @@ class Attachment:
             self._take_movers(donated, plan.step, place)
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
-        """This rank was lost between the vote of `step` and what comes after: what moved there is
-        taken from the peer that hands over.
+        """Take what moved behind the vote of `step` from the peer that hands over.
+
+        This rank was lost between that vote and its next image.
         """
         session = self.member.session
         assert session is not None
@@ -328,9 +334,7 @@ class Attachment:
             )
 
     def _load_older(self, step: int) -> None:
-        """Replicated state is whole; only this rank's random state and loader position come from an
-        older step.
-        """
+        """Load random state and loader position of an older step. Replicated state is whole."""
         session = self.member.session
         assert session is not None
         for older in session.vault.steps(self.member.rank()):
@@ -346,8 +350,9 @@ class Attachment:
         )
 
     def _load_parts(self, image: Image) -> None:
-        """Of a checkpoint: rank 0's image comes first and holds the replicated state, then the own
-        one.
+        """Load an image of a checkpoint.
+
+        Rank 0's comes first and holds the replicated state; this rank's own comes second.
         """
         if holds_shared(image):
             load_shared(self.state, image)
@@ -356,7 +361,7 @@ class Attachment:
     # --- regrouping in place ----------------------------------------------------------------------
 
     def join(self, plan: Regroup) -> None:
-        """Enter the group of `plan`, and say so: a survivor whose step is settled."""
+        """Enter the group of `plan`, and report it. A survivor does so once its step is settled."""
         session = self.member.session
         assert session is not None
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
@@ -369,13 +374,14 @@ class Attachment:
         session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def donate(self, plan: Regroup) -> None:
-        """Write the replicated state where those who need it find it."""
+        """Write the replicated state where the ranks that need it find it."""
         self.mark("donating")
         self._write_transfer(plan.generation, plan.step)
 
     def hand_over_at_end(self, step: int) -> None:
-        """After the last step one rank leaves the final state in the vault: a rank lost from here
-        on starts from it.
+        """Leave the final state in the vault, on one rank, after the last step.
+
+        A rank that is lost from here on starts from it.
         """
         if self.member.rank() == 0 and not self.state.sharded:
             self._write_transfer(self.member.generation, step)
@@ -389,18 +395,18 @@ class Attachment:
     # --- what the script changes itself -----------------------------------------------------------
 
     def begin_edits(self) -> None:
-        """A step begins: copy what a repeat has to take back."""
+        """Copy what a repeat has to take back: a step begins."""
         self.state.edits.begin(bytewise=self.undo.late.unproven)
         if self.undo.late.on:
             self.undo.keep()
 
     def watch_edits(self) -> None:
-        """The block of a step is over: what changes parameters from here on is the script."""
+        """Watch for edits: the block of a step is over, so the script makes any further change."""
         if self.member.session is not None:
             self.state.edits.watch()
 
     def look_for_edits(self, where: str) -> None:
-        """Say so, once, if the script has changed parameters itself since it was last watched."""
+        """Warn, once, if the script has changed parameters itself since it was last watched."""
         found, session = self.state.edits.look(), self.member.session
         if found and session is not None:
             mib = self.state.edits.copied_bytes / 2**20
@@ -412,11 +418,11 @@ class Attachment:
     # --- the first step ---------------------------------------------------------------------------
 
     def watch(self, until_left: contextlib.ExitStack) -> None:
-        """Look which modules run in the first step."""
+        """Watch which modules run in the first step."""
         self._strangers = until_left.enter_context(self.state.watch_modules())
 
     def after_first_step(self) -> None:
-        """What can only be seen once a step has run: modules that nobody registered."""
+        """Warn of modules that ran in the first step and that nobody registered."""
         self.call.first_step = False
         if self._strangers and self.member.session is not None:
             self.member.session.warn(

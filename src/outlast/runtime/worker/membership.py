@@ -1,14 +1,15 @@
-"""This process's place in the run: its rank, its generation, its process group; how it leaves one
-and gets into the next.
+"""This process's place in the run: its rank, its generation and its process group, and how it gets
+from one generation into the next.
 
-Three kinds of process come here: a rank that starts (or enters main's function again) builds its
-group at once; one that replaces a rank while survivors wait in their steps builds it at run.steps,
-where they do; a hot spare has no rank at all until it is given one. `Alone` needs none of this.
+There are three kinds of process. A rank that starts (or enters main's function again) builds its
+group at once. A process that replaces a rank while survivors wait in their steps builds it at
+run.steps, where they wait. A hot spare has no rank at all until it is given one. `Alone` needs none
+of this.
 
 The latter two have a solo group until then, on which DDP can be made. Torch tells the script its
-true rank there, but nothing that needs peers may be done on it: a spare parks in front of a
-collective, a new group or a mesh (`_needed`). A rank is not replaced in place where the script
-holds such a thing.
+true rank there, but nothing that needs peers may be done on it. So a spare parks in front of a
+collective, a new group or a mesh (`_needed`). A rank is not replaced in place if the script holds
+such a thing.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Membership:
 
     @property
     def has_group(self) -> bool:
-        """The process group of the run stands (not the solo group)."""
+        """Return whether the run's process group is there (the solo group does not count)."""
         return self._made.group is not None
 
     @property
@@ -124,8 +125,9 @@ class Membership:
         return self.session is not None and self.session.spec.rank < 0
 
     def replayed(self) -> Regroup | None:
-        """The plan by which this process has to do its last committed step once for nothing; else
-        None.
+        """Return the plan by which this process has to redo its last committed step, or None.
+
+        The result of that step is not kept.
         """
         plan = None if self.session is None else self.session.wait_plan(newer_than=-1)
         return plan if plan is not None and plan.replay else None
@@ -135,8 +137,9 @@ class Membership:
         return 0 if self.session is None else self.session.wait_plan(newer_than=-1).step
 
     def rank(self) -> int:
-        """Parks a spare until it has one; raises StepInterrupted then if that was in the body of a
-        rehearsed step.
+        """Return this process's rank. A spare parks here until it has one.
+
+        If that happens in the body of a rehearsed step, StepInterrupted is raised then.
         """
         if self.is_spare:
             rehearsing, self.script.in_body = self.script.in_body, False
@@ -146,7 +149,7 @@ class Membership:
         return self._rank
 
     def local_rank(self) -> int:
-        """Parks a spare, as `rank` does."""
+        """Return this process's index on its node. A spare parks here, as in `rank`."""
         self.rank()
         return self._local_rank
 
@@ -161,7 +164,7 @@ class Membership:
         self._get_in()
 
     def ensure_group(self) -> None:
-        """The script wants a mesh: park a spare, and note that this mesh belongs to one
+        """Park a spare because the script wants a mesh, and note that it belongs to one
         generation.
         """
         self.guards.need(group=True)
@@ -169,13 +172,12 @@ class Membership:
             self.solo_group()  # alone; under torchrun its group stands already
 
     def _needed(self, group: bool) -> None:
-        """The script comes to a collective, or with `group` to a group or mesh of its own: see
-        Calls.on_need of guards.py.
+        """Take in that the script comes to a collective, or with `group` to its own group or mesh.
 
-        Once run.steps was called, a collective of a process that has no group yet is for nothing:
-        that of a rehearsed step, or between legs that it passes over. It runs on the solo group. A
-        group cannot be made there: a spare parks, and what it has done so far is done again on the
-        run's group.
+        See Calls.on_need of guards.py. Once run.steps was called, a collective of a process that
+        has no group yet does not count: it belongs to a rehearsed step, or to code between calls of
+        run.steps that are skipped. It runs on the solo group. A group cannot be made there. So a
+        spare parks, and what it has done so far is done again on the run's group.
         """
         if self._made.group is not None or (self.script.in_steps and not group):
             return
@@ -193,7 +195,7 @@ class Membership:
         )
 
     def solo_group(self) -> None:
-        """A group of one, so that DDP can be made where no peer is."""
+        """Make a group of one, so that DDP can be made where no peer is."""
         if not dist.is_initialized():
             with self.guards.ours():
                 self._made.solo = groups.solo()
@@ -201,23 +203,24 @@ class Membership:
                 self.guards.calls.stands_for = self._stands_for
 
     def _stands_for(self) -> tuple[int, int] | None:
-        """Rank and world size of this process while it is in the solo group; a rehearsal goes by
-        that group's own.
+        """Return the rank and world size to tell the script while this process is in the solo
+        group.
+
+        A rehearsal goes by that group's own.
         """
         return None if self.is_spare or self.script.rehearses else (self._rank, self.world_size)
 
     def rehearse(self, on: bool) -> None:
-        """A step for nothing begins, or is over."""
+        """Note that a step whose result is not kept begins, or is over."""
         self.script.rehearses = on
         self.script.rehearsed = self.script.rehearsed or on
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Errors of input raised in here end the run, not only this process: all ranks run the same
-        script.
+        """End the run, and not only this process, if an error of input is raised in here.
 
-        A corrupt image is this rank's own trouble: it ends the process, and the run goes on from an
-        older image.
+        All ranks run the same script. A corrupt image concerns this rank only: it ends the process,
+        and the run goes on from an older image.
         """
         try:
             yield
@@ -227,7 +230,7 @@ class Membership:
             self.refuse(error)
 
     def refuse(self, error: OutlastError) -> NoReturn:
-        """End the run with `error`; it is raised here."""
+        """End the run with `error`, and raise it."""
         self.script.in_body = False
         if self.session is not None:
             self.session.refuse(error, error.exit_code)
@@ -277,8 +280,9 @@ class Membership:
         )
 
     def _take_over_from_script(self, session: Session) -> None:
-        """UsageError where the script has made its process group by itself: a rank that is
-        replaced could not enter it.
+        """Raise UsageError if the script has made its process group by itself.
+
+        A process that replaces a rank could not enter that group.
         """
         session.onlooker.retire()
         if dist.is_initialized():
@@ -291,15 +295,16 @@ class Membership:
 
     @contextlib.contextmanager
     def _wrapping(self) -> Iterator[None]:
-        """The script wraps a model in DDP by itself: it is done as run.replicate does it."""
+        """Prepare for the script's own DDP(model), so that it does what run.replicate does."""
         if not self.has_group:
             self.solo_group()
         with self.guards.ours():
             yield
 
     def _get_in(self) -> None:
-        """Into the newest generation, as far as that can be done before run.steps; again where a
-        peer is lost meanwhile.
+        """Enter the newest generation, as far as that can be done before run.steps.
+
+        Try again if a peer is lost meanwhile.
         """
         assert self.session is not None
         while True:
@@ -311,9 +316,9 @@ class Membership:
                 self.cut_short(error)
 
     def _take(self, plan: Regroup) -> bool:
-        """The first plan of this process, or of its next life in main's function.
+        """Follow the first plan of this process, or of its next life in main's function.
 
-        False: it is not the newest any more.
+        Return False if it is not the newest any more.
         """
         assert self.session is not None
         self._rank, self.world_size = plan.rank, plan.world_size

@@ -21,7 +21,7 @@ from outlast.runtime.worker.sharding import local
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The user's module inside DistributedDataParallel, DataParallel and torch.compile."""
+    """Return the user's module inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         compiled = module._modules.get("_orig_mod")
         if compiled is not None:
@@ -78,8 +78,10 @@ class _KeptBuffers:
 
 
 class Modules:
-    """`parameters` are fixed at construction; buffers are looked up anew each time, since forward
-    may assign them.
+    """The modules of a State.
+
+    `parameters` are fixed at construction. Buffers are looked up each time, because forward may
+    assign them.
     """
 
     def __init__(self, named: Mapping[str, nn.Module]) -> None:
@@ -97,7 +99,7 @@ class Modules:
         self._kept = _KeptBuffers()
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        """The live buffers, of this rank, also those that are not persistent."""
+        """Return the live buffers of this rank, including those that are not persistent."""
         out = {}
         for module, key, name in self._current_places():
             buffer = module._buffers[key]
@@ -106,7 +108,7 @@ class Modules:
         return out
 
     def live(self) -> list[torch.Tensor]:
-        """The buffers, without names: those that `buffers` or `keep` found last."""
+        """Return the buffers, without names, that `buffers` or `keep` found last."""
         return [
             buffer
             for module, key, _ in self._places
@@ -114,14 +116,16 @@ class Modules:
         ]
 
     def marks(self) -> list[tuple[int, int]]:
-        """Cheap evidence of a change: which tensor each buffer is, and how often it was changed in
-        place. Blind to writes through .data and NumPy.
+        """Return cheap evidence of a change: which tensor each buffer is, and its in-place changes.
+
+        Writes through .data and NumPy are not seen.
         """
         return [(id(buffer), buffer._version) for buffer in self.live()]
 
     def moved(self, before: list[tuple[int, int]], now: list[tuple[int, int]]) -> list[str]:
-        """Return the names of the buffers whose marks differ; of all of them where one was
-        registered in between.
+        """Return the names of the buffers whose marks differ.
+
+        If one was registered in between, all names are returned.
         """
         names = [name for module, key, name in self._places if module._buffers.get(key) is not None]
         if not len(before) == len(now) == len(names):
@@ -130,11 +134,11 @@ class Modules:
 
     @property
     def has_extra(self) -> bool:
-        """Whether any module gives something by get_extra_state()."""
+        """Return whether any module gives something by get_extra_state()."""
         return bool(self._with_extra)
 
     def extra(self) -> dict[str, Any]:
-        """What modules give out by get_extra_state()."""
+        """Return what modules give by get_extra_state()."""
         return {name: module.get_extra_state() for name, module in self._with_extra}
 
     def load_extra(self, extra: Mapping[str, Any]) -> None:
@@ -142,10 +146,10 @@ class Modules:
             module.set_extra_state(extra[name])
 
     def load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
-        """In place.
+        """Load buffers in place.
 
-        StateError where names, shapes or dtypes differ. A buffer that is None here and was a tensor
-        there is made.
+        Raises StateError if names, shapes or dtypes differ. A buffer that is None here and was a
+        tensor there is made.
         """
         known = {name: (module, key) for module, key, name in self._current_places()}
         for name, value in given.items():
@@ -170,8 +174,9 @@ class Modules:
             )
 
     def check_identity(self) -> None:
-        """StateError naming a module or parameter that was exchanged for another: optimizer and DDP
-        would still hold the old one.
+        """Raise StateError naming a module or parameter that was exchanged for another.
+
+        The optimizer and DDP would still hold the old one.
         """
         for module, key, name, child in self._children:
             if module._modules.get(key) is not child:
@@ -189,7 +194,7 @@ class Modules:
         self._kept.put_back()
 
     def _add(self, prefix: str, root: nn.Module) -> None:
-        """The first walk over a module, or a later one that finds buffers registered since."""
+        """Add a module at the first walk over it, or buffers that were registered since."""
         for path, module in root.named_modules():
             base = plain_name(f"{prefix}.{path}." if path else f"{prefix}.")
             # By its name: to import the class takes long, and few scripts use it.
@@ -223,7 +228,10 @@ class Modules:
         return sum([len(module._buffers) for module in self._all])
 
     def _current_places(self) -> list[tuple[nn.Module, str, str]]:
-        """Walked again only when a buffer was registered since; new ones come last."""
+        """Return the places of the buffers. They are walked again only if one was registered since.
+
+        New ones come last.
+        """
         if self._count_buffers() != self._count:
             known = {(id(module), key) for module, key, _ in self._places}
             for prefix, root in self.named.items():
@@ -245,7 +253,7 @@ class Modules:
 def overwrite(mine: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
     """Copy given[name] into mine[name], in place.
 
-    StateError, before anything is written, where a name is missing or a shape or dtype differs.
+    Raises StateError before anything is written if a name is missing, or a shape or dtype differs.
     """
     pairs = []
     for name, tensor in mine.items():
@@ -272,11 +280,11 @@ def overwrite(mine: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor
 def watch(
     registered: Iterable[nn.Module], parameters: Iterable[torch.Tensor]
 ) -> Iterator[list[str]]:
-    """Fills the list, at the end of the block, with modules that ran but are not registered and
-    hold parameters or buffers of their own.
+    """Fill the list with modules that ran but are not registered, at the end of the block.
 
-    Uses a global forward hook, so it is for one step only; where torch.compile is at work it
-    watches nothing (a hook would recompile).
+    Only modules with parameters or buffers of their own count. It uses a global forward hook, so it
+    is for one step only. If torch.compile is at work it watches nothing, because a hook would
+    recompile.
     """
     known = {id(part) for module in registered for part in module.modules()} | {
         id(parameter) for parameter in parameters
@@ -308,7 +316,7 @@ def watch(
 
 
 def _compiled_anything() -> bool:
-    """torch.compile was called in this process."""
+    """Return whether torch.compile was called in this process."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     backends = getattr(frames, "cached_backends", None) or {}  # DDP enters None
     return any(backend is not None for backend in backends.values())

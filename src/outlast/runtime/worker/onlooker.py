@@ -63,7 +63,7 @@ class Onlooker:
                 sys.meta_path.insert(0, _Arrival(name, act))
 
     def retire(self) -> None:
-        """The script calls outlast: its steps are counted by the transaction from here on."""
+        """Stop: the script calls outlast, and the transaction counts its steps from here on."""
         self.joined = True
         if self._handle is not None:
             self._handle.remove()
@@ -95,7 +95,7 @@ class Onlooker:
         session.enter(Phase.BOOT, cause=self._cause_after(step))
 
     def _cause_after(self, step: int) -> Cause:
-        """Return what the next step is: new, done before, or nobody knows."""
+        """Return what the next step is: new, done before, or not known."""
         plan = self._session.machine.plan
         done_before = 0 if plan is None else plan.high_water
         if done_before and self._base is None:

@@ -1,9 +1,9 @@
-"""An optimizer's state: tensors under stable names, everything else as plain data; put back in
-place, bit for bit.
+"""An optimizer's state: tensors under stable names, and everything else as plain data. It is put
+back in place, bit for bit.
 
 A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved
-tensors, whatever the parameter's dtype (load_state_dict would cast), and a tensor that lived on the
-CPU beside a parameter that does not (AdamW's `step`) goes back to the CPU.
+tensors, whatever the parameter's dtype (load_state_dict would cast). A tensor that lived on the CPU
+beside a parameter that does not (AdamW's `step`) goes back to the CPU.
 
 Limits     Refused: a key of the state that lives on the CPU for some parameters and not for others;
            distributed state that is laid out in another way than its parameter. Tensors inside
@@ -51,14 +51,16 @@ def unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """All parameters as (`<group>.<index>`, parameter)."""
+    """Yield all parameters as (`<group>.<index>`, parameter)."""
     for number, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):
             yield f"{number}.{index}", parameter
 
 
 def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The live tensors of the state, distributed ones as such. Empty before the first step."""
+    """Return the live tensors of the state, distributed ones as such. Empty before the first
+    step.
+    """
     out: dict[str, torch.Tensor] = {}
     for place, parameter in parameters(optimizer):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -68,8 +70,9 @@ def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
 
 
 def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What `tensors` leaves out, as data for `tree.encode`: hyper-parameters, counters, tuples, and
-    which tensors live apart from their parameter.
+    """Return what `tensors` leaves out, as data for `tree.encode`.
+
+    These are hyper-parameters, counters, tuples, and which tensors live apart from their parameter.
     """
     rest: dict[str, dict[Any, Any]] = {}
     whole: list[str] = []
@@ -102,7 +105,7 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The hyper-parameters of each group; live values, not copies."""
+    """Return the hyper-parameters of each group: live values, not copies."""
     return [
         {key: value for key, value in group.items() if key not in _SKIPPED}
         for group in optimizer.param_groups
@@ -110,7 +113,7 @@ def hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """`hyper`, with tensors copied, for `put_hyper`."""
+    """Return `hyper` with its tensors copied, for `put_hyper`."""
     return [
         {
             key: value.clone() if isinstance(value, torch.Tensor) else value
@@ -121,7 +124,7 @@ def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """Hyper-parameters back; a learning rate that is a tensor keeps its identity."""
+    """Put hyper-parameters back. A learning rate that is a tensor keeps its identity."""
     for group, values in zip(optimizer.param_groups, saved, strict=True):
         for key in [key for key in group if key not in values and key not in _SKIPPED]:
             del group[key]
@@ -143,9 +146,9 @@ def load(
     described: Mapping[str, Any],
     given: Mapping[str, torch.Tensor],
 ) -> None:
-    """Make the state what `describe` and `tensors` said.
+    """Make the state what `describe` and `tensors` returned.
 
-    `given` holds local tensors; they are copied, never kept. StateError where groups differ.
+    `given` holds local tensors; they are copied, never kept. Raises StateError if groups differ.
     """
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != described["sizes"]:
@@ -183,8 +186,9 @@ def load(
 
 
 def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
-    """How much state there is, or will be after the first step: found by a step of a clone on meta
-    tensors, which computes nothing.
+    """Return how much state there is, or will be after the first step.
+
+    A step of a clone on meta tensors finds that out, and computes nothing.
     """
     have = [tensor for value in optimizer.state.values() for tensor in _tensors_in(value)]
     if have:
@@ -237,7 +241,7 @@ def _fits(mine: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _keys_on_cpu(optimizer: torch.optim.Optimizer) -> list[str]:
-    """Keys whose tensors live on the CPU though a parameter does not."""
+    """Return the keys whose tensors live on the CPU though a parameter does not."""
     seen: dict[str, set[bool]] = {}
     for _, parameter in parameters(optimizer):
         if parameter.device.type == "cpu":
@@ -266,7 +270,7 @@ def _by_place(name: str, given: Mapping[str, torch.Tensor]) -> dict[str, dict[st
 def _put(
     where: str, mine: Any, value: torch.Tensor, parameter: torch.Tensor, *, cpu: bool, whole: bool
 ) -> torch.Tensor:
-    """`value` in the tensor that is there, if it fits, else in a new one."""
+    """Put `value` into the tensor that is there, if it fits, else into a new one."""
     distributed = is_distributed(parameter) and not whole
     if (
         isinstance(mine, torch.Tensor)
@@ -317,8 +321,9 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
-    """The same class with meta parameters and gradients, no hooks, and not the `step` that a
-    scheduler puts on the instance.
+    """Return a clone with meta parameters and gradients, and without hooks.
+
+    It has the same class, and not the `step` that a scheduler puts on the instance.
     """
     clone = object.__new__(type(optimizer))
     clone.__dict__.update(

@@ -1,5 +1,4 @@
-"""A rank's private state: what may differ from rank to rank, and which parts of it move at which
-time.
+"""A rank's private state: what may differ from rank to rank, and which parts of it move when.
 
     part               named              private because
     module buffers     buffer:<name>      BatchNorm statistics are those of one rank's data
@@ -12,7 +11,7 @@ A rank seals its private state just before the vote of a step. What the script d
 behind its optimizer call and behind the block, may move parts once more. `movers` are the parts
 that were ever seen to do so. A rank that is lost between that seal and the beginning of the next
 step takes them with it. Its successor can take a mover from a peer if the movers are the same on
-all ranks, which `movers_key` tells; if they differ, the step has to vote later (see `undo`).
+all ranks, which `movers_key` tells. If they differ, the step has to vote later (see `undo`).
 
 Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.
 Limits     A buffer that is written through `.data` or NumPy moves unseen.
@@ -50,7 +49,7 @@ class Part:
 class PrivateState:
     """The private half of a `State`.
 
-    `tensors` gives it to be sealed; `moved` says what has changed since then.
+    `tensors` returns it to be sealed. `moved` says what has changed since then.
     """
 
     def __init__(
@@ -92,9 +91,9 @@ class PrivateState:
         }
 
     def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put it back; tensors are copied.
+        """Put the private state back. Its tensors are copied.
 
-        Raises StateError where they do not fit, CorruptError where the text is not ours.
+        Raises StateError if they do not fit, and CorruptError if the text is not ours.
         """
         parts, noise = _texts(text)
         position, objects, extra = tree.decode(parts, own(tensors, "private/"))
@@ -128,7 +127,7 @@ class PrivateState:
     def moved(self, *, after_phase: bool = False) -> set[str]:
         """Return the parts that have changed since the last `tensors`, and remember them as movers.
 
-        `after_phase`: that was when a phase ended.
+        `after_phase`: the last `tensors` was at the end of a phase.
         """
         now = {_RANDOM} if self.random_moved() else set()
         if (marks := self._modules.marks()) != self._marks:
@@ -143,10 +142,10 @@ class PrivateState:
         return now
 
     def movers_key(self) -> float:
-        """Return a number that is the same on two ranks if they have the same movers with the same
-        values; 0 where there are none.
+        """Return a number that is the same on two ranks with the same movers and values.
 
-        It speaks of the values that the last `tensors` gave, so call it before anything else moves.
+        It is 0 if there are no movers. It is made from the values that the last `tensors` returned,
+        so call it before anything else moves.
         """
         if not self.movers:
             return 0.0
@@ -167,10 +166,10 @@ class PrivateState:
     # --- movers, from a peer to a successor -------------------------------------------------------
 
     def movers_tensors(self, agreed: Collection[str]) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return the movers as they are now, as text and live tensors, for a successor whose
-        predecessor took its own along.
+        """Return the movers as they are now, as text and live tensors.
 
-        `agreed`: those that are known to be the same on all ranks.
+        They are for a successor whose predecessor took its own movers with it. `agreed` are those
+        that are known to be the same on all ranks.
         """
         objects = {
             name: self._objects[name].get()
@@ -197,10 +196,8 @@ class PrivateState:
     ) -> list[str]:
         """Take the movers of a peer; everything else stays.
 
-        Returns those that may differ from what was lost. Raises as `load`.
-
-        `after_phase`: this rank's own image was sealed when a phase ended, so only what moves after
-        phases is taken.
+        Return those that may differ from what was lost. Raises as `load` does. `after_phase`: this
+        rank's own image was sealed when a phase ended, so only what moves after phases is taken.
         """
         parts, noise = _texts(text)
         movers, after_phases, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
@@ -252,9 +249,7 @@ def described(parts: Collection[str]) -> str:
 
 
 def own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Copy the tensors that a tree text refers to: what is decoded from them will be kept by
-    whoever gets it.
-    """
+    """Copy the tensors that a tree text refers to: the caller keeps what is decoded from them."""
     return {
         name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)
     }

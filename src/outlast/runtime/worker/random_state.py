@@ -1,18 +1,17 @@
 """Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU
 generator, and that of this rank's GPU.
 
-    capture(before)       a RandomState; `before` itself when nothing was drawn since (cheap: see
-                          below)
-    restore(state)        put it back, bit for bit
-    fresh(seed)           reseed as a process that was spawned, not forked
+    capture(before)       returns a RandomState; `before` itself if nothing was drawn since
+    restore(state)        puts it back, bit for bit
+    fresh(seed)           reseeds as a process that was spawned, not forked
     isolated(seed)        a block whose draws depend on `seed` alone and leave no trace outside
 
 Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing
            or writing their raw words 2 us. NumPy's words say nothing about a cached second
-           Gaussian, so the raw comparison is trusted only where none was cached before and nothing
-           was put back since (drawing one moves the words); seeding, which forgets it, goes before
-           raw words are written.
-Limits     Other generators (torch.Generator, numpy.random.Generator) belong to whoever made them:
+           Gaussian. So the raw comparison is trusted only if none was cached before and nothing
+           was put back since (drawing one moves the words). Seeding forgets the cached one, so it
+           goes before raw words are written.
+Limits     Other generators (torch.Generator, numpy.random.Generator) belong to those who made them:
            register them in run.state. Of several GPUs only that of this rank is kept
            (devices.mine), whichever is current.
 """
@@ -42,9 +41,11 @@ _PREFIX = "random:"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RandomState:
-    """`python` is random.getstate(), `numpy` np.random.get_state(legacy=False); the raw ones their
-    words as they lie in memory, b"" where nobody knows how they lie, and `cpu_raw` the bytes of
-    `cpu`. `cuda` may be None.
+    """The state of all generators at one moment.
+
+    `python` is random.getstate(), and `numpy` is np.random.get_state(legacy=False). The raw fields
+    are their words as they lie in memory, or b"" if nobody knows how they lie. `cpu_raw` are the
+    bytes of `cpu`. `cuda` may be None.
     """
 
     python: tuple[Any, ...]
@@ -57,10 +58,10 @@ class RandomState:
 
 
 def capture(before: RandomState | None = None) -> RandomState:
-    """The state now.
+    """Return the state as it is now.
 
-    Parts that did not move since `before` (if not given: the last capture) are shared with it; if
-    none did, that itself is returned.
+    Parts that did not move since `before` (if not given: the last capture) are shared with it. If
+    none moved, `before` itself is returned.
     """
     global _latest
     _latest = _capture(_latest if before is None else before)
@@ -89,7 +90,7 @@ def _capture(before: RandomState | None) -> RandomState:
 
 
 def moved_since(before: RandomState) -> bool:
-    """Was anything drawn, seeded or set since `before`? Exact; about 30 us."""
+    """Return whether anything was drawn, seeded or set since `before`. Exact; about 30 us."""
     return capture(before) is not before
 
 
@@ -123,8 +124,9 @@ def restore(state: RandomState) -> None:
 
 
 def fresh(seed: int | None = None) -> None:
-    """What a spawned process starts with, and a forked one does not: all generators from the
-    system's entropy. From `seed` if given.
+    """Seed all generators from the system's entropy, or from `seed` if given.
+
+    A spawned process starts with that, and a forked one does not.
     """
     if seed is not None:
         seed_cpu(seed)
@@ -145,8 +147,9 @@ def seed_cpu(seed: int) -> None:
 
 @contextlib.contextmanager
 def isolated(seed: int) -> Iterator[RandomState]:
-    """Inside, draws depend on `seed` alone; afterwards the random state is what it was: the one
-    given.
+    """Let draws in the block depend on `seed` alone.
+
+    Afterwards the random state is what it was: the one given.
     """
     before = capture()
     seed_cpu(seed)
@@ -159,9 +162,9 @@ def isolated(seed: int) -> Iterator[RandomState]:
 def encode(
     state: RandomState, last: tuple[RandomState, tree.Encoded] | None = None
 ) -> tree.Encoded:
-    """JSON text and a few small tensors whose names begin with `random:`.
+    """Return JSON text and a few small tensors whose names begin with `random:`.
 
-    What did not move since `last` is taken from there.
+    Parts that did not move since `last` are taken from there.
     """
     moving = {f"{_PREFIX}torch": state.cpu} | (
         {} if state.cuda is None else {f"{_PREFIX}cuda": state.cuda}
@@ -175,7 +178,10 @@ def encode(
 
 
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
-    """The tensors are copied. CorruptError if they are not what `encode` makes."""
+    """Return the state that `encode` was given. The tensors are copied.
+
+    Raises CorruptError if they are not what `encode` makes.
+    """
     rest = tree.decode(text, tensors)
     try:
         words = tuple(
@@ -206,8 +212,9 @@ def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
 
 
 def _python_raw() -> bytes:
-    """Index and words of Python's global generator, as CPython lays them out behind the object's
-    head.
+    """Return index and words of Python's global generator.
+
+    CPython lays them out behind the object's head.
     """
     return ctypes.string_at(_python_words(), _MT_BYTES) if _LAID_OUT else b""
 
@@ -227,7 +234,9 @@ def _numpy_state() -> dict[str, Any]:
 
 
 def _numpy_raw() -> bytes:
-    """The words of NumPy's global generator by the address that NumPy publishes for them."""
+    """Return the words of NumPy's global generator, at the address that NumPy publishes for
+    them.
+    """
     bits = _numpy_bits()
     return (
         ctypes.string_at(bits.ctypes.state_address, _MT_BYTES)
@@ -255,8 +264,9 @@ def _plain(value: Any) -> Any:
 
 
 def _is_laid_out(generator: random.Random) -> bool:
-    """Whether the raw words are where `_python_raw` reads them: one int for the index, then 624
-    words of 32 bits.
+    """Return whether the raw words are where `_python_raw` reads them.
+
+    There is one int for the index, then 624 words of 32 bits.
     """
     if (
         sys.implementation.name != "cpython"

@@ -1,9 +1,9 @@
-"""A hot spare has no rank yet, so RANK and its like are absent from its environment. A script that
-asks for one of them would take its way for a single process.
+"""The environment variables of a rank, such as RANK, which a hot spare does not have yet.
 
-`ask_in_front_of` lets the spare wait for a rank right there: the script then reads what a rank
-reads. Only reads in the script's main thread count, not those of torch and outlast, and not a copy
-of the whole environment.
+A script that asks for one of them would take the spare for a single process. `ask_in_front_of` lets
+the spare wait for a rank right there: the script then reads what a rank reads. Only reads in the
+script's main thread count. Reads of torch and outlast do not, nor does a copy of the whole
+environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Asking(os._Environ):  # type: ignore[type-arg]  # generic in its stub alo
 
 
 def ask_in_front_of(wait: Callable[[], object]) -> None:
-    """From here on, call `wait` where the script reads a variable that a spare lacks."""
+    """Call `wait` from here on if the script reads a variable that a spare lacks."""
     global _wait
     _wait = wait
     os.environ.__class__ = _Asking

@@ -45,8 +45,9 @@ from outlast.runtime.worker.state import State
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Tensors that are not the same on all ranks, and the ranks that hold another value than most
-    (all ranks where there is no majority).
+    """Tensors that are not the same on all ranks, and the ranks that differ from most.
+
+    If there is no majority, these are all ranks.
     """
 
     names: tuple[str, ...]
@@ -74,11 +75,9 @@ def fingerprints(state: State) -> dict[str, str]:
 
 
 def compare(state: State) -> Difference | None:
-    """Exchange fingerprints with all ranks of the default group; None where all are the same.
+    """Exchange fingerprints with all ranks of the default group. Return None if all are the same.
 
-    Every rank has to call.
-
-    Raises what torch raises when a peer is lost.
+    Every rank has to call. Raises what torch raises when a peer is lost.
     """
     return difference(_exchange(fingerprints(state)))
 
@@ -102,7 +101,7 @@ def difference(ranks: Sequence[Mapping[str, str]]) -> Difference | None:
 def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what each rank gave, by rank.
 
-    JSON, for nothing that comes from a peer is unpickled.
+    It is JSON, because nothing that comes from a peer is unpickled.
     """
     try:
         return [json.loads(text) for text in gather_bytes(json.dumps(mine).encode())]
@@ -111,8 +110,8 @@ def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 class Watch:
-    """A small piece of the replicated state, another one each time, so that all of it is looked at
-    again and again.
+    """A small piece of the replicated state, another one each time, so that all of it is
+    compared again and again.
     """
 
     def __init__(self, state: State) -> None:
@@ -123,11 +122,10 @@ class Watch:
         self._refreshed = -1  # the multiple of WATCH_REFRESH_STEPS at which the list was made
 
     def key(self, step: int) -> float:
-        """Return a number that is the same on all ranks while the piece in turn is; 0 where there
-        is nothing to look at.
+        """Return a number that is the same on all ranks while the piece in turn is.
 
-        Every rank calls it for the same step, and all of them before, or all of them after its
-        optimizer.
+        It is 0 if there is nothing to compare. Every rank calls it for the same step: all of them
+        before, or all of them after the optimizer.
         """
         if self._state.sharded or step % WATCH_EVERY_STEPS:
             return 0.0
@@ -145,8 +143,9 @@ class Watch:
         return float(word([group[0][start : start + length]]) or 1)
 
     def _refresh(self, number: int) -> None:
-        """List the tensors anew: the first steps make optimizer state, and a regroup may have
-        replaced some.
+        """List the tensors again.
+
+        The first steps make optimizer state, and a regroup may have replaced some tensors.
         """
         self._refreshed = number
         plain = (local(tensor).detach() for tensor in self._state.whole_tensors().values())

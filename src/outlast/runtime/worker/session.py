@@ -1,9 +1,9 @@
-"""One worker's tie to its agent: the socket with its listener thread, the beacon, the book of
-seconds, the protocol's state.
+"""One worker's connection to its agent: the socket with its listener thread, the beacon, the book
+of seconds, and the state of the protocol.
 
 The listener thread hears the agent while the main thread computes or is blocked in a collective.
-Both drive one `WorkerMachine` under one lock; what it puts out is carried out here: messages go
-out, a `Wake` shuts the group's sockets so that a blocked collective raises, a `Plan` wakes a
+Both drive one `WorkerMachine` under one lock, and its outputs are carried out here. Messages are
+sent. A `Wake` shuts the group's sockets, so that a blocked collective raises. A `Plan` wakes a
 waiting main thread.
 """
 
@@ -106,9 +106,9 @@ class Session:
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
     def wait_for_rank(self) -> ChildSpec:
-        """For a spare: park until a rank is given.
+        """Park a spare until it is given a rank.
 
-        Seconds before that are nobody's; the rank's book opens then.
+        The seconds before that are booked nowhere; the rank's book opens then.
         """
         self.vault.expect_transfer()
         self.enter(Phase.PARKED)
@@ -118,7 +118,9 @@ class Session:
         return self.spec
 
     def take_rank(self, plan: Regroup) -> None:
-        """From spare to rank: environment, beacon and book are those of the rank from here on."""
+        """Turn a spare into a rank: its environment, beacon and book are the rank's from here
+        on.
+        """
         local = plan.rank % self.spec.local_world_size
         os.environ.update(
             RANK=str(plan.rank),
@@ -133,8 +135,9 @@ class Session:
         self.publish(now_s)
 
     def user_failed(self, error: BaseException) -> None:
-        """The script ended with an error: its traceback goes into the ledger before the process
-        does. One of usage ends the run: it would come again.
+        """Report the error that ended the script, so that its traceback reaches the ledger.
+
+        An error of usage ends the run, because it would come again.
         """
         if isinstance(error, UsageError):
             self.refuse(error, error.exit_code)
@@ -155,7 +158,7 @@ class Session:
         )
 
     def finish(self, exit_code: int) -> None:
-        """The script is over; what follows is the interpreter's end.
+        """Report that the script is over. The interpreter's end follows.
 
         A script that ends well before the last step has meant to.
         """
@@ -168,8 +171,10 @@ class Session:
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
     def _leaves_with(self, exit_code: int) -> None:
-        """Say that the script fails, before the sockets close: else a peer that misses this rank
-        speaks first, and is blamed. One that has raised has said so before.
+        """Report that the script fails, before the sockets close.
+
+        Otherwise a peer that misses this rank would report first, and be blamed. A script that has
+        raised has been reported before.
         """
         if self.machine.attached:
             error = f"the script left with exit code {exit_code}"
@@ -188,8 +193,9 @@ class Session:
         self._carry_out(outputs or [])
 
     def wait_plan(self, *, newer_than: int = 0) -> Regroup:
-        """Block until a plan of a generation above `newer_than` has come; it is left in the
-        machine.
+        """Block until there is a plan of a generation above `newer_than`, and return it.
+
+        The plan stays in the machine.
         """
         with self._lock:
             while (plan := self.machine.newer_plan(than=newer_than)) is None:
@@ -197,7 +203,7 @@ class Session:
             return plan
 
     def take_plan(self, plan: Regroup) -> bool:
-        """Follow `plan` from here on; False if it is not the newest any more."""
+        """Follow `plan` from here on. Return False if it is not the newest any more."""
         with self._lock:
             if self.machine.plan is not plan:
                 return False
@@ -205,7 +211,7 @@ class Session:
             return True
 
     def refuse(self, error: BaseException, exit_code: int) -> None:
-        """The script or its input cannot work: the run is to stop."""
+        """Ask for the run to stop, because the script or its input cannot work."""
         self._channel.send(Refused(self.spec.worker, placed(error), exit_code))
 
     def warn(self, text: str) -> None:
@@ -215,7 +221,7 @@ class Session:
         self._channel.send(message)
 
     def mark(self, name: str, step: int) -> None:
-        """A place where a drill may strike."""
+        """Mark a place at which a drill may inject a fault."""
         if self._drilled:
             marks.mark(name, rank=self.beacon.rank, step=step, generation=self.machine.generation)
 
@@ -223,18 +229,18 @@ class Session:
 
     @property
     def beacon(self) -> Beacon:
-        """What this worker shows of itself."""
+        """Return the page on which this worker shows where it is."""
         return self._page.beacon
 
     @property
     def book(self) -> Book:
-        """Where this worker's seconds are booked."""
+        """Return the book in which this worker's seconds are counted."""
         return self._page.book
 
     def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> None:
-        """The main thread is in `phase` from now on.
+        """Note that the main thread is in `phase` from now on.
 
-        `learn`: the phase left ended well, so its length counts.
+        `learn`: the phase before ended well, so its length counts.
         """
         now_s = clock.now_s()
         self._page.enter(phase, cause=cause, learn=learn, now_s=now_s)
@@ -248,9 +254,9 @@ class Session:
     # --- the listener thread ---
 
     def _listen(self) -> None:
-        """Supervision boundary: the agent's word, or its end.
+        """Hear the agent until the socket closes, and then end this process (supervision boundary).
 
-        Without an agent a worker must not live on.
+        A worker must not live on without its agent.
         """
         for message in self._channel:
             if isinstance(message, _FOR_WORKER):
@@ -276,7 +282,10 @@ class Session:
                 self._witness.testify()
 
     def _where(self) -> str:
-        """The main thread's innermost frame outside torch and outlast: "file:line in function"."""
+        """Return the main thread's innermost frame outside torch and outlast.
+
+        It reads "file:line in function".
+        """
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         innermost = frame
         while frame is not None:
@@ -290,7 +299,7 @@ class Session:
 
 
 def start(spec: ChildSpec, sock: socket.socket) -> Session:
-    """Called by bootstrap in every worker, before the script."""
+    """Start this process's session. Bootstrap calls it in every worker, before the script."""
     global _current
     session = Session(spec, sock)
     _current = session
@@ -302,12 +311,12 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
 
 
 def current() -> Session | None:
-    """This process's session; None when the script runs without `outlast run`."""
+    """Return this process's session, or None if the script runs without `outlast run`."""
     return _current
 
 
 def placed(error: BaseException) -> str:
-    """Return what an error says, behind the script's line if it names none itself."""
+    """Return the text of an error, with the script's line in front if it names none itself."""
     text = str(error)
     hooks = sys.modules.get("outlast.runtime.worker.hooks")  # not without torch
     if hooks is None or _LINE.search(text.partition("\n")[0]):

@@ -38,7 +38,7 @@ def is_distributed(tensor: object) -> bool:
 
 
 def is_sharded(tensor: object) -> bool:
-    """Distributed, and no rank need hold all of it."""
+    """Return whether a tensor is distributed in such a way that no rank need hold all of it."""
     return is_distributed(tensor) and any(
         not placement.is_replicate()
         for placement in tensor.placements  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def is_sharded(tensor: object) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory this rank holds, live and without autograd."""
+    """Return the memory that this rank holds, live and without autograd."""
     # asking a plain tensor for what it lacks is slow
     if type(tensor) not in _PLAIN and hasattr(tensor, "to_local"):
         with torch.no_grad():  # to_local is part of the graph otherwise
@@ -55,7 +55,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_of(tensor: Any) -> Shard:
-    """Where the local part of a distributed tensor lies."""
+    """Return where the local part of a distributed tensor lies in the whole."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh = tensor.device_mesh
@@ -73,9 +73,9 @@ def shard_of(tensor: Any) -> Shard:
 
 
 def like(whole: Any, shard: torch.Tensor) -> torch.Tensor:
-    """A distributed tensor laid out as `whole`, of which this rank holds `shard`.
+    """Return a distributed tensor laid out as `whole`, of which this rank holds `shard`.
 
-    Does not communicate.
+    It does not communicate.
     """
     from torch.distributed.tensor import DTensor
 

@@ -2,13 +2,13 @@
 
 A collective of gloo wakes three threads in each process for every message that it waits for. Four
 busy ranks on two cores take 8 ms for its smallest all-reduce and 2.4 ms for its smallest
-all-to-all; through this box 0.06 ms, with a fortieth of the processor time.
+all-to-all. Through these pages it takes 0.06 ms, and a fortieth of the processor time.
 
-Each rank has a row: a word that moves with each of its ballots, and two places for them, used in
-turn. A ballot is written before its word moves, and carries generation, number, length and
-checksum: where memory is not read in the order in which it was written, a reader looks again.
-Nobody writes ballot n + 2 over ballot n before all have read n: it takes everybody's n + 1 to get
-there. A generation begins when nobody votes in an older one any more: all of its ranks stand still
+Each rank has a row: a word that changes with each of its ballots, and two places for ballots, used
+in turn. A ballot is written before its word changes, and carries generation, number, length and
+checksum. If memory is not read in the order in which it was written, a reader looks again. No rank
+writes ballot n + 2 over ballot n before all have read n, because it needs everybody's n + 1 to get
+there. A generation begins when no rank votes in an older one any more: all of its ranks stand still
 or are dead.
 """
 
@@ -30,7 +30,7 @@ _ROW_BYTES = _LINE_BYTES + 2 * _PLACE_BYTES
 
 
 class Cut(RuntimeError):
-    """The generation is over, or a rank did not come within the time-out.
+    """Raised if the generation is over, or if a rank did not come within the time-out.
 
     Nothing is known of the outcome that the others have seen.
     """

@@ -18,7 +18,10 @@ from outlast.runtime.worker import groups
 
 
 def serve(spec: ChildSpec, channel_fd: int) -> int:
-    """Returns the exit code: 0 after the channel closed, 1 when the port cannot be had."""
+    """Host the store until the channel closes. Return the exit code.
+
+    It is 0 after the channel closed, and 1 if the port cannot be had.
+    """
     host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
     channel = BlockingChannel(socket.socket(fileno=channel_fd))
     try:

@@ -44,7 +44,7 @@ _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """Raises StateError for a tensor that no image can hold."""
+    """Return the spec of a tensor. Raises StateError for one that no image can hold."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise StateError(
@@ -57,14 +57,14 @@ def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
 
 
 def is_live(tensor: torch.Tensor) -> bool:
-    """Whether `piece` of this tensor is a view of its memory, not a copy."""
+    """Return whether `piece` of this tensor is a view of its memory, and not a copy."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def piece(name: str, tensor: torch.Tensor) -> Piece:
-    """The tensor's bytes: a view where `is_live`, else a copy as of now.
+    """Return the tensor's bytes: a view if it `is_live`, else a copy as of now.
 
-    Raises StateError as `spec_of`.
+    Raises StateError as `spec_of` does.
     """
     spec = spec_of(name, tensor)
     plain = tensor.detach()
@@ -74,18 +74,17 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
 
 
 class Pieces:
-    """Pieces of the same tensors, step after step.
+    """Keeps the pieces of the same tensors from step to step.
 
-    A view is made again where a name has another storage, dtype or shape.
-
-    It keeps the storage of the tensors of its last call alive.
+    A view is made again if its name has another storage, dtype or shape. The storage of the tensors
+    of the last call is kept alive.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, torch.dtype, torch.Size, Piece]] = {}
 
     def of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[Piece]:
-        """As `piece` of each. Raises StateError."""
+        """Return the `piece` of each tensor. Raises StateError."""
         before, self._known = self._known, {}
         pieces = []
         for name, tensor in tensors:
@@ -113,7 +112,7 @@ class Pieces:
 def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
     """Overwrite `tensor` in place, whatever its device and strides.
 
-    Raises StateError where dtype or shape differ.
+    Raises StateError if dtype or shape differ.
     """
     mine = spec_of(spec.name, tensor)
     if mine != spec:
@@ -130,18 +129,22 @@ def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
 
 
 def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """A CPU tensor with memory of its own. Raises StateError for a dtype that torch lacks."""
+    """Return a CPU tensor with memory of its own.
+
+    Raises StateError for a dtype that torch lacks.
+    """
     tensor = torch.empty(spec.shape, dtype=_dtype(spec))
     _bytes(tensor)[:] = data
     return tensor
 
 
 def view_of(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """A CPU tensor of the very bytes, to be copied from at once; where they cannot be written to, a
-    copy. Raises StateError as `to_tensor`.
+    """Return a CPU tensor over these very bytes, to be copied from at once.
 
-    Making copies of what is copied next is most of what a successor's restore would cost: fresh
-    memory takes longer than the copying.
+    If they cannot be written to, it is a copy. Raises StateError as `to_tensor` does.
+
+    Copying first what is copied again next would be most of the cost of a successor's restore,
+    because fresh memory takes longer than the copying.
     """
     if data.readonly or not data.nbytes:
         return to_tensor(spec, data)

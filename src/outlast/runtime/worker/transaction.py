@@ -1,5 +1,5 @@
-"""The loop around a step as a transaction: what the script does, turned into the machine's
-events.
+"""The loop around a step as a transaction: it turns what the script does into events of the
+commit machine.
 """
 
 from __future__ import annotations

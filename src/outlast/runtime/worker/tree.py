@@ -43,9 +43,9 @@ class Encoded:
 
 
 def encode(value: object, prefix: str) -> Encoded:
-    """`value` as JSON text and named tensors; every name begins with `prefix`.
+    """Return `value` as JSON text and named tensors. Every name begins with `prefix`.
 
-    StateError names the path of what cannot be kept.
+    Raises StateError naming the path of what cannot be kept.
     """
     encoder = _Encoder()
     node = encoder.node(value, prefix)
@@ -53,10 +53,10 @@ def encode(value: object, prefix: str) -> Encoded:
 
 
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that `encode` was given.
+    """Return the value that `encode` was given.
 
-    Tensors come back as the very objects in `tensors`; arrays are copies. CorruptError if `text` is
-    not ours.
+    Tensors come back as the very objects in `tensors`; arrays are copies. Raises CorruptError if
+    `text` is not ours.
     """
     try:
         return _Decoder(tensors).value(json.loads(text))
@@ -268,8 +268,9 @@ def _lookup(module: str, qualname: str) -> Any:
 
 
 def _find(module: str, qualname: str, base: type) -> Any:
-    """The class of that name, only among modules already imported and only if it is a `base`:
-    nothing is imported or called by a text.
+    """Return the class of that name, among modules already imported, if it is a `base`.
+
+    A text can neither import nor call anything.
     """
     found = _lookup(module, qualname)
     if not (isinstance(found, type) and issubclass(found, base)):

@@ -1,23 +1,24 @@
-"""Waking a rank that is blocked in a collective: shut down the sockets of its groups.
+"""Wake a rank that is blocked in a collective: shut down the sockets of its groups.
 
 gloo's abort() and shutdown() do not wake a blocked collective. Shutting down its TCP connections
 does, in 1-2 ms and without the peer's help. So every socket that appears while a group is built is
-noted by descriptor and inode, subgroups and device meshes included, and `wake` (from the listener
-thread) shuts down those that still are what they were. Of a connected group only the receiving
-side: gloo forgets a send that fails with EPIPE (Pair::signalException passes over the unbound
-buffers in its queue), and who waits for that send waits for ever. With sending left open it goes
-through, and the end of file ends the collective. For the same reason a second descriptor keeps each
-connection up when gloo closes its own: a peer that is still sending must not fail. Both hold while
-all that a rank sends fits its socket's buffers, and cannot for the peers of a process that is
-killed.
+noted by descriptor and inode, including those of subgroups and device meshes. `wake` (from the
+listener thread) shuts down those that still are what they were.
+
+Only the receiving side of a connected group is shut. Gloo forgets a send that fails with EPIPE
+(Pair::signalException passes over the unbound buffers in its queue), and a thread that waits for
+that send waits for ever. With sending left open the send goes through, and the end of file ends the
+collective. For the same reason a second descriptor keeps each connection up when gloo closes its
+own: a peer that is still sending must not fail. Both hold as long as all that a rank sends fits its
+socket's buffers. They cannot hold for the peers of a process that is killed.
 
 A socket counts as a group's only if it is new, connected, and one of its ends is a listening port
-that a member of the group announced in its first exchange; so a connection that another thread of
+that a member of the group announced in its first exchange. So a connection that another thread of
 the script opens at the same moment is left alone.
 
-Not promised: a rank blocked while its group is still connecting, with a peer that died after it had
-said its address, may hold out for GROUP_CONNECT_S; call `wake` again until the main thread stands
-still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead.
+Not promised: a rank may be blocked while its group is still connecting, with a peer that died after
+it had said its address. It may hold out for GROUP_CONNECT_S. Call `wake` again until the main
+thread stands still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HELPER = "_new_process_group_helper"  # every way to make a group but split_gro
 class SocketWatch:
     """The sockets of this process's groups.
 
-    One per worker; `wake` may be called from any thread.
+    There is one per worker. `wake` may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class SocketWatch:
 
     @property
     def sockets(self) -> dict[int, int]:
-        """Descriptor and inode of every noted socket."""
+        """Return descriptor and inode of every noted socket."""
         with self._lock:
             return dict(self._sockets)
 
@@ -86,8 +87,9 @@ class SocketWatch:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """What appears inside, up to each `note`, may be a group's; until then `wake` cuts the
-        store's connection too.
+        """Count sockets that appear inside, up to each `note`, as possibly a group's.
+
+        Until then `wake` cuts the store's connection too.
         """
         if self._before is not None:  # a group made while another is made: one window
             yield
@@ -124,17 +126,19 @@ class SocketWatch:
                     self._sockets[fd] = inode
 
     def covers(self, group: dist.ProcessGroup) -> bool:
-        """Whether `install` has noted it already."""
+        """Return whether `install` has noted the group already."""
         return bool(self._originals) and group in distributed_c10d._world.pg_map
 
     def note_store(self, sockets: dict[int, int]) -> None:
-        """The sockets of the store's client, cut only while a group is being built."""
+        """Note the sockets of the store's client. They are cut only while a group is being
+        built.
+        """
         with self._lock:
             self._store = dict(sockets)
             self.store_lost = False
 
     def forget(self) -> None:
-        """The groups are gone, and no peer is in a collective of theirs."""
+        """Forget the groups: they are gone, and no peer is in a collective of theirs."""
         with self._lock:
             self._sockets.clear()
             for held in self._held.values():
@@ -143,9 +147,9 @@ class SocketWatch:
             self._ports.clear()
 
     def wake(self) -> int:
-        """Shut down all noted sockets; how many there were.
+        """Shut down all noted sockets, and return how many there were.
 
-        From any thread, any number of times, 1-2 ms.
+        It takes 1-2 ms, and may be called from any thread, any number of times.
         """
         with self._lock:
             targets: dict[int, int] = {}
@@ -167,7 +171,10 @@ class SocketWatch:
         )
 
     def _hold(self, fd: int, inode: int) -> bool:
-        """Keep the connection up when gloo closes it; False if `fd` is not that socket any more."""
+        """Keep the connection up when gloo closes it.
+
+        Return False if `fd` is not that socket any more.
+        """
         if (fd, inode) in self._held:
             return True
         try:
@@ -206,8 +213,9 @@ class SocketWatch:
 
 
 def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
-    """One all-to-all over `group`, so that no pair connects later; gives the ports that its members
-    said (never 0).
+    """Run one all-to-all over `group`, so that no pair connects later.
+
+    Return the ports that its members announced (never 0).
     """
     devices = {device.type for device in group._device_types}
     if group.size() < 2 or not devices:
@@ -224,13 +232,14 @@ def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
 
 
 def open_sockets() -> dict[int, int]:
-    """Descriptor and inode of every socket of this process."""
+    """Return descriptor and inode of every socket of this process."""
     return _sockets()
 
 
 def _abort_accelerators() -> None:
-    """NCCL and its like: abort() leaves the collective, and is not known to gloo (where it does
-    nothing).
+    """Abort NCCL and its like: abort() leaves the collective there.
+
+    Gloo does not know abort(), which does nothing there.
     """
     if not torch.cuda.is_available():
         return
@@ -253,9 +262,9 @@ def _sockets() -> dict[int, int]:
 
 @contextlib.contextmanager
 def _borrowed(fd: int) -> Iterator[socket.socket | None]:
-    """A second descriptor of the same socket, closed afterwards; the first stays as it is.
+    """Give a second descriptor of the same socket while the block runs, or None if it is gone.
 
-    None where it is gone.
+    It is closed afterwards; the first stays as it is.
     """
     try:
         twin = socket.socket(fileno=os.dup(fd))
@@ -291,7 +300,7 @@ def _local_port(fd: int) -> int:
 
 
 def _ends(fd: int) -> set[int]:
-    """The two ports of a connected TCP socket; nothing for any other."""
+    """Return the two ports of a connected TCP socket, or nothing for any other."""
     with _borrowed(fd) as twin:
         if twin is None or not _internet(twin):
             return set()
@@ -302,8 +311,9 @@ def _ends(fd: int) -> set[int]:
 
 
 def _shut(fd: int, inode: int, how: int) -> bool:
-    """Shut the connection down (`how`: socket.SHUT_*) for all holders of the socket, if descriptor
-    `fd` still is that socket.
+    """Shut the connection down for all holders of the socket, if `fd` still is that socket.
+
+    `how` is one of socket.SHUT_*.
     """
     with _borrowed(fd) as twin:
         if twin is None or os.fstat(twin.fileno()).st_ino != inode:

@@ -1,18 +1,18 @@
-"""What a worker leaves behind for whoever asks why it hung: the stacks of its threads, and a copy
-of torch's flight recorder.
+"""The evidence that a worker leaves when it hangs: the stacks of its threads, and a copy of torch's
+flight recorder.
 
-When the agent asks whether anybody is there (a ping comes before each verdict on a hang), the
-listener's thread answers, and then writes both down: stacks into `evidence/stacks-<worker>.txt` of
-the run folder, the recorder into the vault. One that cannot answer, because a call holds the
-interpreter lock, is condemned; right before it is killed the agent sends it STACKS_SIGNAL, and
-faulthandler writes its stacks from the signal's handler, for which the lock is not needed.
+The agent asks whether anybody is there: a ping comes before each verdict on a hang. The listener's
+thread answers, and then writes both down: stacks into `evidence/stacks-<worker>.txt` of the run
+folder, the recorder into the vault. A worker cannot answer if a call holds the interpreter lock,
+and is condemned. Right before it is killed the agent sends it STACKS_SIGNAL, and faulthandler
+writes its stacks from the signal's handler, which does not need the lock.
 
 Why not faulthandler.dump_traceback_later, armed all the time? It reads the frames of threads that
-run. A process that is only slow may not outlive that: Python 3.11 ends by SIGSEGV after some
-hundred such dumps while it computes, from the timer's thread and from a signal alike. So it is left
-to those that are about to be killed anyway, and stand still.
+run, and a process that is only slow may not survive that. Python 3.11 ends by SIGSEGV after some
+hundred such dumps while it computes, from the timer's thread and from a signal alike. So only
+workers that are about to be killed anyway, and stand still, are dumped that way.
 
-Not promised: stacks of a process that is stopped (SIGSTOP) or stands in the kernel: /proc tells
+Stacks of a process that is stopped (SIGSTOP) or stands in the kernel are not promised: /proc tells
 about those.
 """
 
@@ -29,9 +29,10 @@ from outlast.model import limits
 
 
 class Witness:
-    """`begin` once, in the process that it is about; `testify` whenever it is asked.
+    """Writes the evidence of one worker.
 
-    `folder`: the run folder's evidence.
+    Call `begin` once, in the process that it is about, and `testify` whenever the agent asks.
+    `folder` is the run folder's evidence.
     """
 
     def __init__(self, folder: Path, recorder: Path, worker: int) -> None:
@@ -41,7 +42,7 @@ class Witness:
         self._busy = threading.Lock()
 
     def begin(self) -> None:
-        """A disk that refuses takes the stacks away, and nothing else."""
+        """Open the files. If the disk refuses there are no stacks, and nothing else changes."""
         try:
             self._file = os.open(
                 self._path,
@@ -55,9 +56,9 @@ class Witness:
             self._file = -1
 
     def testify(self) -> None:
-        """In a thread of its own: nobody waits.
+        """Write the evidence in a thread of its own, so that nobody waits.
 
-        Supervision boundary: evidence is not worth an error.
+        Evidence is not worth an error (supervision boundary).
         """
         threading.Thread(target=self._testify, name="outlast-witness", daemon=True).start()
 
@@ -87,7 +88,10 @@ class Witness:
 
 
 def _stacks() -> str:
-    """Of all threads but outlast's own, the main one first, as faulthandler writes them."""
+    """Return the stacks of all threads but outlast's own, as faulthandler writes them.
+
+    The main thread comes first.
+    """
     frames = sys._current_frames()
     threads = sorted(
         threading.enumerate(), key=lambda thread: thread is not threading.main_thread()
@@ -106,8 +110,9 @@ def _stacks() -> str:
 
 
 def _recorded() -> bytes:
-    """The flight recorder of gloo or NCCL, as JSON; b"" where this torch has none, or nothing in
-    it.
+    """Return the flight recorder of gloo or NCCL, as JSON.
+
+    It is b"" if this torch has none, or nothing is in it.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):

@@ -115,8 +115,10 @@ class Zygote:
     def _in_middle(
         self, value: dict[str, Any], fds: list[int], writer: int
     ) -> tuple[ChildSpec, int]:
-        """Two processes come here and neither returns into the zygote's loop: one exits, the other
-        is the worker. Into `writer`: its pid, or -errno.
+        """Fork the worker from the middle process.
+
+        Two processes come here, and neither returns into the zygote's loop: one exits, the other is
+        the worker. The worker's pid, or -errno, goes into `writer`.
         """
         middle = os.getpid()
         try:
@@ -140,9 +142,9 @@ class Zygote:
             os._exit(1)
 
     def _become(self, spec: ChildSpec, fds: list[int], middle: int) -> tuple[ChildSpec, int]:
-        """From a copy of the zygote to a process of its own.
+        """Turn a copy of the zygote into a process of its own.
 
-        The middle process takes a while to end, so the launcher is waited for last.
+        The middle process takes a while to end, so this waits for the launcher last.
         """
         bootstrap = importlib.import_module("outlast.runtime.worker.bootstrap")
         channel, gate, stdout, stderr = fds
@@ -162,8 +164,9 @@ class Zygote:
         return spec, channel
 
     def _set_environment(self, spec: ChildSpec) -> None:
-        """The child's environment over what the imports have set: a fresh process would
-        have both.
+        """Set the child's environment on top of what the imports have set.
+
+        A fresh process would have both.
         """
         imported = {
             name: value
@@ -176,8 +179,9 @@ class Zygote:
 
 
 def _await_adoption(launcher_pid: int, middle: int) -> None:
-    """Wait until the middle process is gone and the launcher is our parent; only then can we ask to
-    die with it. Raises OSError where that cannot be.
+    """Wait until the middle process is gone and the launcher is the parent.
+
+    Only then can this process ask to die with it. Raises OSError if that cannot be.
     """
     end_s = now_s() + ADOPTION_DEADLINE_S
     while (parent := os.getppid()) != launcher_pid:
@@ -195,7 +199,7 @@ def _await_adoption(launcher_pid: int, middle: int) -> None:
 
 
 def _reset_signals() -> None:
-    """The handlers that imports installed go; SIGINT gets Python's own, as in a fresh
+    """Remove the handlers that imports installed. SIGINT gets Python's own, as in a fresh
     interpreter.
     """
     signal.set_wakeup_fd(-1)
@@ -207,7 +211,7 @@ def _reset_signals() -> None:
 
 
 def _reseed() -> None:
-    """Random states that a fresh process draws from the system; a fork would copy the zygote's."""
+    """Seed what a fresh process draws from the system. A fork would have the zygote's copy."""
     import numpy
     import torch
 
@@ -218,7 +222,7 @@ def _reseed() -> None:
 
 
 def _set_threads(wanted: str) -> None:
-    """torch's own rule at start-up: OMP_NUM_THREADS, else one per physical core."""
+    """Set torch's threads by its own rule: OMP_NUM_THREADS, else one per physical core."""
     import torch
 
     first = wanted.partition(",")[0].strip()
@@ -237,7 +241,7 @@ def _physical_cores() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The zygote's whole life; a worker's too, since it returns from `serve` in a child."""
+    """Run the zygote until it ends. A worker returns from `serve` in a child, and runs here too."""
     fd, launcher_pid = int(arguments[0]), int(arguments[1])
     try:
         die_with(launcher_pid)
