@@ -516,6 +516,22 @@ def test_a_node_without_power_is_counted_out_in_time(
     assert [one.rule for one in jury.violations] == rules
 
 
+@pytest.mark.parametrize(("signals", "rules"), [(0, ["NotGivenUp"]), (1, []), (2, [])])
+def test_a_kill_from_outside_may_carry_the_count_over_its_limit(
+    signals: int, rules: list[str]
+) -> None:
+    """Five interruptions at one step are borne, and a kill from outside as the sixth.
+
+    Method: the run gives up at the seventh. Without a process that ended by a signal, it should
+    have given up at the sixth.
+    """
+    jury = Checkers()
+    reason = "7 interruptions without a step executed after step 1: a crash loop"
+    for one in (*STEP, *PLANS[:6], failed(reason, signals=signals)):
+        jury.see(1.0, one)
+    assert [one.rule for one in jury.violations] == rules
+
+
 FINE: tuple[Observation, ...] = (
     Planned(1, (0, 0), 0, (0, 1)),
     RankGiven(7, PLAN, ()),

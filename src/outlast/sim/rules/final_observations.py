@@ -38,7 +38,7 @@ class RunOver:
     itself before it could park, and could say so. `spent`: tokens that are missing from the budgets
     of replacements and whole restarts; None: a coordinator that knew of others died. `rungs`: of
     the interruptions, in their order, and whether each is a child of another. `policy`: which one
-    acted.
+    acted. `signals`: interruptions that began with the end of a process by a signal.
     """
 
     state: str
@@ -67,6 +67,7 @@ class RunOver:
     spent: int | None = None
     rungs: tuple[tuple[str, bool], ...] = ()
     policy: str = "none"
+    signals: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,9 +278,7 @@ class NotGivenUp(Checker):
         if loop := re.match(
             r"(\d+) interruptions without a step (executed|committed) after step (\d+)", seen.reason
         ):
-            yield from self._loops(
-                int(loop[1]), int(loop[3]), seen.kinds, at_step=loop[2] == "executed"
-            )
+            yield from self._loops(int(loop[1]), int(loop[3]), seen, at_step=loop[2] == "executed")
         elif loop := re.match(
             r"(\d+) whole restarts|the budget of (\d+) replacements", seen.reason
         ):
@@ -294,13 +292,12 @@ class NotGivenUp(Checker):
                     f" {self._plans} plans"
                 )
 
-    def _loops(
-        self, said: int, step: int, kinds: tuple[str, ...], *, at_step: bool
-    ) -> Iterator[str]:
+    def _loops(self, said: int, step: int, seen: RunOver, *, at_step: bool) -> Iterator[str]:
         """`at_step`: at this one, whatever was done before it; else no new step was committed after
-        it.
+        it. A process that is killed from outside counts, and ends no run at that count: the next
+        interruption of the script's own may come to a higher one.
         """
-        if self._newest and set(APART) & set(kinds):
+        if self._newest and set(APART) & set(seen.kinds):
             return  # what was committed where nobody could be asked may count as not committed
         allowed = (
             limits.SETUP_FAULTS_COUNT
@@ -313,7 +310,9 @@ class NotGivenUp(Checker):
         plans = (
             self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
         )
-        if said <= allowed or said - 1 not in BORNE or plans < said - 1:
+        passed = seen.signals if at_step else 0
+        at_once = any(0 <= said - 1 - borne <= passed for borne in BORNE)
+        if said <= allowed or not at_once or plans < said - 1:
             yield (
                 f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans}"
                 f" plans since a step after step {step}"

@@ -112,6 +112,7 @@ class FinalReport:
             ),
             spent=self.host.spent,
             policy=options.policy,
+            signals=sum(one.mechanism is Mechanism.SIGNAL for one in interruptions.values()),
             rungs=tuple(
                 ("" if one.rung is None else one.rung.value, one.parent is not None)
                 for one in interruptions.values()
