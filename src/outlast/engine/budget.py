@@ -1,4 +1,4 @@
-"""Budgets that refill with progress: a run that moves on may fail often, one that stands still may
+"""Budgets that refill with progress. A run that moves on may fail often, one that stands still may
 not.
 
 Units: steps and counts. This module is pure.
@@ -23,7 +23,7 @@ class Budget:
     spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
 
     def left(self, *, step: int) -> int:
-        """Tokens in stock when `step` is the newest committed step.
+        """Return the tokens in stock when `step` is the newest committed step.
 
         Steps committed twice count once.
         """
@@ -31,7 +31,7 @@ class Budget:
         return self.capacity - len(self.spent)
 
     def take(self, *, step: int) -> bool:
-        """Take one token; False (and nothing taken) when there is none."""
+        """Take one token. Return False, and take nothing, if there is none."""
         if self.left(step=step) <= 0:
             return False
         self.spent.append(step)
@@ -53,11 +53,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Budgets:
-    """One budget per dear rung, and how often the run was interrupted where.
+    """One budget per expensive rung, and how often the run was interrupted where.
 
-    An interruption counts at the step behind which it came, until a later one has been executed:
-    one that strikes from outside hits anywhere, one that the run itself makes hits at one place.
-    Steps that are executed again count for that, too. What they do not count for is progress.
+    An interruption counts at the step behind which it came, until a later step has been executed. A
+    fault from outside hits anywhere; one that the run itself makes hits at one place. Steps that
+    are executed again count for that, too, but not as progress.
 
     at_step     interruptions at the place of the newest one, it included
     since_step  all of them since a step was committed that never had been before
@@ -80,9 +80,10 @@ class Budgets:
         )
 
     def note_fault(self, *, step: int, reached: int) -> int:
-        """Count one more interruption while `step` is the newest committed step; how many there
-        were behind `reached`, the newest that was executed since the last one, or that was to be
-        gone on from.
+        """Count one more interruption while `step` is the newest committed step.
+
+        Return how many there were behind `reached`: the newest step that was executed since the
+        last one, or that was to be gone on from.
         """
         if step > self.step:
             self.step, self.since_step, self.repeats = step, 0, 0
@@ -101,7 +102,9 @@ class Budgets:
 
 
 def default_budgets(max_restarts: int | None) -> Budgets:
-    """`max_restarts` is torchrun's flag: when given, it is the number of whole restarts without
+    """Return the budgets of a run.
+
+    `max_restarts` is torchrun's flag: when given, it is the number of whole restarts without
     progress.
     """
     restarts = limits.RESTARTS_COUNT if max_restarts is None else max_restarts

@@ -18,7 +18,7 @@ from outlast.model.messages import Checkpointed
 
 
 class Lying(Protocol):
-    """What lies in the folder of one step."""
+    """The files in the folder of one step."""
 
     @property
     def step(self) -> int: ...
@@ -34,7 +34,7 @@ COMPLETE_KEPT = 16  # saves: what is reported again is so soon after
 class Saves:
     """Shards that were reported, of saves that are not complete.
 
-    A save is of one past: a step that was rolled back and is done again is another.
+    A step that was rolled back and is done again is another save than before.
     """
 
     world_size: int
@@ -45,25 +45,27 @@ class Saves:
     _backs: list[tuple[int, int]] = field(default_factory=list)
 
     def went_back(self, *, generation: int, step: int) -> None:
-        """`generation` goes on from `step`: saves of later steps are of a past that is over."""
+        """Drop saves of later steps: `generation` goes on from `step`, and they were rolled
+        back.
+        """
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
         for later in [later for later in self._shards if later > step]:
-            # A save is of a past that was rolled back.
+            # The save belongs to steps that were rolled back.
             del self._shards[later]
 
     def takes(self, shard: Checkpointed) -> bool:
-        """Whether it is of the past that the run goes on from."""
+        """Return whether a shard belongs to the steps that the run goes on from."""
         return not any(
             shard.generation < generation and step < shard.step for generation, step in self._backs
         )
 
     def put(self, shard: Checkpointed) -> tuple[Checkpointed, ...]:
-        """All shards of its step, by rank, once they lie there; else none.
+        """Add a shard. Return all shards of its step by rank once they are complete, else none.
 
-        What is reported again after that is of no save.
+        A shard that is reported again after that belongs to no save.
         """
         if shard.generation <= self._complete.get(shard.step, -1):
-            # A shard is reported again.
+            # The shard was reported before.
             return ()
         shards = self._shards.setdefault(shard.step, {})
         shards[shard.rank] = shard
@@ -75,25 +77,24 @@ class Saves:
         return tuple(one for _, one in sorted(self._shards.pop(shard.step).items()))
 
     def fail(self, step: int) -> None:
-        """A shard of it could not be written. Others may still come: they are too few."""
+        """Note that a shard could not be written. Others may still come: they are too few."""
         self._shards.pop(step, None)
 
 
 def newest_good(
     lying: Iterable[T], *, why_not: Callable[[T], str]
 ) -> tuple[T | None, tuple[tuple[T, str], ...]]:
-    """Walk back from the newest checkpoint to the first of which every byte is as written; and
-    those that were refused on the way, newest first.
+    """Walk back from the newest checkpoint to the first of which every byte is as written.
 
-    `why_not` reads one, and says what is wrong with it, or "". What has no manifest is no
-    checkpoint, and is not read.
+    Return it, and those that were refused on the way, newest first. `why_not` reads one, and says
+    what is wrong with it, or "". A folder without a manifest is no checkpoint, and is not read.
     """
     refused: list[tuple[T, str]] = []
     for one in sorted(lying, key=lambda one: one.step, reverse=True):
         if not one.has_manifest:
             continue
         if reason := why_not(one):
-            # A checkpoint is refused.
+            # Something in it is damaged, so try an older one.
             refused.append((one, reason))
             continue
         return one, tuple(refused)
@@ -101,12 +102,12 @@ def newest_good(
 
 
 def superfluous(lying: Sequence[Lying], *, good: int | None, keep: int) -> tuple[int, ...]:
-    """Steps whose folders can be removed, newest first, where the newest `keep` checkpoints (at
-    least one) are kept.
+    """Return the steps whose folders can be removed, newest first.
 
-    `good`: the newest good one. It is never removed, nor is any that is newer; where nothing is
-    good, nothing is removed. What has no manifest is removed if it is older than the newest
-    checkpoint: a newer one may be a save in progress.
+    The newest `keep` checkpoints (at least one) are kept. `good` is the newest good one. It is
+    never removed, nor is a newer one; if nothing is good, nothing is removed. A folder without a
+    manifest is removed if it is older than the newest checkpoint. A newer one may be a save in
+    progress.
     """
     committed = sorted((one.step for one in lying if one.has_manifest), reverse=True)
     if good is None or not committed:
@@ -122,15 +123,18 @@ def superfluous(lying: Sequence[Lying], *, good: int | None, keep: int) -> tuple
 def newest_common(
     steps_by_rank: Sequence[Sequence[int]], *, is_whole: Callable[[int], bool]
 ) -> int | None:
-    """The newest step of which every rank (there is one at least) has an image, if `is_whole`
-    (which reads them) finds nothing wrong with those; else an older one.
+    """Return the newest step of which every rank has a good image.
+
+    There is one rank at least. `is_whole` reads the images of a step. If something is wrong with
+    them, an older step is tried.
     """
     common = set.intersection(*map(set, steps_by_rank))
     return next((step for step in sorted(common, reverse=True) if is_whole(step)), None)
 
 
 def begins_from_images(images: int, *, checkpoint: int) -> bool:
-    """Whether a run that is resumed takes the images of step `images` that a dead launcher left in
-    memory: where they are newer. 0: no checkpoint.
+    """Return whether a resumed run takes the images of step `images` that a dead launcher left.
+
+    It does if they are newer than the checkpoint. 0: no checkpoint.
     """
     return images > checkpoint

@@ -1,7 +1,7 @@
-"""Who is hung: deadlines learned from the run, then a culprit among those that stand still.
+"""Who hangs: deadlines learned from the run, then a culprit among the members that stand still.
 
-When one rank stands still, all do: its peers wait in a collective. So being overdue only raises the
-question; pings, process states and collective counters answer it.
+When one rank stands still, all do, because its peers wait in a collective. So being overdue only
+raises the question. Pings, process states and collective counters answer it.
 
 Units: seconds. Times are the agent's monotonic clock. This module is pure.
 """
@@ -41,7 +41,7 @@ _BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 class Deadlines:
     """How long each phase may last, learned from how long it lasted on any member.
 
-    `first_s`: the longest that one did in a process's first steps.
+    `first_s` is the longest that a phase lasted in a process's first steps.
     """
 
     typical_s: dict[Phase, float] = field(default_factory=dict)
@@ -52,16 +52,16 @@ class Deadlines:
 
     @property
     def exhausted(self) -> bool:
-        """They cannot be doubled any more."""
+        """Return whether the deadlines cannot be doubled any more."""
         return self.scale >= _SCALE_MAX
 
     def double(self) -> None:
-        """After a false alarm."""
+        """Double the deadlines after a false alarm."""
         self.scale = min(self.scale * 2.0, _SCALE_MAX)
         self.version += 1
 
     def forgive(self) -> None:
-        """What was doubled is as it was."""
+        """Undo what was doubled."""
         if self.scale != 1.0:
             self.scale = 1.0
             self.version += 1
@@ -85,14 +85,15 @@ class Deadlines:
             self.version += 1
 
     def learn_first(self, lasted_s: float) -> None:
-        """A phase in the first steps of some process is over."""
+        """Learn from a phase that ended in the first steps of some process."""
         if lasted_s > self.first_s:
             self.first_s = lasted_s
             self.version += 1
 
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
-        """The deadline of `phase` for a worker that committed `steps_done` steps in this process;
-        None: never overdue.
+        """Return the deadline of `phase` for a worker, or None if it is never overdue.
+
+        The worker has committed `steps_done` steps in this process.
         """
         if phase in _EXEMPT:
             return None
@@ -119,8 +120,8 @@ class Deadlines:
 class MemberReport:
     """One member at the moment of the question.
 
-    `collectives` is None while its listener has not answered the ping; `cut_off`: ranks that do not
-    acknowledge what it has sent them.
+    `collectives` is None while its listener has not answered the ping. `cut_off` are the ranks that
+    do not acknowledge what it has sent them.
     """
 
     worker: int
@@ -136,11 +137,11 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """`culprits` are worker numbers; empty when nobody can be told from the others.
+    """Which workers hang, and why.
 
-    `awaited`: the others may well wait for a rank that is in time. `behind`: they are culprits
-    because others have come further, which may just have happened: they are to be looked at once
-    more.
+    `culprits` are worker numbers. They are empty if no culprit can be told from the others.
+    `awaited`: the others may well wait for a rank that is in time. `behind`: others have come
+    further, which may have happened just now. Such culprits are looked at once more.
     """
 
     culprits: tuple[int, ...]
@@ -150,11 +151,13 @@ class HangVerdict:
 
 
 def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
-    """A process that the kernel holds stopped needs no further question once the grace is over."""
+    """Find processes that the kernel holds stopped. After the grace no further question is
+    needed.
+    """
     culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
     if not culprits:
         return None
-    # A stopped process.
+    # The kernel holds the process stopped.
     ranks = sorted(m.rank for m in members if m.worker in culprits)
     return HangVerdict(
         culprits,
@@ -163,21 +166,21 @@ def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
 
 
 def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Among members that were pinged PING_DEADLINE_S ago.
+    """Find the culprits among members that were pinged PING_DEADLINE_S ago.
 
     `overdue`: worker -> its deadline, for those past it.
     """
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
-        # One that does not answer.
+        # Its listener does not answer.
         return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
     alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
     if alone:
-        # One that stands where no peer is waited for.
+        # It stands where a rank waits for no peer.
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
     apart = sorted((m.rank, rank) for m in members for rank in m.cut_off)
     if apart:
-        # Ranks that cannot reach each other.
+        # These ranks cannot reach each other, so no process is to blame.
         first, second = apart[0]
         return HangVerdict(
             (),
@@ -195,7 +198,7 @@ def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, floa
     in_time = [m for m in members if m.worker not in overdue]
     on_its_way = any(m.phase in _BEFORE and m.step <= furthest for m in in_time)
     if late and left_behind and not on_its_way:
-        # One that has come less far than its peers.
+        # It has come less far than its peers, so they wait for it.
         return _verdict(
             late,
             "have come less far (steps, collectives) than their peers, which wait for them",
@@ -203,7 +206,7 @@ def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, floa
         )
     ahead = {m.worker for m, place in zip(shared, places, strict=True) if place != least}
     if on_its_way or any(m.worker not in ahead for m in in_time):
-        # One that is awaited, and in time.
+        # The rank that is awaited is still in time.
         return HangVerdict(
             (),
             "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the"
@@ -214,16 +217,18 @@ def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, floa
 
 
 def _came_to(member: MemberReport) -> tuple[int, bool, int]:
-    """A place in the run that can be compared: counters of collectives begin anew with each
-    generation, for all.
+    """Return a place in the run that can be compared between ranks.
+
+    Counters of collectives begin again with each generation, on all ranks.
     """
     return member.step, member.phase is not Phase.SETUP, member.collectives or 0
 
 
 def _is_past(member: MemberReport, other: MemberReport) -> bool:
-    """`other` stands where ranks wait for each other.
+    """Return whether `member` is past the place of `other`.
 
-    Who is in a regroup comes from, or waits for, one that still sets up.
+    `other` stands where ranks wait for each other. A member in a regroup may wait for one that
+    still sets up, and is past that one only.
     """
     if member.phase in _EXEMPT:
         return other.phase is Phase.SETUP
@@ -233,10 +238,11 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
 
 
 def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """All have stood at the same place up to the ceiling of deadlines: one has to go, or they stand
-    for ever. The one that moved last least.
+    """Find the member that moved last longest ago, when all stand at the same place.
+
+    They have stood there up to the ceiling of deadlines. One has to go, or they stand for ever.
     """
-    # Nothing tells apart those that stand.
+    # Nothing tells the overdue members apart.
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 

@@ -62,11 +62,11 @@ class HelperWatch:
 
     @property
     def is_asked(self) -> bool:
-        """Return True while it owes an answer."""
+        """Return True while the helper owes an answer."""
         return self._asked_s is not None
 
     def answered(self, *, now_s: float) -> None:
-        """It has answered."""
+        """Note that the helper has answered."""
         self._asked_s, self._heard_s = None, now_s
 
     def on_look(self, reading: HelperReading, *, now_s: float, may_ask: bool) -> HelperVerdict:

@@ -17,8 +17,10 @@ from outlast.model import limits
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """The newest stretch of time in which the launcher did not run: it looked at `since_s`, and
-    then not before `until_s`."""
+    """The newest stretch of time in which the launcher did not run.
+
+    It looked at `since_s`, and then not before `until_s`.
+    """
 
     since_s: float
     until_s: float

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 def place(
     ranks: Sequence[int], *, homes: Mapping[int, str], room: Mapping[str, int]
 ) -> dict[int, str]:
-    """A node for each rank, in the order of `ranks`: where it was if there is room, else the first
-    node with room. Ranks that find none are left out.
+    """Return a node for each rank, in the order of `ranks`.
 
-    `room`: nodes that can be had, in order of preference, and how many more ranks each can take.
-    Neighbouring ranks stay together.
+    A rank stays where it was if there is room, and else goes to the first node with room. Ranks
+    that find no room are left out. `room` holds the nodes that can be had, in order of preference,
+    and how many more ranks each can take. Neighbouring ranks stay together.
     """
     left = dict(room)
     out: dict[int, str] = {}
@@ -46,12 +46,12 @@ def offers(
     spares: Sequence[tuple[int, str]],
     room: Mapping[str, int],
 ) -> dict[int, tuple[int, str]]:
-    """Who takes each lost rank: (worker number of a spare, its node), or (-1, a node for a fresh
-    process). Ranks that find no place are left out.
+    """Return who takes each lost rank: a spare and its node, or -1 and a node for a new process.
 
-    Where its own node can be had, a rank stays there, for what it had sealed lies there: by a
-    spare, or a fresh process. Else a spare elsewhere comes first. `room` counts the places of the
-    lost ranks themselves, where their node can be had. `spares`: (worker, node), best first.
+    Ranks that find no place are left out. If a rank's own node can be had, the rank stays there,
+    because its sealed images are there. It is given to a spare, or to a fresh process. Otherwise a
+    spare elsewhere comes first. `room` counts the places of the lost ranks themselves, if their
+    node can be had. `spares` are (worker, node), best first.
     """
     left = dict(room)
     ready: dict[str, deque[int]] = {}

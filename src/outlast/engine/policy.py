@@ -1,12 +1,12 @@
-"""What a policy says to an incident, given what was done before: a rule, and whether its action is
-held back.
+"""What a policy decides about an incident, given what was done before.
 
-An action passes four gates: sureness (drain and shrink), budgets of the action and of the rule, the
-rule's backoff, the circuit breaker. Where one holds it back, the rule's `otherwise` is tried, and
-then nothing is done. A dry run is decided as if what it only says had been done.
+It picks a rule, and says whether the rule's action is held back. An action passes four gates:
+certainty (drain and shrink), budgets of the action and of the rule, the rule's backoff, and the
+circuit breaker. If one holds it back, the rule's `otherwise` is tried, and then nothing is done. A
+dry run decides as if the actions that it only reports had been done.
 
-What lies in the past is `Past`, one for each decision, oldest first; a later reading of the clock
-than `now_s` counts as now. This module is pure.
+Earlier decisions are `Past`, one for each, oldest first. A later reading of the clock than `now_s`
+counts as now. This module is pure.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ActionVerdict:
         return self.action is not Action.RETRY and not self.dry_run
 
     def facts(self) -> dict[str, object]:
-        """For the ledger, and for programs."""
+        """Return the verdict as plain data, for the ledger and for programs."""
         return {
             "rule": self.rule,
             "action": self.action.value,
@@ -84,7 +84,7 @@ class Past:
 
     @property
     def tokens(self) -> int:
-        """How much of a budget it took."""
+        """Return how many tokens of a budget the decision took."""
         return len(self.nodes) if self.action in OF_NODES else 1
 
 
@@ -102,7 +102,7 @@ def past_of(decided: ActionVerdict, *, at_s: float, outage: int) -> Past:
 
 
 def past_from(facts: Facts, *, at_s: float) -> Past:
-    """Of what `ActionVerdict.facts` gave, with "outage" beside it."""
+    """Return the decision that `ActionVerdict.facts` described, with "outage" beside it."""
 
     def texts(key: str) -> tuple[str, ...]:
         said = facts[key]
@@ -126,11 +126,10 @@ def past_from(facts: Facts, *, at_s: float) -> Past:
 def blame(
     verdict: Verdict, *, home_of: Callable[[int], str], node_of: Callable[[str], str]
 ) -> dict[str, float]:
-    """The nodes on which the guilty are, and how sure that is.
+    """Return the nodes that hold the guilty ranks, and how sure that is.
 
-    `home_of` a rank, and `node_of` a name in the evidence: "" where that is not known.
-
-    A rank has to be guilty, and the class right: the less likely of both counts. Suspects are not
+    `home_of` maps a rank, and `node_of` a name in the evidence, to a node; "" if it is not known. A
+    rank has to be guilty, and the class right: the less likely of both counts. Suspects are not
     blamed.
     """
     out: dict[str, float] = {}
@@ -153,7 +152,7 @@ def decide_action(
     blamed: Mapping[str, float] | None = None,
     codes: Sequence[int] = (),
 ) -> ActionVerdict:
-    """What is to be done about an incident, and why. Same input, same action.
+    """Decide what is done about an incident, and why. The same input gives the same action.
 
     `outage`: incidents before training went on are one outage, and count once. `blamed`: see
     `blame`. `codes`: exit codes besides those in the evidence.
@@ -177,7 +176,7 @@ def decide_action(
 
 
 def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
-    """All of it but how often."""
+    """Return whether the rule applies, without its condition on how often."""
     if when.classes and verdict.failure_class not in when.classes:
         return False
     if when.mechanisms and verdict.mechanism not in when.mechanisms:
@@ -197,9 +196,7 @@ def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
 def _counts(
     rule: Rule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]
 ) -> dict[str, int]:
-    """How many outages so far, this one included: of each node that is blamed, and in all, under
-    "".
-    """
+    """Count the outages so far, this one included: of each blamed node, and in all under ""."""
     before = [
         one
         for one in past
@@ -262,7 +259,7 @@ class _Gates:
     # --- gates ------------------------------------------------------------------------------------
 
     def _nodes(self, action: Action) -> tuple[str, ...]:
-        """Those that it would be done to."""
+        """Return the nodes that the action would be done to."""
         if action not in OF_NODES:
             return ()
         needed = self.rule.when.incidents if self.rule.action in OF_NODES else 1
@@ -280,18 +277,19 @@ class _Gates:
         )
 
     def _is_out(self, node: str, action: Action) -> bool:
-        """It has been done, or more than that."""
+        """Return whether the action was done already, or more than that."""
         done = MOVING if action in MOVING else OF_NODES
         return any(one.action in done and node in one.nodes for one in self._taken())
 
     def _taken(self) -> list[Past]:
-        """Decisions that count: those that were carried out, and in a dry run those that only were
-        said too.
+        """Return the decisions that count.
+
+        They are those that were carried out, and in a dry run also those that were only reported.
         """
         return [one for one in self.past if self.dry_run or not one.dry_run]
 
     def _held(self, action: Action, nodes: tuple[str, ...]) -> tuple[str, str]:
-        """Which gate holds it back, and why; empty: none does."""
+        """Return which gate holds the action back, and why; empty if none does."""
         if action is Action.RETRY:
             return "", ""
         if action in OF_NODES and not nodes:
@@ -344,7 +342,7 @@ class _Gates:
         return [one for one in self._taken() if one.rule == self.rule.id and one.action is action]
 
     def _spent(self, budget: Budget | None, tokens: int, taken: Sequence[Past], whose: str) -> str:
-        """Why not; empty: there is enough left."""
+        """Return why the budget does not suffice; empty if enough is left."""
         if budget is None:
             return ""
         used = sum(one.tokens for one in taken if self.now_s - one.at_s < budget.within_s)
@@ -368,7 +366,7 @@ class _Gates:
         return until_s
 
     def _open_until_s(self, breaker: Breaker) -> float:
-        """By the newest action that opened it."""
+        """Return until when the breaker is open, by the newest action that opened it."""
         times_s = [one.at_s for one in self._taken() if one.action in DISRUPTIVE]
         for index in range(len(times_s) - 1, breaker.actions - 2, -1):
             if times_s[index] - times_s[index - breaker.actions + 1] < breaker.within_s:

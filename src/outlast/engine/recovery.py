@@ -74,7 +74,7 @@ class RecoveryVerdict:
 def decide_rung(
     *, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
 ) -> RecoveryVerdict:
-    """Pick the rung. What it costs is taken from a copy of `budgets`, which the verdict carries.
+    """Choose the rung. Its cost is taken from a copy of `budgets`, which the verdict carries.
 
     spares   for each rank to be replaced, in rising order, the parked one that may take it, or -1
     """
@@ -91,10 +91,10 @@ def decide_rung(
 def _pick(
     situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
 ) -> RecoveryVerdict:
-    """Pick the rung, and take what it costs from `budgets`."""
+    """Choose the rung, and take its cost from `budgets`."""
     budgets.note_fault(step=situation.committed, reached=situation.reached)
     if situation.recovery_mode != "plain" and (loop := _crash_loop(situation, budgets)):
-        # A crash loop.
+        # The run fails again and again at the same place.
         return _stop(loop, situation)
     lost = set(situation.lost)
     if not lost and situation.state and situation.recovery_mode == "in_place":
@@ -103,7 +103,9 @@ def _pick(
                 Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
             )
         # Repeating the step has been tried often enough.
-        lost = set(situation.raised)  # this process cannot get over the step: a fresh one may
+        lost = set(
+            situation.raised
+        )  # this process fails at the step again and again; a new one may not
     if (
         situation.recovery_mode == "plain"
         or not situation.state
@@ -112,7 +114,7 @@ def _pick(
     ):
         return _restart(situation, budgets, left=world_size - len(lost))
     if not lost and situation.recovery_mode == "in_place":
-        # nobody to blame, and repeating has been tried
+        # no process is to blame, and repeating has been tried
         return _restart(situation, budgets, left=world_size)
     if not lost:
         return RecoveryVerdict(
@@ -122,7 +124,7 @@ def _pick(
 
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:
-    """Why this is one, or ""."""
+    """Return why this is a crash loop, or ""."""
     same_step = limits.SAME_STEP_FAULTS_COUNT
     if situation.outside:
         same_step = limits.STANDSTILL_FAULTS_COUNT
@@ -147,9 +149,9 @@ def _replace(
     replace = dict.fromkeys(lost, -1)
     for rank, spare in zip(lost, spares, strict=False):
         replace[rank] = spare
-    # one for all: a node of many ranks is one loss
+    # one token for all: the loss of a node with many ranks is one loss
     if not budgets.respawns.take(step=situation.committed):
-        # The budget of replacements is spent.
+        # The budget of replacements is used up, so all ranks restart.
         return _stop(
             f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps"
             " were committed since to refill it",
@@ -159,7 +161,7 @@ def _replace(
 
 
 def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
-    """Survivors go on in this way.
+    """Return the verdict in which survivors go on in this way, and lost ranks are replaced.
 
     `replace`: of each lost rank the spare that takes it, or -1 for a fork.
     """
@@ -177,9 +179,9 @@ def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
 
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
-    """`left`: processes that live, and could go on."""
+    """Return the verdict of a restart. `left` are processes that live, and could go on."""
     if not budgets.restarts.take(step=situation.committed):
-        # The budget of restarts is spent.
+        # The budget of restarts is used up, so the run ends.
         return _stop(
             f"{budgets.restarts.capacity} whole restarts without enough progress in between",
             situation,

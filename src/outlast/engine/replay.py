@@ -13,9 +13,10 @@ from outlast.model.verdict import Verdict
 def replay(
     incidents: Sequence[Recorded], *, policy: Policy, apart_s: float
 ) -> list[tuple[Recorded, float, ActionVerdict]]:
-    """Each with the second at which it was decided.
+    """Decide each incident, and return the decisions, each with the second of its decision.
 
-    One without a time comes `apart_s` after the one before; one without an outage stands alone.
+    An incident without a time comes `apart_s` after the one before. One without an outage stands
+    alone.
     """
     out: list[tuple[Recorded, float, ActionVerdict]] = []
     history: list[Past] = []
@@ -43,8 +44,9 @@ def replay(
 
 
 def blamed_by(verdict: Verdict) -> dict[str, float]:
-    """Where nobody knows any more where the ranks lived: the nodes that the verdict names; else
-    each rank has one of its own.
+    """Return the blamed nodes if nobody knows any more where the ranks lived.
+
+    These are the nodes that the verdict names; otherwise each rank counts as a node of its own.
     """
     sure = min((one.confidence for one in verdict.ranks), default=1.0)
     if verdict.nodes:

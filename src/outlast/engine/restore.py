@@ -1,12 +1,12 @@
 """Which step everybody goes on from, and how each rank gets there.
 
-Replicated state (DDP): every live rank holds it, so nothing is lost. *Forward* to k+1 if any live
-rank saw the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared k+1": then
-every survivor still holds its complete gradients and applies them. Else *repeat*: everybody is at
-k. What the last plan decided stays decided: somebody may have followed it and gone, and the others
-not have heard of it.
+Replicated state (DDP): every live rank holds it, so nothing is lost. The run goes *forward* to k+1
+if any live rank saw the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared
+k+1". Then every survivor still holds its complete gradients and applies them. Otherwise the run
+*repeats*: everybody is at k. A step that the last plan decided stays decided: a rank may have
+followed that plan and gone, and the others may not have heard of it.
 
-Sharded state (FSDP2): a dead rank's shard exists only in its image, so everybody goes to the newest
+Sharded state (FSDP2): a dead rank's shard exists only in its image. So everybody goes to the newest
 step whose image all owners, the dead included, have sealed.
 
 This module is pure: no clock, no files, no torch.
@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is left of a rank: a survivor's Inventory, or what the agent found sealed in a dead
-    rank's slots. `ranks`: those of whom the same is left.
+    """What is left of a rank: a survivor's Inventory, or what the agent found in its slots.
+
+    `ranks` are all ranks of which the same is left.
     """
 
     ranks: tuple[int, ...]
@@ -40,17 +41,19 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class RestoreVerdict:
-    """`step` is None when nothing that lives can be restored: the next tier must be asked.
+    """Which step everybody goes on from, and how.
+
+    `step` is None when nothing that lives can be restored: the next tier must be asked.
 
     settle  what each live, usable rank does with the step in flight: "forward" or "repeat"
     heal    ranks that must take replicated state from `donor`
-    phases  how many phases after `step` are done: one that saw the vote at a phase's end pass
+    phases  how many phases after `step` are done; a rank that saw the vote at a phase's end pass
             speaks for all
-    replay  nobody is known to be past the phases after `step`: a healed rank must come to them
+    replay  no rank is known to be past the phases after `step`: a healed rank must come to them
             through the script
-    begun   the step after `step` was asked for: it was cut short. False while all that are there
+    begun   the step after `step` was asked for, and was cut short; False while all that are there
             stand in, or before, a phase
-    over    no step follows `step`: what was cut short is the vote that closes the steps
+    over    no step follows `step`: the vote that was cut short closes the steps
     """
 
     step: int | None
@@ -65,7 +68,7 @@ class RestoreVerdict:
 
 
 def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
-    """Where a run under replicated state goes on from.
+    """Decide where a run under replicated state goes on from.
 
     `holdings` has each rank of the generation once; `planned` is the step of the last plan.
     """
@@ -79,13 +82,13 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         else "was seen to pass its vote by a live rank"
     )
     if planned > newest and any(_can_apply(held, planned) for held in live):
-        # Only the last plan knows how far the run is.
+        # No rank holds a step, so only the last plan knows how far the run is.
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
-    # the step that all may have sealed is the one after the newest anybody live has committed or
+    # the step that all may have sealed follows the newest one that a live rank has committed or
     # seen pass
     if _all_sealed(holdings, live, newest + 1):
-        # All had sealed the step, the dead included.
+        # All ranks had sealed the step, the dead included, so it can go forward.
         newest += 1
         reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
     settle: dict[int, str] = {}
@@ -97,7 +100,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         else:
             left_out += held.ranks
     if not settle:
-        # No live rank can reach the newest step.
+        # No live rank can reach the newest step in its process.
         return RestoreVerdict(None, {}, -1, (), f"no live rank can reach step {newest}")
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
@@ -124,7 +127,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
 
 
 def _settles(held: Holding, step: int) -> str:
-    """How these ranks come to `step` in their processes; "": they cannot."""
+    """Return how these ranks come to `step` in their processes, or "" if they cannot."""
     if not (held.alive and held.usable and held.committed >= 0):
         return ""
     if held.committed == step:
@@ -143,14 +146,14 @@ def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int)
 
 
 def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
-    """Where a run under sharded state goes on from: the newest step sealed by all owners."""
+    """Decide where a run under sharded state goes on from: the newest step sealed by all owners."""
     common = (
         set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:]))
         if holdings
         else set()
     )
     if not common:
-        # No snapshot was sealed by all owners.
+        # There is no step whose image all owners have sealed.
         missing = sorted(rank for held in holdings if not held.sealed for rank in held.ranks)
         which = f" (none at all from ranks {missing})" if missing else ""
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")

@@ -33,7 +33,7 @@ def xids(lines: tuple[str, ...]) -> frozenset[int]:
 
 
 def exit_codes(lines: tuple[str, ...]) -> frozenset[int]:
-    """A signal is minus its number."""
+    """Return the exit codes in the lines. A signal is minus its number."""
     codes = {as_signal(int(found)) for line in lines for found in _EXIT.findall(line)}
     return frozenset(
         codes
@@ -47,13 +47,14 @@ def exit_codes(lines: tuple[str, ...]) -> frozenset[int]:
 
 
 def as_signal(code: int) -> int:
-    """One form for both: 137 is -9."""
+    """Return the one form of an exit code: 137 is -9."""
     return SHELL - code if code - SHELL in SIGNALS else code
 
 
 def has(line: str, pattern: str) -> bool:
-    """Whether the pieces of `pattern` between its *s stand in `line` one after the other, in any
-    case.
+    """Return whether the pieces of `pattern` between its *s follow one another in `line`.
+
+    Upper and lower case are the same.
     """
     where, line = 0, line.casefold()
     for piece in pattern.casefold().split("*"):

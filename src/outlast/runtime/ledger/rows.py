@@ -54,9 +54,9 @@ _READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
 
 
 def schema() -> str:
-    """The whole schema as one script.
+    """Return the whole schema as one script.
 
-    What is added stays: events and steps cannot be changed, nothing can be deleted.
+    Rows that were added stay: events and steps cannot be changed, and nothing can be deleted.
     """
     lines = [
         _table("meta", Meta, (), extra=()),
@@ -83,7 +83,10 @@ def schema() -> str:
 
 
 def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: bool) -> str:
-    """INSERT, or INSERT ... ON CONFLICT DO UPDATE for a keyed record; named parameters."""
+    """Return the INSERT, or for a keyed record the INSERT ... ON CONFLICT DO UPDATE.
+
+    Its parameters are named.
+    """
     names = [*(("session",) if with_session else ()), *_fields(kind)]
     sql = (
         f"INSERT INTO {table} ({', '.join(names)}) VALUES"
@@ -102,7 +105,7 @@ def to_row(record: Record | Meta | Session) -> dict[str, Sql]:
 
 
 def from_row(kind: type, row: sqlite3.Row) -> Any:
-    """A record. Raises CorruptError where a column holds what the field cannot."""
+    """Return the record of a row. Raises CorruptError if a column holds what the field cannot."""
     try:
         return kind(**{name: read(row[name]) for name, read in _readers(kind).items()})
     except (
@@ -140,7 +143,7 @@ def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def _required(hint: Any) -> tuple[Any, bool]:
-    """The type without `| None`, and whether None was in it."""
+    """Return the type without `| None`, and whether None was in it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None)), True
     return hint, False

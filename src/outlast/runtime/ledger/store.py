@@ -54,8 +54,9 @@ _BUSY_FLUSH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The highest numbers ever given, for a launcher that goes on: the next ones are one more. -1
-    (step: 0) where there is none.
+    """The highest numbers ever given, for a launcher that goes on: the next ones are one more.
+
+    If there is none it is -1, and 0 for the step.
     """
 
     generation: int
@@ -65,7 +66,10 @@ class Newest:
 
 
 class Ledger:
-    """Use `create`, `resume` or `read_only`; `close` when done. All errors are OutlastErrors."""
+    """The ledger of one run.
+
+    Use `create`, `resume` or `read_only`, and `close` when done. All errors are OutlastErrors.
+    """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, session: int) -> None:
         self.path = path
@@ -82,7 +86,9 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, meta: Meta, *, pid: int) -> Ledger:
-        """A new ledger, with its first session begun at meta's start. The file must not exist."""
+        """Make a new ledger, and begin its first session at meta's start. The file must not
+        exist.
+        """
         if path.exists():
             raise RunFolderError(
                 f"{path} exists already", hint="go on with --resume, or choose another --run-dir"
@@ -99,7 +105,7 @@ class Ledger:
 
     @classmethod
     def resume(cls, path: Path, *, pid: int, started_s: float, started_wall_s: float) -> Ledger:
-        """An existing ledger, with one more session begun."""
+        """Open an existing ledger, and begin one more session."""
         connection = _checked(path, writable=True)
         with _as_our_errors(path):
             last = connection.execute("SELECT max(session) FROM sessions").fetchone()[0]
@@ -109,7 +115,7 @@ class Ledger:
 
     @classmethod
     def read_only(cls, path: Path) -> Ledger:
-        """For readers, while the run goes on or after it."""
+        """Open the ledger for reading, while the run goes on or after it."""
         return cls(path, _checked(path, writable=False), session=0)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -125,16 +131,18 @@ class Ledger:
                 self._shorten()
 
     def set_snapshot(self, snapshot: Mapping[str, object], *, now_s: float) -> None:
-        """What `outlast status` shows from the next flush on. Also the session's sign of life."""
+        """Set what `outlast status` shows from the next flush on. It is also the session's sign
+        of life.
+        """
         text = json.dumps(snapshot, default=str)
         with self._queueing:
             self._snapshot = (now_s, text)
 
     def flush(self, *, patience_s: float = _BUSY_FLUSH_S) -> int:
-        """Write all that is queued, in one transaction; the number of records.
+        """Write everything that is queued, in one transaction. Return the number of records.
 
-        Another process that holds the file's lock is waited for, `patience_s` long. Raises
-        CapacityError or OutlastError when that was too short or the disk refuses; what was queued
+        If another process holds the file's lock, this waits `patience_s` for it. Raises
+        CapacityError or OutlastError if that was too short or the disk refuses. What was queued
         then stays queued.
         """
         with self._writing:
@@ -155,7 +163,7 @@ class Ledger:
             return len(queue)
 
     def end_session(self, *, ended_s: float, state: str, exit_code: int, reason: str) -> None:
-        """Flush, and say how this launcher ended: `state` is ended, failed or stopped."""
+        """Flush, and record how this launcher ended: `state` is ended, failed or stopped."""
         self.flush(patience_s=_BUSY_S)
         with self._writing, _as_our_errors(self.path), self._connection:
             self._keep_index_whole()
@@ -180,7 +188,7 @@ class Ledger:
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> Records:
-        """Everything, as of one moment. What is queued and not flushed is not in it."""
+        """Return everything, as of one moment. What is queued and not flushed is not in it."""
         with self._writing, _as_our_errors(self.path):
             self._connection.execute("BEGIN")
             try:
@@ -189,13 +197,13 @@ class Ledger:
                 self._connection.rollback()
 
     def snapshot(self) -> dict[str, object] | None:
-        """The last flushed snapshot."""
+        """Return the last flushed snapshot."""
         with self._writing, _as_our_errors(self.path):
             row = self._connection.execute("SELECT json FROM snapshot").fetchone()
         return None if row is None else _object(row[0])
 
     def newest(self) -> Newest:
-        """The highest numbers given so far, over all sessions."""
+        """Return the highest numbers given so far, over all sessions."""
         with self._writing, _as_our_errors(self.path):
             highest = [
                 self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
@@ -212,11 +220,11 @@ class Ledger:
     # --- inside -----------------------------------------------------------------------------------
 
     def _keep_index_whole(self) -> None:
-        """SQLite maps the file ledger.db-shm. A process that reads behind the end of a mapped file
-        dies of SIGBUS: where somebody has cut it short, it gets its length back before it is used.
-        SQLite sees by its checksum that what it held is gone, and makes it anew.
+        """Give the file ledger.db-shm its length back, if somebody has cut it short.
 
-        Not covered: who cuts it short in the microseconds that a transaction takes.
+        SQLite maps that file, and a process that reads behind the end of a mapped file dies of
+        SIGBUS. SQLite sees by its checksum that what the file held is gone, and makes it again. A
+        cut in the microseconds that a transaction takes is not covered.
         """
         with contextlib.suppress(OSError):
             index = f"{self.path}-shm"
@@ -361,7 +369,7 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
 
 
 def _refuse_odd_files(path: Path) -> None:
-    """SQLite would wait for ever for what a pipe in place of one of its files says."""
+    """Refuse a pipe in place of one of SQLite's files: SQLite would wait for it for ever."""
     for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
         try:
             ordinary = stat.S_ISREG(name.stat().st_mode)
@@ -387,7 +395,7 @@ def _object(text: str) -> dict[str, object]:
 
 
 class _as_our_errors:  # noqa: N801 - reads as a statement
-    """SQLite's errors as ours, with what to do about them."""
+    """Raise SQLite's errors as ours, with what to do about them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -14,7 +14,9 @@ STATES = ("starting", "training", "regrouping", "ended", "failed", "stopped", "l
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """`now_s` is the monotonic reading up to which seconds count; None when nobody runs it any
+    """A run at one moment.
+
+    `now_s` is the monotonic reading up to which seconds count, or None when nobody runs it any
     more.
     """
 
@@ -24,7 +26,7 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """One of STATES. Lost: the launcher is gone though the run has not ended."""
+        """Return one of STATES. "lost": the launcher is gone though the run has not ended."""
         session = self.records.sessions[-1].session
         if session.ended_s is not None:
             return session.state
@@ -35,22 +37,22 @@ class RunView:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody runs it any more: it ended, or its launcher is gone."""
+        """Return whether nobody runs it any more: it ended, or its launcher is gone."""
         return self.now_s is None
 
     @property
     def step(self) -> int:
-        """The last committed step.
+        """Return the last committed step.
 
-        Of a live run it is what the launcher said last. Of a run that is over it is what the
-        ledger has on record: the last snapshot is up to a second older than the end.
+        For a live run it is what the launcher said last. For a run that is over it is what the
+        ledger has on record, because the last snapshot is up to a second older than the end.
         """
         said = (self.records.snapshot or {}).get("step")
         return said if isinstance(said, int) and not self.is_over else self.records.newest_step
 
 
 def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
-    """The run meant by RUN (see run_folder.find). Raises RunFolderError, CorruptError."""
+    """Look at the run that RUN names (see run_folder.find). Raises RunFolderError, CorruptError."""
     path = run_folder.find(run, root=root)
     records = read_ledger(path / "ledger.db")
     if records.sessions[-1].session.ended_s is None and run_folder.holder(path) is None:

@@ -1,14 +1,13 @@
-"""An area of the vault: a folder with one or two slots of shared memory, and the seals that say
-what lies in them.
+"""An area of the vault: a folder with one or two slots of shared memory, and their seals.
 
-A slot is a file of fixed size, allocated before it is mapped, so that a full file system is an
-error here and never a SIGBUS later. Its seal is taken away before the slot is written and comes
-back after; a writer that dies in between leaves a slot without a seal, and the other slot as it
-was.
+A seal says what its slot holds. A slot is a file of fixed size. It is allocated before it is
+mapped, so that a full file system is an error here and never a SIGBUS later. Its seal is removed
+before the slot is written, and put back after. A writer that dies in between leaves a slot without
+a seal, and the other slot as it was.
 
-Seals are written by pwrite, not through a mapping: one system call, and the file's time of change
-then says when the run was last alive. Several processes may have the same area open; who writes is
-agreed elsewhere.
+Seals are written by pwrite, not through a mapping. That is one system call, and the file's time of
+change then says when the run was last alive. Several processes may have the same area open; which
+of them writes is agreed elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class Area:
-    """`slots_count` slots in `folder`.
+    """The slots and seals in `folder`; there are `slots_count` of each.
 
     Errors of the file system that are not about room stay OSErrors.
     """
@@ -46,13 +45,13 @@ class Area:
         return self.folder / f"slot-{slot}"
 
     def allocated(self) -> tuple[int, ...]:
-        """Bytes of each slot, 0 where it does not exist."""
+        """Return the bytes of each slot, 0 if it does not exist."""
         return tuple(_size(self.slot_path(slot)) for slot in range(self._slots_count))
 
     def reserve(self, slot_bytes: int) -> None:
         """Make every slot at least this large, and touch it. What was sealed stays sealed.
 
-        Raises CapacityError where memory does not suffice; then everything is as it was before the
+        Raises CapacityError if memory does not suffice. Then everything is as it was before the
         call.
         """
         before, existed = self.allocated(), self.folder.exists()
@@ -85,9 +84,9 @@ class Area:
         pieces: Sequence[Piece],
         metadata: Mapping[str, str],
     ) -> Seal:
-        """Seal the image of `step` in `slot`.
+        """Write the image of `step` into `slot`, and seal it.
 
-        Errors as `write_image`; the slot then stays without a seal.
+        Raises what `write_image` does; the slot then stays without a seal.
         """
         target = self._slot(slot)
         self._put_seal(slot, bytes(SEAL_BYTES))
@@ -103,7 +102,7 @@ class Area:
         self._put_seal(slot, bytes(SEAL_BYTES))
 
     def sealed(self) -> dict[int, Seal]:
-        """Slot -> its valid seal: whole, of this run and this rank."""
+        """Return each slot's valid seal: it is whole, of this run and of this rank."""
         try:
             data = os.pread(self._seals(), SEAL_BYTES * self._slots_count, 0)
         except FileNotFoundError:
@@ -119,9 +118,9 @@ class Area:
         }
 
     def view(self, slot: int, seal: Seal) -> memoryview:
-        """The bytes that `seal` speaks of, unverified.
+        """Return the bytes that `seal` describes, unverified.
 
-        Raises CorruptError where the slot is too small for it.
+        Raises CorruptError if the slot is too small for it.
         """
         try:
             view = self._slot(slot, seal.length)
@@ -137,9 +136,9 @@ class Area:
         return view[: seal.length]
 
     def read(self, slot: int, seal: Seal) -> Image:
-        """The verified image.
+        """Return the verified image.
 
-        Raises CorruptError where bytes and seal do not agree, or the slot was rewritten meanwhile.
+        Raises CorruptError if bytes and seal do not agree, or the slot was rewritten meanwhile.
         """
         image = read_image(self.view(slot, seal), seal.length, seal.checksum)
         if self.sealed().get(slot) != seal:
@@ -150,7 +149,7 @@ class Area:
         return image
 
     def map_ahead(self, slot: int) -> None:
-        """As the first reader would: filling the page tables takes longer than reading.
+        """Map the slots before they are read: filling the page tables takes longer than reading.
 
         Raises OSError.
         """
@@ -190,9 +189,9 @@ class Area:
 
 
 def allocate(path: Path, size: int) -> None:
-    """Make `path` at least `size` bytes long, each of them backed by memory.
+    """Make `path` at least `size` bytes long, with memory for each of them.
 
-    Content is kept. Raises OSError.
+    The content is kept. Raises OSError.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -220,7 +219,7 @@ def _open(path: Path) -> int:
 
 
 def map_file(path: Path, *, patient: bool = False) -> memoryview:
-    """Map all of `path`, shared and writable, its page tables filled at once.
+    """Map all of `path`, shared and writable, with its page tables filled at once.
 
     patient   wait for a file whose name was removed together with the whole vault
     """

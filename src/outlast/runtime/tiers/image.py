@@ -80,7 +80,7 @@ class TensorSpec(NamedTuple):
 class Piece(NamedTuple):
     """One tensor to be written.
 
-    `data`: its bytes, one-dimensional, format B; a live view where its maker says so.
+    `data` are its bytes, one-dimensional, format B. They are a live view if its maker says so.
     """
 
     spec: TensorSpec
@@ -108,7 +108,7 @@ class _Plan(NamedTuple):
 def header_bytes(
     specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
 ) -> int:
-    """Bytes before the first tensor that suffice for metadata of up to `metadata_bytes` of JSON."""
+    """Return bytes before the first tensor that suffice for `metadata_bytes` of JSON."""
     return _aligned(
         _LENGTH_BYTES + len(_plan(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
     )
@@ -117,7 +117,7 @@ def header_bytes(
 def image_bytes(
     specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
 ) -> int:
-    """Length of an image of these tensors whose header is reserved by `header_bytes`."""
+    """Return the length of an image of these tensors, with a header reserved by `header_bytes`."""
     return header_bytes(specs, metadata_bytes=metadata_bytes) + _plan(tuple(specs)).data_bytes
 
 
@@ -128,12 +128,12 @@ def write_image(
     metadata: Mapping[str, str],
     header_bytes_reserved: int = 0,
 ) -> Written:
-    """Write an image to the start of `target`; everything behind its length is left as it is.
+    """Write an image to the start of `target`. Everything behind its length stays as it is.
 
     `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header
-    needs. Raises StateError for names, dtypes or sizes that no image can hold, CapacityError where
-    header or image do not fit; then nothing was written. Not atomic: whoever may be killed in the
-    middle seals afterwards.
+    needs. Raises StateError for names, dtypes or sizes that no image can hold. Raises CapacityError
+    if header or image do not fit; then nothing was written. It is not atomic: a process that may be
+    killed in the middle seals afterwards.
     """
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
@@ -152,8 +152,9 @@ def write_image(
 def image_chunks(
     *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0
 ) -> Iterator[memoryview]:
-    """The same image as a row of buffers, none longer than CHECKSUM_BLOCK_BYTES, for writing to a
-    file. Errors as `write_image`.
+    """Yield the same image as buffers, for writing to a file.
+
+    None is longer than CHECKSUM_BLOCK_BYTES. Raises what `write_image` does.
     """
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
@@ -164,10 +165,10 @@ def image_chunks(
 
 
 def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
-    """Views of the tensors of the image in `source[:length]`.
+    """Return views of the tensors of the image in `source[:length]`.
 
-    With a checksum every changed byte is refused; without one, whatever breaks the form is.
-    Raises CorruptError.
+    With a checksum every changed byte is refused; without one, whatever breaks the form is. Raises
+    CorruptError.
     """
     if not _LENGTH_BYTES <= length <= len(source):
         raise CorruptError(

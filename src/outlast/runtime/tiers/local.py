@@ -47,7 +47,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that was not taken, and why."""
+    """A checkpoint that was refused, and why."""
 
     folder: Path
     reason: str
@@ -111,11 +111,10 @@ def write_shard(
     metadata: Mapping[str, str],
     disk: Disk = DISK,
 ) -> FileEntry:
-    """Write the image of `pieces` as the shard of `rank`; returns what the manifest has to say of
-    it.
+    """Write the image of `pieces` as the shard of `rank`. Return its entry for the manifest.
 
-    Raises RunFolderError where the folder already has a manifest (`set_aside` it first, or there is
-    nothing to save), CapacityError.
+    Raises CapacityError, and RunFolderError if the folder already has a manifest. Then call
+    `set_aside` first, or there is nothing to save.
     """
     reserved = header_bytes([piece.spec for piece in pieces])
     return _write_shard(
@@ -129,7 +128,7 @@ def write_shard(
 def write_shard_bytes(
     folder: Path, rank: int, image: memoryview, *, disk: Disk = DISK
 ) -> FileEntry:
-    """The same for an image that exists already, as in a slot of the vault.
+    """Write an image that exists already, as in a slot of the vault, as the shard of `rank`.
 
     Its entry's checksum is that of the bytes as read now.
     """
@@ -145,9 +144,9 @@ def write_shard_bytes(
 
 
 def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Checkpoint:
-    """Make the checkpoint exist.
+    """Write the manifest: it makes the checkpoint exist.
 
-    Raises CorruptError where a file that the manifest names does not lie there in its length,
+    Raises CorruptError if a file that the manifest names is not there in its length, and
     CapacityError.
     """
     for entry in manifest.files:
@@ -220,7 +219,7 @@ def _room(folder: Path) -> Iterator[None]:
 
 
 def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
-    """Those with a readable manifest, newest first.
+    """Return the checkpoints with a readable manifest, newest first.
 
     Shards are not verified: `newest_good` and `verify` do that.
     """
@@ -278,7 +277,7 @@ def newest_good(root: Path) -> Search:
 
 
 def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
-    """The verified image of `rank`, read into memory. Raises CorruptError."""
+    """Return the verified image of `rank`, read into memory. Raises CorruptError."""
     name = shard_name(rank)
     entry = next((entry for entry in checkpoint.manifest.files if entry.name == name), None)
     if entry is None:
@@ -327,7 +326,10 @@ def _lying(root: Path) -> list[_Lying]:
 
 
 def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Remove what cut-short saves left; says which folders. Only while nobody saves into `root`."""
+    """Remove what cut-short saves left, and return which folders.
+
+    Call it only while nobody saves into `root`.
+    """
     return _remove([one.folder for one in _lying(root) if not one.has_manifest], disk)
 
 
@@ -346,10 +348,9 @@ def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Pat
 
 
 def prune(root: Path, keep: int, *, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Keep the newest `keep` checkpoints and remove what is superfluous besides
-    (engine/durable.py); says which folders.
+    """Keep the newest `keep` checkpoints, remove what is superfluous, and return which folders.
 
-    Reads the bytes of one checkpoint where all is well.
+    See engine/durable.py. If all is well this reads the bytes of one checkpoint.
     """
     good = newest_good(root).checkpoint
     lying = _lying(root)

@@ -1,7 +1,7 @@
-"""Copying what will not be read soon: past the caches where `_stream.c` could be built, as any
-other copy elsewhere.
+"""Copy data that will not be read soon, past the caches if `_stream.c` could be built.
 
-Both copy the same bytes; only their time differs (benchmarks/stall.py says which one it measured).
+Both ways copy the same bytes; only their time differs (benchmarks/stall.py says which one it
+measured).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ __all__ = ["PAST_CACHES", "copy", "plain"]
 
 
 def plain(target: memoryview, source: memoryview) -> None:
-    """All bytes of `source` into `target`, which must have as many: ValueError.
+    """Copy all bytes of `source` into `target`, which must have as many (ValueError).
 
-    Both one-dimensional and contiguous, not overlapping.
+    Both are one-dimensional and contiguous, and do not overlap.
     """
     target[:] = source
 

@@ -45,17 +45,22 @@ _GROWTH = 1.5  # how much more than an image that has outgrown its slot the new 
 
 
 def vault_folder(run_id: str) -> Path:
-    """Where the vault of a run lies unless somebody says otherwise."""
+    """Return the folder of a run's vault, unless the user names another."""
     return SHARED_MEMORY / f"{_prefix()}{run_id}"
 
 
 class Vault:
-    """Made by `create`, `open` or `adopt`. Mappings are made once and kept until `close`."""
+    """The vault of one run. `create`, `open` or `adopt` make it.
+
+    Mappings are made once and kept until `close`.
+    """
 
     def __init__(
         self, folder: Path, run_id: str, owner_fd: int, groups: list[Hierarchy] | None = None
     ) -> None:
-        """`groups`: whose memory limits count; this process's own unless given."""
+        """Prepare the vault. `groups` are those whose memory limits count; by default this
+        process's own.
+        """
         self.folder = folder
         self._groups = groups
         self.run_id = run_id
@@ -72,9 +77,9 @@ class Vault:
 
     @classmethod
     def create(cls, folder: Path, run_id: str) -> Vault:
-        """A new, empty vault, owned by this process.
+        """Make a new, empty vault, owned by this process.
 
-        Raises RunFolderError where one exists, CapacityError where there is no room.
+        Raises RunFolderError if one exists, and CapacityError if there is no room.
         """
         try:
             folder.mkdir(mode=0o700)
@@ -99,7 +104,10 @@ class Vault:
 
     @classmethod
     def open(cls, folder: Path) -> Vault:
-        """The vault that a launcher made. Takes no part in its ownership. Raises RunFolderError."""
+        """Open the vault that a launcher made, without a part in its ownership.
+
+        Raises RunFolderError.
+        """
         fd, run_id = _open_owner(folder)
         os.close(fd)
         return cls(folder, run_id, -1)
@@ -135,10 +143,10 @@ class Vault:
         return cls(folder, run_id, fd)
 
     def reserve(self, rank: int, slot_bytes: int, companions: int) -> None:
-        """Allocate and touch the slots of `rank`; nothing happens where they are large enough.
+        """Allocate and touch the slots of `rank`, unless they are large enough.
 
-        `companions` is how many ranks of this node will each need as much, this one included: room
-        for all of them is looked for first, so that the first rank to come speaks up. Raises
+        `companions` is how many ranks of this node will each need as much, this one included. Room
+        for all of them is checked first, so that the first rank already reports a lack. Raises
         CapacityError.
         """
         area = self._area(rank)
@@ -163,18 +171,17 @@ class Vault:
     ) -> Seal:
         """Seal the image of `step` in one slot; the other slot is not touched.
 
-        The slot is `step % SLOTS_COUNT` unless given: who writes every n-th step only passes `step
-        // n % SLOTS_COUNT`, or even n would meet one slot again and again. Writing the same step
-        again rewrites its slot in place. Slots that the image has outgrown are made larger. Raises
-        CapacityError where there is no room for that, StateError as `write_image`.
+        The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
+        passes `step // n % SLOTS_COUNT`, because otherwise even n would always meet the same slot.
+        Writing the same step again rewrites its slot in place. Slots that the image has outgrown
+        are made larger. Raises CapacityError if there is no room for that, and StateError as
+        `write_image` does.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
         return self._write(self._area(rank), slot, generation, step, pieces, metadata)
 
     def slot_beside_newest(self, rank: int, step: int) -> int:
-        """The slot in which `step` can be sealed while the newest other image stays, whatever lies
-        between their steps.
-        """
+        """Return the slot in which `step` can be sealed while the newest other image stays."""
         others = [
             (seal.step, slot)
             for slot, seal in self._area(rank).sealed().items()
@@ -183,7 +190,7 @@ class Vault:
         return (max(others)[1] + 1) % SLOTS_COUNT if others else step % SLOTS_COUNT
 
     def seals(self, rank: int) -> tuple[Seal, ...]:
-        """Valid seals of `rank`, newest step first.
+        """Return the valid seals of `rank`, newest step first.
 
         The bytes below are not verified; `read` does that.
         """
@@ -199,7 +206,7 @@ class Vault:
         return tuple(seal.step for seal in self.seals(rank))
 
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that have slots here."""
+        """Return the ranks that have slots here."""
         return tuple(
             sorted(
                 int(path.name[5:])
@@ -209,19 +216,19 @@ class Vault:
         )
 
     def forget_step(self, rank: int, step: int) -> None:
-        """Take the seals of `step` away: its image must not be restored from again."""
+        """Remove the seals of `step`: its image must not be restored from again."""
         for slot, seal in self._area(rank).sealed().items():
             if seal.step == step:
                 self._area(rank).unseal(slot)
 
     def forget_after(self, rank: int, step: int) -> None:
-        """Take the seals of later steps away: they are of a past that was rolled back."""
+        """Remove the seals of later steps, because those steps were rolled back."""
         for later in self.steps(rank):
             if later > step:
                 self.forget_step(rank, later)
 
     def read(self, rank: int, step: int) -> Image:
-        """The verified image: views of the slot, good until it is written again.
+        """Return the verified image: views of the slot, good until it is written again.
 
         Raises CorruptError.
         """
@@ -240,11 +247,10 @@ class Vault:
         return area.read(slot, seal)
 
     def images(self, rank: int, step: int) -> list[tuple[int, Image]]:
-        """Return every verified image of `step` with its slot: views, good until the slot is
-        written again.
+        """Return every verified image of `step` with its slot.
 
-        Raises CorruptError where there is none; one that is damaged is left out if another is
-        whole.
+        They are views, good until the slot is written again. A damaged image is left out if another
+        is whole. Raises CorruptError if there is none.
         """
         area = self._area(rank)
         found: list[tuple[int, Image]] = []
@@ -263,21 +269,22 @@ class Vault:
         )
 
     def unseal(self, rank: int, slot: int) -> None:
-        """Take one seal away; the other slot stays."""
+        """Remove one seal; the other slot stays."""
         self._area(rank).unseal(slot)
 
     def reserve_transfer(self, nbytes: int) -> None:
-        """Room for one image of replicated state of `nbytes`. Raises CapacityError."""
+        """Make room for one image of replicated state of `nbytes`. Raises CapacityError."""
         self._make_room(self._transfers[0], nbytes)
 
     def write_transfer(
         self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]
     ) -> Seal:
-        """Over the image that is there, or beside it if that is of the same step: all others may
-        depend on it, and this writer may die.
+        """Write a transfer image over the one that is there, or beside it if it is of the same
+        step.
 
-        Room for a second image is made the first time that one is needed, and kept. Where there is
-        none, the first is written over all the same. Errors as `Area.write`.
+        In that case all other ranks may depend on it, and this writer may die. Room for a second
+        image is made the first time that one is needed, and kept. If there is none, the first is
+        overwritten all the same. Raises what `Area.write` does.
         """
         first, beside = self._transfers
         there = self._transfers_of(None, step)
@@ -289,16 +296,17 @@ class Vault:
         return self._write(target, 0, generation, step, pieces, metadata)
 
     def expect_transfer(self) -> None:
-        """Map the transfer image, if room has been made for it: for a spare, which will have to
-        read it in a hurry.
+        """Map the transfer image, if room has been made for it.
+
+        A spare calls this, because it will have to read the image fast.
         """
         with contextlib.suppress(OutlastError, OSError):
             self._transfers[0].map_ahead(0)
 
     def read_transfer(self, generation: int | None, step: int) -> Image:
-        """The newest verified transfer image of that step (and generation).
+        """Return the newest verified transfer image of that step (and generation).
 
-        Raises CorruptError where there is none.
+        Raises CorruptError if there is none.
         """
         there = self._transfers_of(generation, step)
         for seal, area in there[:-1]:
@@ -367,9 +375,9 @@ class Vault:
         area.reserve(nbytes)
 
     def beacon(self, worker: int, create: bool) -> memoryview:
-        """BEACON_BYTES of shared memory in which a worker says where it is.
+        """Return BEACON_BYTES of shared memory in which a worker says where it is.
 
-        Raises CapacityError, or FileNotFoundError where it is to exist.
+        Raises CapacityError, or FileNotFoundError if it has to exist already.
         """
         path = self.folder / f"beacon-{worker}"
         if worker not in self._beacons:
@@ -383,7 +391,7 @@ class Vault:
         return self._beacons[worker]
 
     def newest_committed(self) -> int:
-        """The newest step that the beacons of the workers in this vault tell of; 0 without any."""
+        """Return the newest step that the workers' beacons in this vault show; 0 without any."""
         newest = 0
         for path in self.folder.glob("beacon-*"):
             with contextlib.suppress(OSError):
@@ -394,9 +402,9 @@ class Vault:
         return newest
 
     def ballots(self, size: int) -> memoryview:
-        """Shared memory in which the ranks of this node vote; zeros at first.
+        """Return shared memory in which the ranks of this node vote. It is all zeros at first.
 
-        Made once: later generations need no room. Raises CapacityError.
+        It is made once: later generations need no room. Raises CapacityError.
         """
         path = self.folder / _BALLOTS
         _make(path, size, "ballot box")
@@ -409,7 +417,7 @@ class Vault:
         (self.folder / f"beacon-{worker}").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of everything; the folder stays. Views that were given out stay valid."""
+        """Close all files; the folder stays. Views that were given out stay valid."""
         for area in (*self._ranks.values(), *self._transfers):
             area.close()
         self._beacons.clear()
@@ -420,7 +428,7 @@ class Vault:
             self._owner_fd = -1
 
     def remove(self) -> None:
-        """The clean end of a run. Only the owner may; may be called twice."""
+        """Remove the folder: the clean end of a run. Only the owner may; it may be called twice."""
         assert self._owner_fd >= 0 or not self.folder.exists(), "a vault is removed by its owner"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.close()
@@ -457,8 +465,9 @@ def _make(path: Path, size: int, what: str) -> None:
 
 
 def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
-    """Remove this user's vaults whose owner is dead and in which nothing was sealed for
-    VAULT_STALE_S; says which.
+    """Remove this user's stale vaults, and return which.
+
+    A vault is stale if its owner is dead and nothing was sealed in it for VAULT_STALE_S.
     """
     removed = []
     for folder in sorted(parent.glob(f"{_prefix()}*")):
@@ -531,8 +540,9 @@ def _open_owner(folder: Path) -> tuple[int, str]:
 
 
 def _lock(fd: int, folder: Path) -> bool:
-    """Whether the owner file is now ours: nobody held it, and it is still the one that lies in
-    `folder`.
+    """Lock the owner file. Return whether it is now ours.
+
+    It is if nobody held it, and it is still the one in `folder`.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -555,8 +565,10 @@ class _Room:
 
 
 def _room(folder: Path, groups: list[Hierarchy]) -> _Room:
-    """The tightest limit. tmpfs may be larger than what memory the machine or the control group has
-    left: an allocation would end in the OOM killer.
+    """Return the tightest limit.
+
+    tmpfs may be larger than the memory that the machine or the control group has left. An
+    allocation would then end in the OOM killer.
     """
     found = os.statvfs(folder)
     size_hint = (

@@ -61,7 +61,7 @@ class VaultKeeper:
         return lost
 
     def forget(self, name: str) -> None:
-        """The file is about to be removed by its owner."""
+        """Stop holding a file, because its owner is about to remove it."""
         if (fd := self._held.pop(name, -1)) >= 0:
             os.close(fd)
 
