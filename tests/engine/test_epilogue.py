@@ -100,3 +100,10 @@ def test_a_rank_that_is_killed_behind_the_last_step_is_replaced_as_ever() -> Non
     (told,) = over.coordinator.interruptions.open
     assert told.rung is not Rung.STOP
     assert not over.ends
+
+
+def test_a_failure_behind_the_last_step_that_is_said_twice_is_booked_once() -> None:
+    over = Over()
+    over.raises(1)
+    over.raises(1)
+    assert len(over.coordinator.interruptions.open) == 1

@@ -63,7 +63,7 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 from outlast.model.shorten import end_of
-from outlast.model.terms import Rung
+from outlast.model.terms import Mechanism, Rung
 from outlast.model.wire import decode, encode
 from tests.engine.test_lost_steps import Run
 
@@ -512,6 +512,21 @@ def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
         for _, order in orders(beats(hub, "c", now_s=6.0))
         if isinstance(order, StartWorker)
     ) == [0, 1]
+
+
+def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
+    """The script of rank 1 is not to blame: its last code is run again, as after a kill."""
+    hub = a_hub()
+    trains(hub)
+    one = hub.coordinator
+    for worker in (1, 2):
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+        one.on_message(Finished(worker, 1, 4, False), now_s=2.0)
+    one.on_message(WorkerExited(1, 101, 0, None, False, 4, (4,), (), "", 3.0, 3.0, ""), now_s=3.0)
+    one.node_lost(now_s=4.0, node="b", reason="no power")
+    (told,) = one.interruptions.open
+    assert told.rung is not Rung.STOP
+    assert told.mechanism is Mechanism.LOST_NODE
 
 
 def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:

@@ -5,7 +5,7 @@
     a process fails after its script       a warning
     has ended well
     a process is killed from outside       as in any step: all ranks restart, and run that code
-    before that                            again
+    before that, or lost with its node     again
 
 So that code runs once unless a process is killed in it. This module is pure.
 """
@@ -48,6 +48,8 @@ class Epilogue:
         self, now_s: float, member: Member, *, at_s: float | None, error: str, traceback: str
     ) -> list[Output]:
         """A script has failed behind the last step; its process is about to end."""
+        if member.path.raised:
+            return []  # the same word has come twice
         member.path.raised = error, traceback
         kind, why = Mechanism.EXCEPTION, f"rank {member.rank} failed behind the last step"
         return self._fail(now_s, member, kind, at_s, why)

@@ -57,7 +57,8 @@ class ProcessExits:
             warned = self.epilogue.failed_at_exit(now_s, member, message)
             return [*warned, *self._on_done(now_s, member)]
         if (
-            message.signal is None
+            # None: it was killed, or lost with its node, and its script is not to blame
+            message.exit_code is not None
             and not member.life.condemned
             and self.epilogue.is_reached(member)
         ):
