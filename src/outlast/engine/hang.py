@@ -238,7 +238,7 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
 
 
 def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Find the member that moved last longest ago, when all stand at the same place.
+    """Find the overdue member that has stood longest, when all stand at the same place.
 
     They have stood there up to the ceiling of deadlines. One has to go, or they stand for ever.
     """

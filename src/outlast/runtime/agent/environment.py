@@ -39,12 +39,10 @@ def worker_environment(
     attempt: int,
     error_file: str,
 ) -> dict[str, str]:
-    """`base` (the launcher's environment) with torchrun's variables over it.
+    """Return `base` (the launcher's environment) with torchrun's variables over it.
 
-    A spare has no rank: OF_A_RANK is absent.
-
-    `attempt` counts restarts of all ranks; torch keys its store with it, so that the ranks of a new
-    attempt do not meet the old one's.
+    A spare has no rank: OF_A_RANK is absent. `attempt` counts restarts of all ranks. Torch keys its
+    store with it, so that the ranks of a new attempt do not meet the old one's.
     """
     env = {name: value for name, value in base.items() if name not in OF_A_RANK}
     env.update(

@@ -1,5 +1,6 @@
-"""Who makes the launcher's children: a zygote, started again when it is lost, or a spawn where
-there is none or it may not fork.
+"""The maker of the launcher's children: a zygote, or a spawn.
+
+A zygote that is lost is started again. Children are spawned if there is none, or it may not fork.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class ForkEvents(Protocol):
     def on_zygote_ready(self, pid: int, imports_s: float) -> None: ...
     def on_zygote_lost(self, reason: str) -> None: ...
     def on_fallback(self, reason: str) -> None:
-        """From now on workers are spawned. `reason` is for people."""
+        """Report that workers are spawned from now on. `reason` is for people."""
 
     def on_preload_failed(self, error: str) -> None:
-        """A module given with --preload cannot be imported: the user's input is wrong, nothing will
-        be started.
+        """Report that a module given with --preload cannot be imported.
+
+        The user's input is wrong, and nothing will be started.
         """
 
 
@@ -65,7 +67,8 @@ class ForkDesk:
         self._client: ZygoteClient | None = None
         self._waiting: deque[Child] = deque()
         self._in_flight: dict[int, Child] = {}
-        self._patience: Patience | None = None  # with the zygote, while it owes an answer
+        # how long the zygote may be silent, while it owes an answer
+        self._patience: Patience | None = None
         self._killed = ""  # why, if we did it
         self._last_words = ""
         self._losses = 0
@@ -136,7 +139,7 @@ class ForkDesk:
                     self._await_answer()
 
     def _await_answer(self) -> None:
-        """The next answer of those that the zygote owes: it gives them one after the other."""
+        """Wait for the next answer that the zygote owes: it gives them one after the other."""
         assert self._client is not None
         client, deadline_s = (
             self._client,
@@ -224,7 +227,7 @@ class ForkDesk:
             self._loop.call_at(now_s() + wait_s, self._begin_again)
 
     def _begin_again(self) -> None:
-        """Start another zygote. Where that fails, it is tried again, later each time."""
+        """Start another zygote. If that fails, it is tried again, later each time."""
         if self._imports is None or self._client is not None:
             return
         try:
@@ -235,8 +238,10 @@ class ForkDesk:
             self._loop.call_at(now_s() + retry_wait_s(self._losses), self._begin_again)
 
     def _how_it_ended(self, pid: int, code: int) -> str:
-        """What is known of it: that we killed it and why, else the kernel's word and its own last
-        one.
+        """Return what is known of the zygote's end.
+
+        It is that we killed it and why, or else the kernel's report and the zygote's own last
+        message.
         """
         if self._killed:
             return self._killed

@@ -1,8 +1,8 @@
 """Looks after the zygote and the hosts of the stores: reads how they are, and asks them.
 
-What is to be done about a helper is decided in `engine/helpers.py`. Here the kernel is asked for
-the state of each process, questions are sent, and a helper that is given up is killed by whoever
-has put it under watch; its end is then seen like any other.
+`engine/helpers.py` decides what is done about a helper. Here the kernel is asked for the state of
+each process, and questions are sent. The owner of a helper that is given up kills it; its end is
+then seen like any other.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The launcher's hands: starts processes, tells when they end, kills them. It decides nothing.
+"""The processes of one node: it starts them, tells when they end, and kills them.
 
-A child's life: `start` -> on_started or on_failed -> (on_message ...) -> on_exit. Exits come from
-pidfds, at once; the zombie is kept until the rest of its session is gone, so that no number is used
-again while somebody may still be killed by it. The launcher is a subreaper: whatever workers leave
-behind becomes its child and is reaped in silence. A process that left its worker's session on
-purpose (setsid) is left alone.
+It decides nothing. A child's life: `start` -> on_started or on_failed -> (on_message ...) ->
+on_exit. Exits come from pidfds, at once. The zombie is kept until the rest of its session is gone,
+so that its number is not used again while a process may still be killed by it. The launcher is a
+subreaper: processes that workers leave behind become its children and are reaped without a message.
+A process that left its worker's session on purpose (setsid) is left alone.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class ProcessHost:
         first_path: str = "",
         client: ZygoteClient | None = None,
     ) -> None:
-        """Without a call to this, workers are spawned.
+        """Start the zygote. Without a call to this, workers are spawned.
 
-        `first_path`: the script's folder, where `preload` modules may lie. `client`: a zygote that
-        runs.
+        `first_path` is the script's folder, where `preload` modules may lie. `client` is a zygote
+        that runs already.
         """
         self._forks.begin(preload, first_path, client)
 
@@ -98,7 +98,7 @@ class ProcessHost:
     # --- starting ---------------------------------------------------------------------------------
 
     def start(self, spec: ChildSpec) -> None:
-        """Asynchronous: on_started or on_failed follows.
+        """Start a child. It is asynchronous: on_started or on_failed follows.
 
         The place of its logs is its LOCAL_RANK, or `spare_<worker>`.
         """
@@ -186,8 +186,8 @@ class ProcessHost:
             child.kill_group(signal.SIGTERM)
 
     def _seen_to_end(self, child: Child) -> None:
-        """Supervision of one death: first the rest of its group, then its last words, then the
-        news.
+        """Carry out one death: first end the rest of its group, then read its last messages,
+        then report it.
         """
         ending = child.peek()
         if ending is None:
@@ -206,8 +206,9 @@ class ProcessHost:
         self._check_stopped()
 
     def stop_all(self, *, term_grace_s: float, then: Callable[[], None]) -> None:
-        """SIGTERM to all workers, SIGKILL after the grace, the store host and the zygote last;
-        `then` when all are gone.
+        """Send SIGTERM to all workers, and SIGKILL after the grace.
+
+        The store host and the zygote come last. `then` is called when all are gone.
         """
         self._then = then
         self._forks.end()
@@ -263,8 +264,9 @@ class ProcessHost:
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _put_off_housekeeping(self) -> None:
-        """Reaping reads /proc, and nobody waits for it; what comes right after a death is more
-        urgent.
+        """Reap later: it reads /proc, and nobody waits for it.
+
+        Whatever comes right after a death is more urgent.
         """
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
@@ -284,9 +286,9 @@ class ProcessHost:
             self._forget(child)
 
     def _reap_unknown(self) -> None:
-        """Zombies that workers left to us.
+        """Reap zombies that workers left to us.
 
-        Stops at one of ours, which its own watcher will take.
+        It stops at one of ours, which its own watcher will take.
         """
         ours = {child.pid for child in self._children.values()} | {self._forks.pid}
         with contextlib.suppress(ChildProcessError):

@@ -3,8 +3,9 @@
     <log_dir>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout,stderr}.log, error.json
 
 A spare has `spare_<worker>` in place of its rank, and goes on in a rank's files once it takes one.
-Files get the bytes as they come. The console gets whole lines; the beginning of a line whose end
-does not come is shown after LOG_PARTIAL_S (progress bars).
+
+Files get the bytes as they come. The console gets whole lines. If the end of a line does not come
+(progress bars), its beginning is shown after LOG_PARTIAL_S.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ Streams = Mapping[int, int] | int  # bits for all local ranks, or by local rank
 
 
 def parse_streams(text: str, flag: str) -> Streams:
-    """torchrun's form: "3" for all, or "0:1,1:2" by local rank; 1 is stdout, 2 stderr, 3 both."""
+    """Parse torchrun's form: "3" for all, or "0:1,1:2" by local rank.
+
+    1 is stdout, 2 is stderr, 3 is both.
+    """
     if re.fullmatch(r"[0-3]", text):
         return int(text)
     if re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
@@ -60,8 +64,10 @@ def parse_streams(text: str, flag: str) -> Streams:
 
 @dataclass(frozen=True)
 class ConsolePolicy:
-    """Who is heard on the console: all, less redirected streams and ranks that the filter leaves
-    out; tee'd streams with a prefix.
+    """Which streams are shown on the console.
+
+    All are, except redirected streams and ranks that the filter leaves out. Tee'd streams get a
+    prefix.
     """
 
     role: str = "default"
@@ -71,7 +77,7 @@ class ConsolePolicy:
     prefix: str = ""  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
 
     def prefix_of(self, local_rank: int, stream: int) -> str | None:
-        """What goes in front of a line, or None where it does not go to the console."""
+        """Return what goes in front of a line, or None if it does not go to the console."""
         if self.only_ranks and local_rank not in self.only_ranks:
             return None
         if _bits(self.tee, local_rank) & stream:
@@ -88,7 +94,7 @@ def _bits(streams: Streams, local_rank: int) -> int:
 
 
 def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
-    """A fresh folder for this launch; None for /dev/null, which means no files."""
+    """Make a fresh folder for this launch. Return None for /dev/null, which means no files."""
     if str(log_dir) == os.devnull:
         return None
     if log_dir.is_file():
@@ -110,9 +116,9 @@ class WorkerLogs:
         self._pipes: dict[int, list[_Pipe]] = {}
 
     def error_file(self, attempt: int, place: int | str) -> str:
-        """For TORCHELASTIC_ERROR_FILE.
+        """Return the path for TORCHELASTIC_ERROR_FILE.
 
-        `place`: a local rank, or `spare_<worker>`. "" without files, as torchrun has it.
+        `place`: a local rank, or `spare_<worker>`. It is "" without files, as in torchrun.
         """
         path = self._place(attempt, place)
         return str(path / "error.json") if path is not None else ""
@@ -131,7 +137,7 @@ class WorkerLogs:
         self.move(worker, attempt=attempt, place=place)
 
     def move(self, worker: int, *, attempt: int, place: int | str) -> None:
-        """From now on `worker` writes at `place`; with a rank it is heard on the console."""
+        """Let `worker` write at `place` from now on. With a rank it is shown on the console."""
         folder = self._place(attempt, place)
         if folder is not None:
             with contextlib.suppress(OSError):
@@ -142,13 +148,13 @@ class WorkerLogs:
             pipe.turn_to(path, prefix)
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
-        """The last LOG_TAIL_LINES lines."""
+        """Return the last LOG_TAIL_LINES lines."""
         return next(
             (pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ()
         )
 
     def paths(self, worker: int) -> dict[str, Path]:
-        """Where its streams are written, by name; none without files."""
+        """Return where the worker's streams are written, by name; none without files."""
         return {
             _NAMES[pipe.stream]: Path(pipe.file.name)
             for pipe in self._pipes.get(worker, ())
@@ -156,14 +162,15 @@ class WorkerLogs:
         }
 
     def heard_s(self) -> dict[int, float]:
-        """When each worker that printed anything did so last, on the monotonic clock."""
+        """Return when each worker that printed anything did so last, on the monotonic clock."""
         return {
             worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()
         }
 
     def drain(self, worker: int) -> None:
-        """Read what lies in the pipes of a dead worker, without waiting for end of file: a child of
-        it may still hold them.
+        """Read what is in the pipes of a dead worker, without waiting for the end of file.
+
+        A child of it may still hold them.
         """
         for pipe in self._pipes.get(worker, ()):
             pipe.drain()
@@ -174,8 +181,9 @@ class WorkerLogs:
             pipe.close()
 
     def _place(self, attempt: int, place: int | str) -> Path | None:
-        """The folder of a place; None without files, or where the disk refuses it: what is printed
-        there goes to the console alone.
+        """Return the folder of a place; None without files, or if the disk refuses it.
+
+        What is printed there goes to the console alone then.
         """
         if self._folder is None:
             return None
@@ -221,7 +229,7 @@ class _Pipe:
                 self.sink("stderr", f"outlast: {path}: {error.strerror}; no log there\n")
 
     def read_some(self) -> int:
-        """Bytes read; 0 at end of file or when there is nothing now."""
+        """Return the number of bytes read; 0 at end of file or when there is nothing now."""
         try:
             data = os.read(self.fd, LOG_READ_BYTES)
         except BlockingIOError:
@@ -298,7 +306,7 @@ class _Pipe:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """What a worker left in its error file. `timestamp` in whole seconds since 1970, or 0."""
+    """The content of a worker's error file. `timestamp` is in whole seconds since 1970, or 0."""
 
     message: str
     traceback: str
@@ -306,8 +314,9 @@ class ErrorRecord:
 
 
 def read_error_file(path: str | Path) -> ErrorRecord | None:
-    """None where there is none, or none that can be read: a process killed while writing leaves
-    half of one.
+    """Read an error file. Return None if there is none, or none that can be read.
+
+    A process that was killed while writing leaves half of one.
     """
     try:
         with open(path, "rb") as file:

@@ -1,10 +1,8 @@
-"""Was it the kernel's out-of-memory killer?
+"""Whether the kernel's out-of-memory killer has killed a process.
 
-Judged from its counters: of the machine and of our control group.
-
-A rise says that somebody was killed for memory, not who: another tenant's kill within OOM_WINDOW_S
-of a foreign SIGKILL to a worker is mistaken for ours. The kernel's log knows better, for those who
-may read it.
+That is judged from its counters: those of the machine and of our control group. A rise says that
+some process was killed for memory, not which: another tenant's kill within OOM_WINDOW_S of a
+foreign SIGKILL to a worker is mistaken for ours. The kernel's log knows better, if it may be read.
 """
 
 from __future__ import annotations
@@ -16,7 +14,9 @@ from outlast.runtime.cgroups import OWN, memory_hierarchies
 
 
 class OomWatch:
-    """`look` now and then; `judge` at a death by SIGKILL."""
+    """Watches the kernel's counters. Call `look` now and then, and `judge` at a death by
+    SIGKILL.
+    """
 
     def __init__(self, sources: list[Path] | None = None) -> None:
         self._sources = counter_files(OWN) if sources is None else sources
@@ -34,7 +34,7 @@ class OomWatch:
             self._seen[path] = count
 
     def judge(self, now_s: float) -> bool | None:
-        """True: a counter rose lately. False: none did. None: no counter can be read."""
+        """Return True if a counter rose lately, False if none did, None if none can be read."""
         self.look(now_s)
         if not self._seen:
             return None
@@ -42,7 +42,10 @@ class OomWatch:
 
 
 def counter_files(own_groups: Path) -> list[Path]:
-    """Files with a line "oom_kill N": the machine's, and our group's under either hierarchy."""
+    """Return the files with a line "oom_kill N": the machine's, and our group's.
+
+    The group's may be under either hierarchy.
+    """
     files = [Path("/proc/vmstat")]
     for hierarchy in memory_hierarchies(own_groups):
         name = "memory.events" if hierarchy.version == 2 else "memory.oom_control"

@@ -88,8 +88,10 @@ class Handover:
 
 @dataclass
 class Child:
-    """State: asked for (pid 0), running, exited (a zombie that keeps its pid from being given to
-    another), reaped (gone from the table).
+    """One child and its state.
+
+    It is asked for (pid 0), running, exited (a zombie that keeps its pid from being given to
+    another), or reaped (gone from the table).
     """
 
     spec: ChildSpec
@@ -143,7 +145,7 @@ class Child:
 
 
 def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
-    """Start a fresh interpreter, in place of a fork. Raises OSError."""
+    """Start a fresh interpreter in place of a fork. Raises OSError."""
     channel, gate, stdout, stderr = handover.theirs
     memory = os.memfd_create("spec", os.MFD_CLOEXEC)
     try:

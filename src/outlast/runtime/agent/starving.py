@@ -1,11 +1,11 @@
-"""How long a process has been ready to run and had no processor: it is slow for want of one, and
-does not hang.
+"""How long a process has been ready to run and had no processor. Such a process is slow, and does
+not hang.
 
-On a machine or in a control group that gives it little, a rank stands still as if it hung, and does
-not answer. The kernel knows better: `/proc/<pid>/task/<tid>/schedstat` counts, for each thread,
-nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes on is in there
-only once it is over; till then it shows as a thread in state R whose counters stand. Kernels
-without these counters say 0: then nobody is excused.
+On a machine or in a control group with little processor time, a rank may stand still as if it hung,
+and not answer. The kernel knows better. `/proc/<pid>/task/<tid>/schedstat` counts, for each thread,
+nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes on is counted
+only once it is over. Until then it shows as a thread in state R whose counters do not move. Kernels
+without these counters say 0: then no process is excused.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from outlast.runtime.linux import stat_fields
 
 
 class Patience:
-    """How long a process that was asked for something may be silent: `deadline_s`, and the time in
-    which it had no processor, STARVED_MAX_S at most.
+    """How long a process that was asked for something may be silent.
+
+    That is `deadline_s`, and the time in which it had no processor, STARVED_MAX_S at most.
     """
 
     def __init__(self, pid: int, deadline_s: float, *, now_s: float) -> None:
@@ -30,14 +31,17 @@ class Patience:
         self._starved_s = 0.0
 
     def left_s(self, *, now_s: float) -> float:
-        """Not above 0 once it is over. The more often it is asked, the better it knows."""
+        """Return the seconds that are left; not above 0 once it is over.
+
+        The more often it is asked, the better it knows.
+        """
         self._starved_s = max(
             self._starved_s, min(self._starving.look_with_children(now_s=now_s), STARVED_MAX_S)
         )
         return self._since_s + self._deadline_s + self._starved_s - now_s
 
     def __str__(self) -> str:
-        """How long was waited, for people."""
+        """Return for how long was waited, for people."""
         starved = (
             f", {self._starved_s:.0f} s in which it had no processor not counted"
             if self._starved_s >= 1.0
@@ -56,7 +60,10 @@ class _Thread:
 
 
 class Starving:
-    """Of one process, from the first look on. A look costs two small files for each thread."""
+    """The wait for a processor of one process, from the first look on.
+
+    A look costs two small files for each thread.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -64,8 +71,9 @@ class Starving:
         self._starved_s = 0.0
 
     def look(self, *, now_s: float) -> float:
-        """Seconds since the first look in which one and the same thread, that which waited longest,
-        was ready and had no processor. Never less than before.
+        """Return for how many seconds since the first look a thread was ready and had no processor.
+
+        It is the thread that waited longest. The number never falls.
         """
         for tid in _names(f"/proc/{self._pid}/task"):
             found = _counters(f"/proc/{self._pid}/task/{tid}")
@@ -74,8 +82,9 @@ class Starving:
         return self._starved_s
 
     def look_with_children(self, *, now_s: float) -> float:
-        """The same of a process of one thread that waits for each child in turn, all born after the
-        first look: what any of them waited, it waited for.
+        """Return the same for a process of one thread that waits for each of its children in turn.
+
+        All were born after the first look, so it waited for whatever any of them waited.
         """
         return self.look(now_s=now_s) + sum(
             self._child_waited_s(pid, now_s=now_s) for pid in _children(self._pid)
@@ -106,9 +115,9 @@ def _names(folder: str) -> list[str]:
 
 
 def _children(pid: int) -> list[str]:
-    """Of its first thread.
+    """Return the children of the process's first thread.
 
-    Empty where the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN).
+    There are none if the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN).
     """
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
@@ -118,8 +127,9 @@ def _children(pid: int) -> list[str]:
 
 
 def _counters(folder: str) -> tuple[bytes, int, int] | None:
-    """State, and nanoseconds on a processor and waiting for one; None: the thread is gone, or the
-    kernel does not count.
+    """Return a thread's state, and its nanoseconds on a processor and waiting for one.
+
+    It is None if the thread is gone, or the kernel does not count.
     """
     try:
         with open(f"{folder}/schedstat", "rb") as file:

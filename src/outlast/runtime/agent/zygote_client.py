@@ -65,7 +65,7 @@ class ZygoteClient:
         return cls(process, ours)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
-        """Let it read a command line; blocks for torch's import.
+        """Let the zygote read a command line. It blocks for torch's import.
 
         The answer is that of `worker.arguments.parse`.
         """
@@ -73,7 +73,7 @@ class ZygoteClient:
         return self._await(Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s()))
 
     def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
-        """Let it import. Its answer comes to `attach`'s callback."""
+        """Let the zygote import. Its answer comes to `attach`'s callback."""
         self._send({"do": "prepare", "preload": list(preload), "first_path": first_path})
 
     def fork(self, spec: ChildSpec, fds: tuple[int, int, int, int]) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher notes: beacons read, lives, steps, the snapshot that `outlast status` shows.
+"""What the launcher records: beacons, lives, steps, and the snapshot of `outlast status`.
 
 It decides nothing.
 """
@@ -44,7 +44,7 @@ _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 @dataclass(slots=True)
 class _Known:
-    """One process: as a spare until its beacon has a rank."""
+    """What is known of one process. It counts as a spare until its beacon has a rank."""
 
     worker: int
     kind: str
@@ -94,7 +94,7 @@ class Bookkeeping:
             self._known[worker].pid = pid
 
     def look(self, worker: int, pid: int, *, now_s: float, closely: bool = False) -> Reading | None:
-        """Read one worker's beacon; None while there is none.
+        """Read one worker's beacon. Return None while there is none.
 
         `closely`: as in `Agent.looks_closely`.
         """
@@ -122,9 +122,8 @@ class Bookkeeping:
         return Reading(beacon, stopped=old and is_stopped(pid), starved_s=starved_s)
 
     def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
-        """The last beacon of a dead worker, and the steps that lie sealed in its rank's slots.
-
-        Its life is over.
+        """End the life of a dead worker. Return its last beacon and the steps sealed in its
+        slots.
         """
         known = self._known.pop(exited.worker, None)
         if known is None:
@@ -189,7 +188,7 @@ class Bookkeeping:
         )
 
     def standing(self) -> list[tuple[int, int, Beacon]]:
-        """Worker, pid and newest beacon of all that have one."""
+        """Return worker, pid and newest beacon of all that have one."""
         return [
             (known.worker, known.pid, known.beacon)
             for known in self._known.values()
@@ -206,13 +205,13 @@ class Bookkeeping:
         self._ledger.add(record)
 
     def unresumed(self) -> list[Interruption]:
-        """Interruptions after which nothing was committed."""
+        """Return the interruptions after which nothing was committed."""
         return [one for one in self._interruptions.values() if one.resumed_s is None]
 
     def flush(
         self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
     ) -> None:
-        """Once a second: lives and steps so far, and the snapshot.
+        """Write lives, steps and the snapshot. The launcher calls this once a second.
 
         deadlines   the timers of the coordinator that are set, by name
 
@@ -235,9 +234,9 @@ class Bookkeeping:
         return snapshot
 
     def close(self, end: End) -> None:
-        """The run is over.
+        """Close the books: the run is over.
 
-        A ledger that cannot take it is not worth more than the run's own end.
+        A ledger that cannot take it does not change how the run ends.
         """
         for bucket in self._steps.buckets():
             self.record(bucket)
@@ -248,7 +247,7 @@ class Bookkeeping:
     def snapshot(
         self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
     ) -> dict[str, object]:
-        """What `outlast status --json` prints."""
+        """Return what `outlast status --json` prints."""
         lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
@@ -290,10 +289,10 @@ class Bookkeeping:
 
 
 class _Tally:
-    """What `account` would say of the whole run at this moment, without going through all lives
-    again each second: `outlast report` says the same.
+    """The figures of `account` for the whole run at this moment.
 
-    The time between two sessions counts in neither figure.
+    They are kept up without going through all lives again each second; `outlast report` shows the
+    same figures. The time between two sessions counts in neither.
     """
 
     def __init__(self, records: Records) -> None:
@@ -316,7 +315,7 @@ class _Tally:
 
 
 def _productive_s(life: Life, now_s: float) -> float:
-    """Of a life that goes on: with the step in flight."""
+    """Return the productive seconds of a life that goes on, with the step in flight."""
     settled_s = life.seconds.get(Cause.PRODUCTIVE, 0.0)
     if life.opened_s is None or life.cause is not Cause.PRODUCTIVE:
         return settled_s
@@ -368,7 +367,7 @@ class _Steps:
         return [bucket]
 
     def rate(self, now_s: float) -> float:
-        """Steps per second over the last few seconds."""
+        """Return the steps per second over the last few seconds."""
         while len(self._recent) > 1 and self._recent[0][0] < now_s - _RATE_WINDOW_S:
             self._recent.popleft()
         if len(self._recent) < 2:
@@ -380,7 +379,7 @@ class _Steps:
 def _waits_for(
     coordinator: Coordinator, now_s: float, deadlines: Mapping[str, float]
 ) -> dict[str, object] | None:
-    """What the run waits for, and for how long at most; None while it trains."""
+    """Return what the run waits for, and for how long at most; None while it trains."""
     wait = describe_wait(coordinator.run, deadlines)
     if wait is None:
         return None
@@ -389,8 +388,10 @@ def _waits_for(
 
 
 def _state(member: Member, *, at_work: bool) -> str:
-    """ended: its process is over and has done its part. dead: it has not, and its rank is to be
-    given away.
+    """Return the state of a process for `outlast status`.
+
+    "ended": its process is over and has done its part. "dead": its process is over and has not, so
+    its rank is given away.
     """
     if member.life.dead:
         return "ended" if member.life.done else "dead"

@@ -79,12 +79,10 @@ class Door:
         self._busy = False
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listen; `port` 0: one that is free.
+        """Listen, and return the address. `port` 0: one that is free.
 
-        Returns the address. Raises UsageError for one that cannot be had.
-
-        The kernel cuts its queue to net.core.somaxconn: who finds it full tries again by itself, a
-        second later.
+        Raises UsageError for an address that cannot be had. The kernel limits the queue to
+        net.core.somaxconn. An agent that finds it full tries again by itself, a second later.
         """
         self._listener = listener = _listening(host, port, self._peers)
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -92,7 +90,7 @@ class Door:
         return address[0], address[1]
 
     def close(self) -> None:
-        """The hub is not told."""
+        """Close all connections. The sessions are not told."""
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
@@ -105,18 +103,18 @@ class Door:
 
     @property
     def nodes(self) -> int:
-        """How many are on their lines."""
+        """Return how many nodes are connected."""
         return len(self._lines)
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet, of all lines."""
+        """Return the bytes that the kernel has not taken yet, over all connections."""
         return sum(visitor.channel.unsent_bytes for visitor in self._lines.values())
 
     # --- carrying out -----------------------------------------------------------------------------
 
     def carry_out(self, outputs: Iterable[Output]) -> None:
-        """In order; what they lead to comes after them."""
+        """Carry out outputs in order. The outputs that they lead to come after them."""
         self._outputs.extend(outputs)
         if self._busy:
             return
@@ -132,8 +130,9 @@ class Door:
         self._busy = False
 
     def _send(self, line: Line) -> None:
-        """And all that follows for the same node, in one write: a regroup says something to each of
-        its ranks.
+        """Send a line, and all that follow for the same node, in one write.
+
+        A regroup sends something to each of a node's ranks.
         """
         visitor = self._lines.get(line.node)
         frames = [encode(line.message)] if visitor is not None else []
@@ -285,7 +284,7 @@ class Door:
 def make_room_for(peers: int) -> None:
     """Raise this process's limit of open files as far as so many agents need it.
 
-    UsageError: it may not be raised so far.
+    Raises UsageError if it may not be raised so far.
     """
     needed = peers + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,5 +1,4 @@
-"""What is kept of an interruption, for its verdict: secured before a process is gone, written down
-once training goes on.
+"""The evidence of an interruption: secured before a process is gone, written once training goes on.
 
     evidence/interruption-<id>/
       standing.json            each process that lived when the first one was given up: where it
@@ -10,11 +9,11 @@ once training goes on.
       <stream>-rank<r>.log     the end of what it printed
       verdict.json             what `outlast diagnose` makes of all that
 
-Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption:
-recovery waits for no more. Once that is used up nothing more is read or waited for, and what was
-read till then is kept; one read alone, of bounded size (`glance.py`), may end after it. The verdict
-is found by a process of its own, at low priority, after training goes on; at the end of a run it is
-waited for.
+Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption, because
+recovery waits for it. Once that is used up nothing more is read or waited for, and what was read
+until then is kept. Only a single read of bounded size (`glance.py`) may end after it. A process of
+its own finds the verdict, at low priority, after training goes on. At the end of a run the launcher
+waits for it.
 """
 
 from __future__ import annotations
@@ -119,10 +118,10 @@ class Evidence:
     # --- while it happens ---
 
     def before_kill(self, worker: int, pid: int, *, hung: bool) -> None:
-        """The process still lives.
+        """Read what a process that still lives can tell, before it is killed.
 
-        Takes what only it can tell, and what others will overwrite as they go on. `hung`: it is
-        killed for that.
+        That is what only the process can tell, and what others will overwrite as they go on.
+        `hung`: it is killed for a hang.
         """
         began_s = self._glance.now_s()
         case = self._look(began_s)
@@ -146,9 +145,9 @@ class Evidence:
         case.spent_s += self._glance.now_s() - began_s
 
     def ended(self, exited: Exited) -> None:
-        """Its death is what recovery waits for: nothing is read now.
+        """Note how a process ended. Nothing is read now, because recovery waits for its death.
 
-        What it wrote nobody overwrites.
+        Nobody overwrites what it wrote.
         """
         process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
@@ -158,7 +157,7 @@ class Evidence:
             process.oom, process.oom_read = bool(exited.oom), foreign and exited.oom is not None
 
     def _look(self, now_s: float) -> _Case:
-        """Where all stand when the first of them is given up."""
+        """Note where all processes stand when the first of them is given up."""
         case = self._case = self._case or self._new_case()
         for worker, pid, beacon in self._standing():
             if beacon.rank >= 0 and worker not in case.processes:
@@ -180,7 +179,7 @@ class Evidence:
         return text
 
     def _stacks(self, case: _Case, process: _Process, until_s: float = math.inf) -> bytes:
-        """As much as can be read until then."""
+        """Read as much of the stacks as can be read until then."""
         path, text = self._folder / f"stacks-{process.worker}.txt", b""
         if (
             self._glance.now_s() >= until_s
@@ -215,9 +214,9 @@ class Evidence:
     # --- once it is over ---
 
     def close(self, interruption: Interruption) -> None:
-        """Training goes on, or will not.
+        """Write the folder of an interruption, and let its verdict be found.
 
-        Its folder is written, and its verdict is sought. Children are part of their parent.
+        Training goes on, or will not. Children are part of their parent.
         """
         root = interruption.id if interruption.parent is None else interruption.parent
         if root in self._written or interruption.parent is not None:
@@ -232,9 +231,7 @@ class Evidence:
         self._desk.ask(root, folder)
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
-        """The run is over: what is still open is closed, and verdicts that are sought are waited
-        for.
-        """
+        """Close what is still open, and wait for the verdicts: the run is over."""
         for one in open_ones:
             self.close(one)
         self._desk.finish(within_s=within_s)
@@ -264,13 +261,13 @@ class Evidence:
                     (folder / f"{stream}-rank{rank}.log").write_bytes(text)
 
     def _tail(self, path: Path) -> bytes:
-        """Its last lines."""
+        """Return the last lines that a process printed."""
         text = self._glance.read(path, most_bytes=_TAIL_BYTES, end=True)
         return text if len(text) < _TAIL_BYTES else text.partition(b"\n")[2]
 
 
 class _Desk:
-    """Seeks verdicts, one after the other."""
+    """Finds verdicts, one after the other."""
 
     def __init__(self, loop: Loop, command: tuple[str, ...], on_verdict: OnVerdict) -> None:
         self._loop = loop
@@ -285,7 +282,7 @@ class _Desk:
         self._loop.call_soon(self._begin)
 
     def finish(self, *, within_s: float) -> None:
-        """The loop runs no more."""
+        """Find the verdicts that are left, now that the loop runs no more."""
         until_s = clock.now_s() + within_s
         while self._at_work is not None or self._waiting:
             self._begin()
@@ -316,7 +313,10 @@ class _Desk:
         self._limit = self._loop.call_at(clock.now_s() + limits.DIAGNOSIS_S, process.kill)
 
     def _over(self, *, looping: bool) -> None:
-        """Supervision boundary: without a verdict the run has none for this one, and goes on."""
+        """Take in the end of a search (supervision boundary).
+
+        Without a verdict the interruption has none, and the run goes on.
+        """
         assert self._at_work is not None
         interruption, folder, process, pidfd = self._at_work
         self._at_work = None
@@ -339,6 +339,9 @@ class _Desk:
 
 
 def _runs(kernel: Mapping[str, str]) -> bool:
-    """It can take a signal: it is neither stopped, nor in the kernel for good, nor gone."""
+    """Return whether a process can take a signal.
+
+    It cannot if it is stopped, gone, or in the kernel for good.
+    """
     fields = stat_fields(kernel.get("stat", "").encode())
     return bool(fields) and fields[0] in (b"R", b"S")

@@ -1,11 +1,11 @@
-"""A look at processes that are about to be killed: bounded in bytes, and never a wait for whoever
-should have written.
+"""Reads of processes that are about to be killed: bounded in bytes, and never waiting for a writer.
 
 A read cannot be called off once the kernel has it. So nothing is opened that could wait for another
-process (a FIFO, a socket, a device), /proc is read only where the kernel answers by itself, and a
-long file comes in pieces, between which the reader may stop. Not promised: a file system that does
-not answer (a network mount that hangs). It would hold up the run's ledger as well, which lies in
-the same folder.
+process (a FIFO, a socket, a device). /proc is read only where the kernel answers by itself. A long
+file comes in pieces, between which the reader may stop.
+
+Not promised: a file system that does not answer (a network mount that hangs). It would hold up the
+run's ledger as well, which is in the same folder.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Glance:
-    """The real one.
+    """The real reader.
 
-    Whoever is given it asks it for the time too, so that a test can hand in one whose reads take
-    time of its own.
+    Its owner asks it for the time too, so that a test can hand in a reader whose reads take time of
+    its own.
     """
 
     def now_s(self) -> float:
@@ -41,12 +41,12 @@ class Glance:
         time.sleep(seconds)
 
     def signal(self, pid: int, number: int) -> None:
-        """Nothing where the process is gone."""
+        """Send a signal. Nothing happens if the process is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
     def kernel(self, pid: int, name: str) -> str:
-        """/proc/<pid>/<name>; "" where the process is gone, or we may not look."""
+        """Return /proc/<pid>/<name>, or "" if the process is gone or we may not look."""
         try:
             with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
                 return file.read(_PROC_BYTES).decode("ascii", "backslashreplace").strip()
@@ -54,14 +54,12 @@ class Glance:
             return ""
 
     def catches(self, pid: int, number: int) -> bool:
-        """Whether it has a handler for the signal; without one the signal would end it."""
+        """Return whether the process has a handler for the signal; without one it would end."""
         found = self.kernel(pid, "status").partition("SigCgt:")[2].split()
         return bool(found) and bool(int(found[0], 16) >> (number - 1) & 1)
 
     def written_s(self, path: Path) -> float:
-        """When the file was written last, on the wall clock; 0 where there is none, or it
-        is none.
-        """
+        """Return when the file was written last, on the wall clock; 0 if there is no such file."""
         try:
             found = path.lstat()
         except OSError:
@@ -69,10 +67,7 @@ class Glance:
         return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
 
     def clear(self, path: Path) -> None:
-        """Nothing is in the file any more: what comes next stands alone.
-
-        Whoever writes there appends.
-        """
+        """Empty the file, so that what comes next stands alone. Its writer appends."""
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_WRONLY | _FLAGS)
             try:
@@ -81,9 +76,9 @@ class Glance:
                 os.close(fd)
 
     def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
-        """The file's beginning, or its `end`, in pieces of PIECE_BYTES.
+        """Yield the file's beginning, or its `end`, in pieces of PIECE_BYTES.
 
-        Nothing where there is no such file, or it is something else.
+        There are none if there is no such file, or it is no regular file.
         """
         try:
             fd = os.open(path, _FLAGS)
@@ -105,5 +100,5 @@ class Glance:
             os.close(fd)
 
     def read(self, path: Path, *, most_bytes: int, end: bool = False) -> bytes:
-        """`pieces`, where there is time for all of them."""
+        """Return all `pieces`, if there is time for them."""
         return b"".join(self.pieces(path, most_bytes=most_bytes, end=end))

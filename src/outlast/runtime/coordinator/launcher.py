@@ -1,8 +1,7 @@
 """`outlast run` at work: one event loop that carries out what coordinator and agent decide.
 
-It holds both state machines, the process host, the vault and the ledger. Messages between the two
-machines go through a queue here; on several nodes they will go through sockets, and nothing else
-changes.
+It holds both state machines, the process host, the vault and the ledger. A queue carries the
+messages between the two machines.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the launcher is given. It is open already, and is closed by whoever opened it."""
+    """What the launcher is given. All of it is open already, and its opener closes it."""
 
     loop: Loop
     logs: WorkerLogs
@@ -155,7 +154,7 @@ class Launcher:
     # --- carrying out -----------------------------------------------------------------------------
 
     def _do(self, outputs: list[Output]) -> None:
-        """Carry out outputs in order; what they lead to comes after them."""
+        """Carry out outputs in order. The outputs that they lead to come after them."""
         running = bool(self._outputs)
         self._outputs.extend(outputs)
         if running:
@@ -280,7 +279,7 @@ class Launcher:
         )
 
     def _save_last(self, order: SaveLast) -> None:
-        """The run gives up: write the newest state to the disk, and say where it is."""
+        """Write the newest state to the disk, and say where it is: the run gives up."""
         folder, error = save_images(
             self._around.vault, self._around.checkpoint_root, order, self._around.specs.run_id,
             self._coordinator.generation, self._around.specs.workers,
@@ -292,9 +291,9 @@ class Launcher:
         self._around.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
 
     def _find_checkpoint(self) -> None:
-        """Nobody is alive who could be kept waiting.
+        """Read the checkpoints. No process is alive that would have to wait.
 
-        Supervision boundary: what cannot be read is no checkpoint.
+        A checkpoint that cannot be read does not count (supervision boundary).
         """
         try:
             step, folder, refused = find_checkpoint(self._around.checkpoint_root)
@@ -342,8 +341,9 @@ class Launcher:
         self._do(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
     def _flush(self) -> None:
-        """Supervision boundary: a ledger that cannot be written is told, once, and stops
-        nothing.
+        """Flush the ledger (supervision boundary).
+
+        If it cannot be written, that is reported once and stops nothing.
         """
         self._loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         self._removals.look_for_folder()
@@ -384,14 +384,14 @@ class Launcher:
             self._starts.failed(worker, error)
 
     def _given_up(self, worker: int, error: str) -> None:
-        """A worker never came to be, and is not tried again."""
+        """Take in that a worker could not be started, and is not tried again."""
         self._event(WorkerFailedToStart(worker, error))
 
     def on_exit(self, exited: Exited) -> None:
         if exited.worker >= FIRST_STORE_NUMBER:
             self._stores.on_exit(exited)
             return
-        self._hold_vault()  # its successor is about to open what it has left
+        self._hold_vault()  # its successor is about to open the files that it has left
         error = self._around.specs.last_words(exited.worker)
         if self._starts.tries_again(exited, error):
             return

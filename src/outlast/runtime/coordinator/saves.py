@@ -1,6 +1,4 @@
-"""The manifest of a checkpoint whose shards all lie in their folder; and what a resumed run can
-start from.
-"""
+"""The manifest of a checkpoint whose shards are complete, and the sources of a resumed run."""
 
 from __future__ import annotations
 
@@ -49,9 +47,9 @@ def write_checkpoint(
 def save_images(
     vault: Vault, root: Path, order: SaveLast, run_id: str, generation: int, world_size: int
 ) -> tuple[str, str]:
-    """Write what lies sealed in the vault as a checkpoint; return its folder, or "" and why not.
+    """Write the images in the vault as a checkpoint. Return its folder, or "" and why not.
 
-    Of replicated state, rank 0's shard holds what all ranks hold alike, from the transfer image.
+    Under replicated state, rank 0's shard has what all ranks hold alike, from the transfer image.
     """
     folder = local.checkpoint_folder(root, order.step)
     kind = "sharded" if order.sharded else "replicated"
@@ -80,7 +78,7 @@ def save_images(
 def newest_start(
     root: Path, vault: Vault | None, world_size: int
 ) -> tuple[Restart, tuple[str, int], list[str]]:
-    """What --resume goes on from: (start, newest good checkpoint, what was refused and why).
+    """Return what --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
     The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of
     one step are whole in it.
@@ -94,9 +92,9 @@ def newest_start(
 
 
 def find_checkpoint(root: Path) -> tuple[int, str, list[str]]:
-    """(step, folder) of the newest good checkpoint, or (0, ""); and what was refused and why.
+    """Return (step, folder) of the newest good checkpoint, or (0, ""), and what was refused.
 
-    That is set aside, so that its step can be saved again.
+    A refused checkpoint is set aside, so that its step can be saved again.
     """
     search = local.newest_good(root)
     refused = [f"{one.folder}: {one.reason}; {_put_aside(one.folder)}" for one in search.refused]
@@ -114,7 +112,9 @@ def _put_aside(folder: Path) -> str:
 
 
 def _newest_whole(vault: Vault, world_size: int) -> int | None:
-    """The newest step of which every rank's image holds its whole (sharded) state, verified."""
+    """Return the newest step of which every rank's image has its whole (sharded) state,
+    verified.
+    """
 
     def is_whole(step: int) -> bool:
         try:

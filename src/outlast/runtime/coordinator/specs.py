@@ -1,4 +1,4 @@
-"""From "start worker 7 with rank 2" to everything a process has to be told."""
+"""The specification of a process: everything it has to be told when it is started."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Specs:
         return self._place.run_id
 
     def when_store_is_known(self, then: Callable[[], None]) -> None:
-        """A worker's environment names the store: no worker starts before there is one."""
+        """Call `then` once there is a store: a worker's environment has to name it."""
         if self._store is not None:
             then()
         else:
@@ -111,7 +111,7 @@ class Specs:
         )
         if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
             env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
-        # All ranks are on this node: nobody else has to reach gloo's sockets. Without this gloo
+        # All ranks are on this node, so no other host need reach gloo's sockets. Without this gloo
         # looks this machine's name up for each group, and listens on the interface it finds.
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
         return self._spec(
@@ -120,7 +120,7 @@ class Specs:
 
     @property
     def workers(self) -> int:
-        """How many ranks this node holds."""
+        """Return how many ranks this node holds."""
         return self._workers
 
     @property
@@ -137,16 +137,15 @@ class Specs:
         )
 
     def takes_rank(self, worker: int, plan: Regroup) -> None:
-        """A spare that is given a rank is heard on the console and writes into that rank's files
-        from now on.
-        """
+        """Let a spare that is given a rank print to the console and into that rank's files."""
         if worker in self._spares:
             self._spares.discard(worker)
             self._logs.move(worker, attempt=plan.generation - 1, place=plan.rank % self._workers)
 
     def last_words(self, worker: int) -> str:
-        """What an ended worker left behind: its error file's message, or the last line of its
-        stderr.
+        """Return what an ended worker left behind.
+
+        It is its error file's message, or the last line of its stderr.
         """
         path = self._error_files.pop(worker, "")
         record = read_error_file(path) if path else None

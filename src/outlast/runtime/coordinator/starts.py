@@ -1,4 +1,4 @@
-"""Workers on their way into being: they wait for a store, are started, and started again.
+"""Workers that are being started: they wait for a store, are started, and started again.
 
     ordered ──there is a store──> started ──says Hello──> heard
        ^                             └─fails, or ends before that──> tried again later, or given up
@@ -38,9 +38,9 @@ class _Start:
 
 @dataclass(frozen=True)
 class StartNews:
-    """Whom the starts report to.
+    """The receivers of what the starts report.
 
-    given_up   gets the number of a worker that never came to be, and why
+    given_up   gets the number of a worker that could not be started, and why
     tell       gets what people are told
     """
 
@@ -72,7 +72,7 @@ class Starts:
         self._ask(order.worker)
 
     def end(self) -> None:
-        """The run is over: nobody is started any more."""
+        """Start nobody any more: the run is over."""
         self._over = True
 
     def _ask(self, worker: int) -> None:
@@ -89,13 +89,13 @@ class Starts:
         self._host.start(self._specs.worker(start.order))
 
     def heard(self, worker: int) -> None:
-        """A worker has said something: it is there."""
+        """Note that a worker has said something, so it is there."""
         if (start := self._starts.pop(worker, None)) is not None and start.failures:
             self._news.tell(f"a worker has started after {start.failures} failures")
         self._any_heard = True
 
     def killed(self, worker: int) -> bool:
-        """A worker is to be killed. Return True if it has no process, and never will."""
+        """Note that a worker is to be killed. Return True if it has no process, and never will."""
         start = self._starts.get(worker)
         if start is None or not start.waits:
             return False
@@ -104,7 +104,7 @@ class Starts:
         return True
 
     def failed(self, worker: int, error: str) -> None:
-        """A worker has failed before it said anything."""
+        """Take in that a worker has failed before it said anything."""
         start, now_s = self._starts.get(worker), clock.now_s()
         if start is None or self._over:
             self._news.given_up(worker, error)
@@ -124,9 +124,10 @@ class Starts:
         self._loop.call_at(verdict.again_s, lambda: self._ask(worker))
 
     def tries_again(self, exited: Exited, error: str) -> bool:
-        """A worker has ended. Return True if it never came to its script and is tried again.
+        """Take in that a worker has ended. Return True if it is tried again.
 
-        One that was killed is not: whoever killed it, nothing kept it from starting.
+        It is if it never came to its script. A worker that was killed is not tried again, because
+        nothing kept it from starting.
         """
         by_itself = exited.exit_code not in (None, 0) and not exited.killed
         if exited.worker not in self._starts or not self._greets or self._over or not by_itself:

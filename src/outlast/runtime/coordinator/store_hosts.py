@@ -38,7 +38,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class StoreNews:
-    """Whom the store hosts report to.
+    """The receivers of what the store hosts report.
 
     said   gets StoreUp and StoreLost of the store in use
     tell   gets what people are told
@@ -91,7 +91,7 @@ class StoreHosts:
             self._used = self._start(standby=False)
 
     def end(self) -> None:
-        """The run is over: nothing that ends is replaced any more."""
+        """Replace no host any more: the run is over."""
         self._ended = True
 
     def _start(self, *, standby: bool) -> _Host:
@@ -120,7 +120,7 @@ class StoreHosts:
     # --- what the process host says --------------------------------------------------------------
 
     def on_started(self, number: int, pid: int) -> None:
-        """The process runs. It has to say its port by STORE_DEADLINE_S."""
+        """Note that the process runs. It has to say its port by STORE_DEADLINE_S."""
         host = self._of(number)
         if host is None:
             self._host.kill(number)
@@ -146,7 +146,7 @@ class StoreHosts:
         self._host.kill(host.number)
 
     def on_message(self, number: int, message: object) -> None:
-        """A host listens, or answers its question."""
+        """Take in that a host listens, or answers its question."""
         host = self._of(number)
         if host is None:
             return  # it is given up
@@ -158,11 +158,11 @@ class StoreHosts:
                 self._comes_up(message)
 
     def on_failed(self, number: int, error: str) -> None:
-        """A host could not be started: it is tried again, later each time."""
+        """Try again, later each time: a host could not be started."""
         self._gone(number, f"it did not start: {error}")
 
     def on_exit(self, exited: Exited) -> None:
-        """A host has ended."""
+        """Take in that a host has ended."""
         how = f"exit code {exited.exit_code}, signal {exited.signal}"
         self._gone(exited.worker, f"it ended ({how})")
 
