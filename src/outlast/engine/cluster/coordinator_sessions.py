@@ -1,12 +1,12 @@
-"""The coordinator's end of all lines: who is in, whose lease is void, and who is told what over
-which connection.
+"""The coordinator's end of all connections: which nodes are in, and what is sent to whom.
 
 The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one
 coordinator of a run from the next: agents obey the highest. A node is counted out when its lease is
-void by the coordinator's clock, or when its agent says that it has begun anew.
+void by the coordinator's clock, or when its agent says that it has begun again.
 
-A name belongs to one session of an agent. Any other that enrols under it is turned away until the
-lease of that session is over, for nobody can know whether what it houses still runs.
+A name belongs to one session of an agent. Another session that enrols under it is turned away until
+the lease of the first is over, because nobody can know whether the processes of the first still
+run.
 
 Sans-IO: methods take `now_s` of the coordinator's clock, seconds.
 """
@@ -40,7 +40,7 @@ class _Seat:
     """A node that is in."""
 
     session: int
-    enrol: Enrol | None = None  # of a node that is not known to have heard that it is welcome
+    enrol: Enrol | None = None  # of a node that may not have heard yet that it is welcome
     connected: bool = True
     outbox: Outbox[ForAgent] = field(default_factory=Outbox)
     inbox: Inbox = field(default_factory=Inbox)
@@ -60,8 +60,21 @@ class _Before:
 
 
 class CoordinatorSessions:
-    """Drive it with `start` or `rebuild`, `on_line`, `on_disconnected`, `on_timer`; the rest of the
-    coordinator's calls through `led`. Own timer: "leases".
+    """Stand between the driver and the coordinator, where there are several nodes.
+
+    The driver calls it with whatever happens on the connections, and carries out the outputs in
+    their order:
+
+        sessions = CoordinatorSessions(coordinator, epoch=1, lease_s=8.0)
+        carry_out(sessions.start(now_s=...))
+        carry_out(sessions.on_line("b", Enrol(...), now_s=...))        # from an agent
+        carry_out(sessions.on_disconnected("b"))
+        carry_out(sessions.led(coordinator.ask_stop(...), now_s=...))  # any other call
+
+    A coordinator after one that died begins with `rebuild` in place of `start`. The sessions' own
+    timer is "leases". They live as long as their coordinator.
+
+    They do not promise that a message arrives: a link says it again to a node that comes back.
     """
 
     def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:
@@ -71,13 +84,13 @@ class CoordinatorSessions:
         self._leases = LeaseBook(lease_s=lease_s)
         self._seats: dict[str, _Seat] = {}
         self._moved = Moved()
-        self._alarm = Alarm("leases")  # one for all
+        self._alarm = Alarm("leases")  # one timer for all leases
         self._late = False  # it came so late that nobody was counted out
         self._before = _Before({}, 0.0)
         self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 
     def start(self, *, now_s: float) -> list[Output]:
-        """The first coordinator of a run."""
+        """Begin as the first coordinator of a run."""
         return self.led(self.coordinator.start(now_s=now_s), now_s=now_s)
 
     def rebuild(self, *, now_s: float, nodes: Mapping[str, int]) -> list[Output]:
@@ -102,21 +115,21 @@ class CoordinatorSessions:
         late, before = self._alarm.rang(now_s=now_s) > limits.LATE_TICK_S, self._late
         self._late = late and not before
         if self._late:  # beats may wait to be read: once, all of them are
-            # The coordinator was held up itself.
+            # The coordinator was held up itself, so no node is blamed for its silence.
             return self._alarm.at(now_s + limits.SILENT_LOOK_S)
         out: list[Output] = []
         for node in self._leases.void(now_s=now_s):
-            # A node is counted out.
+            # Its lease is void, so the node is counted out.
             out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
         return [*out, *self._alarm.at(self._leases.next_s())]
 
     def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
-        """`node`: who enrolled over this connection."""
+        """Take in what came over a connection. `node`: who enrolled over it."""
         if isinstance(message, Enrol):
             return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
         seat = self._seats.get(node)
         if seat is None:
-            # An agent that is not in says something.
+            # An agent that is not in has to enrol first.
             return []
         assert isinstance(message, (Beat, FromNode)), message
         seat.offset.note(sent_s=message.sent_s, now_s=now_s)
@@ -130,7 +143,7 @@ class CoordinatorSessions:
                 else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
             )
         if not seat.inbox.takes(message):
-            # News that came twice.
+            # The message was taken in before.
             return []
         said = (
             self._moved.rebased(message.message, seat.offset.by_s)
@@ -140,7 +153,7 @@ class CoordinatorSessions:
         return self.led(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
 
     def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:
-        """The driver has left out heartbeats before this one."""
+        """Note that the driver has left out heartbeats before this one."""
         self._seats[node].offset.hear_many(sent_s=last.sent_s, now_s=now_s)
         return self.on_line(node, last, now_s=now_s)
 
@@ -164,17 +177,17 @@ class CoordinatorSessions:
         self._before.sessions.pop(node, None)
         out: list[Output] = []
         if seat is not None:
-            # An agent has begun anew before its lease was void.
+            # The agent has begun again before its lease was void.
             out += self._lose(
                 node, now_s, f"node {node} has begun anew", returns=not message.housed
             )
         if message.housed and not self.coordinator.adopts(node):
-            # An agent comes too late.
+            # The agent was counted out, so it comes too late.
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
-        # Written down before the node may house anything: another coordinator has to know whom to
+        # Write it down before the node may house anything: another coordinator has to know whom to
         # wait for.
         out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
         out.append(
@@ -200,7 +213,7 @@ class CoordinatorSessions:
         return holder is not None and holder not in (enrol.session, enrol.ended)
 
     def _turn_away(self, enrol: Enrol) -> list[Output]:
-        # A second agent of a name is turned away.
+        # Another session holds this name, so the agent is turned away.
         reason = (
             f"node {enrol.node}: another agent has enrolled under this name, and its lease is not"
             " over. If that agent is gone, wait: this one is let in within"
@@ -215,8 +228,10 @@ class CoordinatorSessions:
         return [TurnAway(enrol.node, answer), *([] if told else [Tell(reason)])]
 
     def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
-        """One that houses nothing is given nothing before it is heard again: its Enrol may be so
-        old that its lease is over.
+        """Let a node in.
+
+        A node that houses nothing is given nothing before it is heard again, because its Enrol may
+        be so old that its lease is over.
         """
         enrol, seat.enrol = seat.enrol, None
         return (
@@ -236,7 +251,7 @@ class CoordinatorSessions:
         )
 
     def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
-        """What the coordinator asked for, put on lines."""
+        """Return the coordinator's outputs, with its messages put on connections."""
         if not outputs:
             return outputs
         out: list[Output] = []

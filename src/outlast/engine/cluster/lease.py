@@ -18,7 +18,7 @@ from outlast.model.messages import Beat
 
 
 class Lease:
-    """An agent's. No lease at first: `until_s` is None."""
+    """The lease of an agent. There is none at first: `until_s` is None."""
 
     def __init__(self) -> None:
         self.until_s: float | None = None
@@ -26,7 +26,7 @@ class Lease:
         self._asked_s: OrderedDict[int, float] = OrderedDict()
 
     def begins(self, *, asked_s: float, lease_s: float) -> None:
-        """Granted with the welcome to an Enrol of that moment."""
+        """Begin the lease that was granted with the welcome to an Enrol of that moment."""
         self.lease_s, self.until_s = lease_s, asked_s + lease_s
         self._asked_s.clear()
 
@@ -34,7 +34,9 @@ class Lease:
         self._asked_s[number] = now_s
 
     def granted(self, number: int) -> None:
-        """Grants come in order; one of a question that is not known any more changes nothing."""
+        """Prolong the lease. Grants come in order; a grant for an unknown question changes
+        nothing.
+        """
         asked_s = self._asked_s.pop(number, None)
         if asked_s is not None and self.until_s is not None:
             self.until_s = max(self.until_s, asked_s + self.lease_s)
@@ -118,8 +120,9 @@ class HeldLease:
 
 
 def void_after_s(lease_s: float) -> float:
-    """On the coordinator's clock, from when it heard a node last: by then the node's processes are
-    dead, or run no code any more.
+    """Return how long after a node was heard last its processes are dead, or run no code.
+
+    It counts on the coordinator's clock, from when it heard the node.
     """
     return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (
         1 - limits.CLOCK_DRIFT_MAX
@@ -127,7 +130,7 @@ def void_after_s(lease_s: float) -> float:
 
 
 class LeaseBook:
-    """The coordinator's, of all nodes: constant time for each heartbeat."""
+    """The coordinator's book of the leases of all nodes: constant time for each heartbeat."""
 
     def __init__(self, *, lease_s: float) -> None:
         self._void_after_s = void_after_s(lease_s)
@@ -141,7 +144,7 @@ class LeaseBook:
         self._heard_s.pop(node, None)
 
     def void(self, *, now_s: float) -> list[str]:
-        """Nodes whose lease is out for certain; they are forgotten."""
+        """Return the nodes whose lease is out for certain, and forget them."""
         out = []
         while self._heard_s:
             node, heard_s = next(iter(self._heard_s.items()))
@@ -152,13 +155,14 @@ class LeaseBook:
         return out
 
     def next_s(self) -> float | None:
-        """When the next lease may be void."""
+        """Return when the next lease may be void."""
         return next(iter(self._heard_s.values())) + self._void_after_s if self._heard_s else None
 
 
 class Alarm:
-    """A timer for a moment that every message may move on: it is set for the first, comes too
-    early, and is then set again.
+    """A timer for a moment that every message may put off.
+
+    It is set for the first moment, comes too early, and is then set again.
     """
 
     def __init__(self, name: str) -> None:
@@ -166,7 +170,7 @@ class Alarm:
         self._set_s = math.inf  # it is not
 
     def at(self, due_s: float | None) -> list[Output]:
-        """The moment is `due_s` now; None: there is none."""
+        """Note that the moment is `due_s` now; None: there is none."""
         before_s, due_s = self._set_s, math.inf if due_s is None else due_s
         if before_s == due_s or before_s < due_s < math.inf:
             return []
@@ -174,7 +178,7 @@ class Alarm:
         return [SetTimer(self._name, due_s if due_s < math.inf else None)]
 
     def rang(self, *, now_s: float) -> float:
-        """It has come; by how much too late, seconds."""
+        """Take in that the timer has come. Return by how many seconds it was late."""
         late_s = max(0.0, now_s - self._set_s)
         self._set_s = math.inf
         return late_s

@@ -1,4 +1,6 @@
-"""What the state machines ask of whoever drives them: the live runtime, or a simulated world."""
+"""The outputs of the state machines: what they ask of their driver, the runtime or the
+simulator.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker, O
 
 @dataclass(frozen=True, slots=True)
 class ToAgent:
-    """`node`: whose agent; "" where the run has one node only."""
+    """Send a message to an agent. `node`: whose agent; "" if the run has one node only."""
 
     message: ForAgent
     node: str = ""
@@ -18,9 +20,9 @@ class ToAgent:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """To the other end of the line; dropped where there is no connection.
+    """Send a message to the other end of a connection. It is dropped if there is none.
 
-    `node`: whose agent, of the coordinator's side.
+    `node`: whose agent, on the coordinator's side.
     """
 
     message: OnLine
@@ -29,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """This connection is over: the other end is not whom it takes itself for."""
+    """Close this connection: the other end is not the one that it claims to be."""
 
     node: str = ""
 
@@ -47,7 +49,7 @@ class TurnAway:
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """What lies in the vault counts no more, but for the images of `keep`."""
+    """Ignore everything in the vault from now on, except the images of `keep`."""
 
     keep: tuple[int, ...]
 
@@ -59,7 +61,7 @@ class ToCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Agent to one of its workers."""
+    """Deliver a message of the agent to one of its workers."""
 
     worker: int
     message: ForWorker
@@ -93,7 +95,7 @@ class HostStore:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """One-shot; a timer of the same name replaces the one before. `at_s` None cancels it."""
+    """Set a timer that comes once. It replaces one of the same name; `at_s` None cancels it."""
 
     name: str
     at_s: float | None
@@ -101,7 +103,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One of model/records.py, for the ledger.
+    """Write one of model/records.py to the ledger.
 
     `at_once`: nothing that follows is carried out before it is written.
     """
@@ -112,9 +114,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All shards of a checkpoint lie in their folder: write its manifest.
+    """Write the manifest of a checkpoint: all of its shards are in their folder.
 
-    Answered with `on_manifest`.
+    The answer is `on_manifest`.
     """
 
     step: int
@@ -124,10 +126,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class SaveLast:
-    """The run gives up, and the state of `step` lies sealed in the vault: write it to the disk.
+    """Write the state of `step` from the vault to the disk, because the run gives up.
 
-    Images of all ranks lie in their slots; of replicated state, what all hold alike is the transfer
-    image. The driver carries this out before any output behind it.
+    The images of all ranks are in their slots. Under replicated state, the transfer image has what
+    all ranks hold alike. The driver carries this out before any output behind it.
     """
 
     step: int
@@ -136,21 +138,22 @@ class SaveLast:
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Read what lies on the disk, and say which checkpoint is the newest good one
-    (engine/durable.py). Answered with `on_checkpoint_found`.
+    """Read the checkpoints on the disk, and say which is the newest good one.
+
+    See engine/durable.py. The answer is `on_checkpoint_found`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """A line for the people who watch the run."""
+    """Show a line to the people who watch the run."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run is over. `traceback`: the user's, to be printed first."""
+    """End the run. `traceback`: the user's, to be printed first."""
 
     exit_code: int
     state: str  # "ended", "failed", "stopped"
@@ -163,19 +166,19 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Worker to coordinator."""
+    """Send a message of the worker to the coordinator."""
 
     message: FromWorker
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Make the main thread leave whatever collective it is in, now."""
+    """Make the main thread leave the collective that it is in, now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A new plan can be taken: wake the main thread if it waits for one."""
+    """Wake the main thread if it waits for a plan: a new one can be taken."""
 
 
 @dataclass(frozen=True, slots=True)

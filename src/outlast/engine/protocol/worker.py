@@ -107,7 +107,7 @@ class WorkerMachine:
 
     def _on_regroup(self, message: Regroup) -> list[Output]:
         if message.generation <= self.generation:
-            # A plan that is stale, or comes twice.
+            # The plan is older than the newest one, or the same.
             return []
         self.generation = message.generation
         self.plan = message
@@ -119,14 +119,14 @@ class WorkerMachine:
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
-            # Told to leave a generation that it is not in.
+            # The Leave is for a generation that this worker is not in.
             return []
         if self.state is State.DETACHED:
-            # Told to leave before it has taken the plan.
+            # The main thread has not taken the plan, so there is nothing to leave.
             self.plan = None
             return self._inventory(in_hook=False)
         if self.state is State.FINISHED:
-            # Told to leave past its last step.
+            # The worker is past its last step, so the listener answers for it.
             return [*self._inventory(in_hook=False), Wake()]
         if self.state in (State.MOVING, State.TRAINING):
             self.state = State.BROKEN
