@@ -41,6 +41,7 @@ from outlast.sim.rules.observations import (
     Asked,
     Begun,
     Enrolled,
+    Executed,
     HungSaid,
     KillOrdered,
     MadeAnew,
@@ -528,6 +529,22 @@ def test_a_kill_from_outside_may_carry_the_count_over_its_limit(
     jury = Checkers()
     reason = "7 interruptions without a step executed after step 1: a crash loop"
     for one in (*STEP, *PLANS[:6], failed(reason, signals=signals)):
+        jury.see(1.0, one)
+    assert [one.rule for one in jury.violations] == rules
+
+
+@pytest.mark.parametrize(("executed", "rules"), [(True, []), (False, ["NotGivenUp"])])
+def test_a_crash_loop_counts_from_the_first_time_a_step_is_executed(
+    executed: bool, rules: list[str]
+) -> None:
+    """A step counts once a rank has executed it, though all are interrupted before they commit it.
+
+    Method: step 1 is executed under the first of six plans, and committed under the third.
+    """
+    jury = Checkers()
+    done = [Executed(1)] if executed else []
+    reason = "6 interruptions without a step executed after step 1: a crash loop"
+    for one in (PLANS[0], *done, *PLANS[1:3], *STEP, *PLANS[3:6], failed(reason)):
         jury.see(1.0, one)
     assert [one.rule for one in jury.violations] == rules
 

@@ -185,6 +185,13 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Executed:
+    """A rank is the first that has ever run the optimizer of `step`. Nobody has committed it."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """All ranks commit steps `first` to `last` undisturbed.
 
@@ -384,6 +391,7 @@ Observation = (
     | Pruned
     | Arrived
     | StepDone
+    | Executed
     | Stretch
     | Regrouped
     | WentOn

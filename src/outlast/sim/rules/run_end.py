@@ -11,6 +11,7 @@ from outlast.model.terms import Rung
 from outlast.sim.rules.checker import NEAR_S, Checker
 from outlast.sim.rules.final_observations import NothingMoves, RunOver
 from outlast.sim.rules.observations import (
+    Executed,
     KillOrdered,
     Observation,
     Planned,
@@ -218,7 +219,7 @@ class NotGivenUp(Checker):
     without a step in between, or was struck by what it says.
     """
 
-    of = (Planned, Regrouped, StepDone, Stretch, RunOver)
+    of = (Planned, Regrouped, Executed, StepDone, Stretch, RunOver)
 
     def __init__(self) -> None:
         self._newest = 0  # step that all ranks have committed
@@ -230,7 +231,7 @@ class NotGivenUp(Checker):
         self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
         # step -> plans that there were when a rank executed it first ...
         self._done_first: dict[int, int] = {}
-        self._done_last: dict[int, int] = {}  # ... and last
+        self._done_last: dict[int, int] = {}  # ... and committed it last
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned):
@@ -239,6 +240,8 @@ class NotGivenUp(Checker):
             self._done.clear()  # what some had committed before, they may have to go back behind
         elif isinstance(seen, Regrouped):
             self._ranks = seen.ranks
+        elif isinstance(seen, Executed):
+            self._done_first.setdefault(seen.step, self._plans)
         elif isinstance(seen, Stretch):
             self._executed(seen.last)
             self._all_have(seen.last)

@@ -171,6 +171,7 @@ class StepLoop:
         yield from thread.mark("applied")
         thread.p.holds(before + 1)
         thread.p.ran = thread.p.own = 0
+        thread.world.has_executed(before + 1)
 
     def _warming_up_s(self) -> float:
         """Return by how much the first step of a process is longer: it compiles, and allocates."""

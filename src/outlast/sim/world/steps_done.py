@@ -11,13 +11,13 @@ class StepsDone:
     """`committed`: the newest step committed by anybody (under sharded state: sealed by all).
 
     `last`: the step that was committed last. `newest_begun`: the newest that anybody has asked for
-    since the newest plan. `commits`: time, generation, rank and step of each. `rolled_back`: the
+    since the newest plan. `executed`: the newest that anybody has ever executed. `commits`: time, generation, rank and step of each. `rolled_back`: the
     step that was known, and the step that the run went back to. `marks`: visits of each mark of a
     worker's life. `joined`: the ranks that came to be in each generation.
     """
 
     def __init__(self) -> None:
-        self.committed = self.last = self.newest_begun = 0
+        self.committed = self.last = self.newest_begun = self.executed = 0
         self.commits: deque[tuple[float, int, int, int]] = deque(maxlen=COMMITS_KEPT)
         self.rolled_back: list[tuple[int, int]] = []
         self.marks: dict[str, int] = {}
@@ -27,6 +27,11 @@ class StepsDone:
         """Note that a rank asks for `step`."""
         self.newest_begun = max(self.newest_begun, step)
 
+    def executes(self, step: int) -> bool:
+        """Note that a rank has executed `step`; return True if it is the first that ever did."""
+        first, self.executed = step > self.executed, max(self.executed, step)
+        return first
+
     def visit(self, mark: str, count: int) -> None:
         """Note that so many ranks come to a mark of their life."""
         self.marks[mark] = self.marks.get(mark, 0) + count
@@ -35,6 +40,7 @@ class StepsDone:
         """Note that all ranks have come to `last` by arithmetic."""
         self.committed = max(self.committed, last)
         self.newest_begun = max(self.newest_begun, last + 1)
+        self.executed = max(self.executed, last)
         self.last = last
 
     def go_back(self, step: int) -> bool:

@@ -18,7 +18,14 @@ from outlast.sim.options import Options
 from outlast.sim.rules.checker import Violation
 from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.final_observations import NothingMoves
-from outlast.sim.rules.observations import Observation, Regrouped, StepDone, Stock, StopAsked
+from outlast.sim.rules.observations import (
+    Executed,
+    Observation,
+    Regrouped,
+    StepDone,
+    Stock,
+    StopAsked,
+)
 from outlast.sim.shortcuts import identical_nodes
 from outlast.sim.shortcuts.identical_nodes import Fleet
 from outlast.sim.shortcuts.identical_ranks import IdenticalRanks
@@ -349,6 +356,11 @@ class World:
     def asks_for_step(self, step: int) -> None:
         """A rank asks for `step`."""
         self.steps.begins(step)
+
+    def has_executed(self, step: int) -> None:
+        """A rank has run the optimizer of `step`."""
+        if self.steps.executes(step):
+            self.frame.see(Executed(step))
 
     def has_committed(self, process: Process, step: int) -> None:
         """A rank, or each rank of a crew, has committed `step`."""
