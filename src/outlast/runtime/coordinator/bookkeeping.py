@@ -252,9 +252,10 @@ class Bookkeeping:
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
         last = list(self._interruptions.values())[-_SHOWN:]
-        seen = coordinator.roster.outlast or self._steps.newest > 0
+        calls_outlast = coordinator.roster.outlast
+        seen = calls_outlast or self._steps.newest > 0
         known = all(one.steps_lost >= 0 for one in self._interruptions.values())
-        measured = coordinator.roster.outlast or (seen and known)
+        measured = calls_outlast or (seen and known)
         return {
             "run": self._run,
             "state": "training" if plain else _STATES.get(coordinator.stage, "regrouping"),
