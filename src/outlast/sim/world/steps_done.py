@@ -11,9 +11,10 @@ class StepsDone:
     """`committed`: the newest step committed by anybody (under sharded state: sealed by all).
 
     `last`: the step that was committed last. `newest_begun`: the newest that anybody has asked for
-    since the newest plan. `executed`: the newest that anybody has ever executed. `commits`: time, generation, rank and step of each. `rolled_back`: the
-    step that was known, and the step that the run went back to. `marks`: visits of each mark of a
-    worker's life. `joined`: the ranks that came to be in each generation.
+    since the newest plan. `executed`: the newest that anybody has ever executed. `commits`: time,
+    generation, rank and step of each. `rolled_back`: the step that was known, and the step that the
+    run went back to. `marks`: visits of each mark of a worker's life. `joined`: the ranks that came
+    to be in each generation.
     """
 
     def __init__(self) -> None:
