@@ -114,7 +114,7 @@ class InterruptionLog:
     ) -> None:
         last = self.open[-1]
         stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
-        if stronger and last.mechanism is Mechanism.LOST_CONTACT:  # the first to speak was a victim
+        if stronger and last.mechanism is Mechanism.LOST_CONTACT:  # the first report was collateral
             fault_s = None if fault_s is None else min(fault_s, last.detected_s)
             self._put(
                 replace(

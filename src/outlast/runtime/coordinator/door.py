@@ -9,7 +9,7 @@ It decides nothing: what arrives goes to the `CoordinatorSessions`, whose lines 
 carries out. All other outputs are its owner's, who hands in what his own calls of
 the sessions (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
 
-Not promised: that what was sent arrives; the hub says it again to a node that comes back. One
+Not promised: that what was sent arrives; it is sent again to a node that comes back. One
 thread: the loop's.
 """
 
