@@ -452,7 +452,7 @@ class Membership:
         return self.session is not None and self.session.machine.broken
 
     def broke(self, error: BaseException) -> None:
-        """Note that this rank cannot go on in this generation: as collateral, or for its own error."""
+        """Note that this rank cannot go on in this generation: collateral, or its own error."""
         assert self.session is not None
         mechanism, text = (
             ("collective", "")
