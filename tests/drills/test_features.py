@@ -168,6 +168,17 @@ def test_a_plain_script_is_as_it_was_in_peace(tmp_path: Path) -> None:
     assert not found.problems, str(found)
 
 
+def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: Path) -> None:
+    """A rank is lost when it has passed its vote of the first step of the second call.
+
+    Its successor begins the next step with the numbers of its predecessor, not with those of the
+    survivor: nothing was drawn behind that vote.
+    """
+    features = plain(world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("legs",))
+    found = drill(features, [Fault("mark.passed", 5, 1)], tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
 @pytest.mark.drill
 def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
     found = drill(plain(world=2), [Fault("backward", 99, 1)], tmp_path / "drill")

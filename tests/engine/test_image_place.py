@@ -10,6 +10,7 @@ from outlast.engine.commit.image_place import (
     PREPARED,
     Place,
     choose_image,
+    is_between_calls,
     place_of,
 )
 from outlast.runtime.tiers.image import Image
@@ -62,6 +63,19 @@ def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
         images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]
         assert choose_image(images, begun=True, phases=0, calls=1)[2] == behind
         assert choose_image(images, begun=True, phases=0, calls=0)[2] == before
+
+
+def test_what_changes_behind_a_phase_is_not_only_code_between_calls() -> None:
+    """Between two calls of run.steps stand code, which a successor does again, and phases."""
+    ended, entered = (5, Place(BEGUN, 0)), (5, Place(ENTERED, 0, calls=1))
+    behind_phase = (5, Place(BEGUN, 1, calls=1))
+    assert is_between_calls(ended, (5, Place(BEGUN, 0, calls=1)))
+    assert is_between_calls(ended, entered)
+    assert not is_between_calls(entered, behind_phase)
+    assert not is_between_calls((4, Place(BEGUN, 0)), (5, Place(BEGUN, 0)))
+    assert not is_between_calls((5, Place(ENTERED, 0)), (5, Place(BEGUN, 0)))
+    assert not is_between_calls((4, Place(BEGUN, 0)), entered)
+    assert not is_between_calls(None, entered)
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:

@@ -158,6 +158,17 @@ def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
     assert successor.state.private.movers == {"object:meter", "extra:model.1.extra"}
 
 
+@pytest.mark.parametrize("part", MOVES)
+def test_what_moves_between_two_calls_of_steps_is_no_mover(part: str) -> None:
+    """It is named, since it has to be sealed. A step's vote does not compare it."""
+    rank = Rank()
+    MOVES[part](rank)
+    assert rank.state.private.moved(between_calls=True) == {part}
+    rank.state.private.tensors()
+    assert rank.state.private.movers == set()
+    assert rank.state.private.movers_key() == 0.0
+
+
 def test_movers_are_described_in_words_a_user_knows() -> None:
     rank = Rank()
     for move in MOVES.values():

@@ -61,6 +61,17 @@ class Place:
 AT_VOTE = Place(PREPARED, 0)  # the vote of a step inside its block
 
 
+def is_between_calls(before: tuple[int, Place] | None, now: tuple[int, Place]) -> bool:
+    """Return True if only code between two calls of run.steps has run since `before`.
+
+    Both are a step and a place where the script had done all that belongs there. A phase between
+    the two calls has a vote of its own, so what follows it is no such code.
+    """
+    if before is None or not now[1].calls:
+        return False
+    return before[0] == now[0] and before[1].phases == now[1].phases
+
+
 def place_of(metadata: Mapping[str, str]) -> Place:
     """Read what `Place.metadata` gave.
 

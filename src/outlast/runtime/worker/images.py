@@ -12,7 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 
 import torch
 
-from outlast.engine.commit.image_place import BEGUN, PREPARED, Place, choose_slot
+from outlast.engine.commit.image_place import (
+    BEGUN,
+    PREPARED,
+    Place,
+    choose_slot,
+    is_between_calls,
+)
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker.membership import Membership
@@ -42,6 +48,8 @@ class Images:
         self._slot = -1
         # step and place of the newest private image that this process has sealed
         self._place: tuple[int, Place] | None = None
+        # step and place that were settled last, whether or not anything had to be sealed there
+        self._settled: tuple[int, Place] | None = None
         options = membership.session.spec.options if membership.session is not None else {}
         # steps from one image of sharded state to the next
         self._every = int(options.get("snapshot_every", 1))
@@ -88,11 +96,14 @@ class Images:
         `last`: no step follows for now.
         """
         if not self._state.sharded:
+            before, self._settled = self._settled, (step, place)
+            moved = self._state.private.moved(
+                after_phase=place.phases > 0,
+                between_calls=is_between_calls(before, (step, place)),
+            )
             # Where parts are known to move here at times, the image has to say that this was waited
             # for.
-            if self._state.private.moved(after_phase=place.phases > 0) or (
-                self._state.private.movers and self._place != (step, place)
-            ):
+            if moved or (self._state.private.movers and self._place != (step, place)):
                 self._seal_private(step, place)
         elif (
             place.kind == BEGUN

@@ -12,6 +12,8 @@ behind its optimizer call and behind the block, may move parts once more. `mover
 that were ever seen to do so. A rank that is lost between that seal and the beginning of the next
 step takes them with it. Its successor can take a mover from a peer if the movers are the same on
 all ranks, which `movers_key` tells. If they differ, the step has to vote later (see `undo`).
+What the script changes between two calls of run.steps lies behind no vote that could lose it: a
+successor does that code again. It makes no part a mover.
 
 Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.
 Limits     A buffer that is written through `.data` or NumPy moves unseen.
@@ -124,10 +126,11 @@ class PrivateState:
         """Return whether random numbers were drawn since the last `tensors`."""
         return self._random is None or random_state.moved_since(self._random[0])
 
-    def moved(self, *, after_phase: bool = False) -> set[str]:
+    def moved(self, *, after_phase: bool = False, between_calls: bool = False) -> set[str]:
         """Return the parts that have changed since the last `tensors`, and remember them as movers.
 
-        `after_phase`: the last `tensors` was at the end of a phase.
+        `after_phase`: the last `tensors` was at the end of a phase. `between_calls`: all of it
+        happened between two calls of run.steps, so it does not make a part a mover.
         """
         now = {_RANDOM} if self.random_moved() else set()
         if (marks := self._modules.marks()) != self._marks:
@@ -137,8 +140,9 @@ class PrivateState:
                 {name: part.get() for name, part in self._objects.items()}, self._modules.extra()
             )
             now |= {name for name, value in prints.items() if self._prints.get(name) != value}
-        self.movers |= now
-        self._after_phases |= now if after_phase else set()
+        if not between_calls:
+            self.movers |= now
+            self._after_phases |= now if after_phase else set()
         return now
 
     def movers_key(self) -> float:
