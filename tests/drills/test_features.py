@@ -186,6 +186,18 @@ def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
+def test_ranks_that_began_anew_know_what_moves_after_the_vote(tmp_path: Path) -> None:
+    """A rank is lost behind its block, all ranks begin anew, and its successor is lost as well.
+
+    The second hand-over comes from a rank that is as new as the successor, and has run no step.
+    """
+    features = plain(world=3, spares="hot", reads_rank=True, collective_before=True, history=True)
+    faults = [parse_fault(text) for text in ("behind@3:2", "mark.joined@0:2/2")]
+    found = drill(features, faults, tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drawn_script_is_as_it_was_in_peace(tmp_path: Path, seed: int) -> None:

@@ -124,6 +124,7 @@ def test_a_successor_takes_the_movers_of_a_peer_and_keeps_the_rest(part: str) ->
     successor = Rank()
     successor.idle.total = 9.0
     assert successor.state.private.load_movers(text, given) == [part]
+    successor.state.private.learn_movers(text, given)
     successor.state.private.tensors()
     assert successor.state.private.movers_key() == key
     assert successor.idle.total == 9.0
@@ -155,7 +156,33 @@ def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
         "extra:model.1.extra"
     ]
     assert (successor.meter.total, successor.net[1].seen) == (9.0, 1)
-    assert successor.state.private.movers == {"object:meter", "extra:model.1.extra"}
+
+
+def test_a_rank_that_knows_of_movers_hands_them_on() -> None:
+    """A rank whose own image lacks nothing learns names alone, and then hands over itself.
+
+    What comes from it has the same parts as what came from the rank that saw them move, and says of
+    the same ones that all ranks agree on them.
+    """
+    donor = Rank()
+    MOVES["object:meter"](donor)
+    MOVES["random"](donor)
+    donor.state.private.moved()
+    MOVES["extra:model.1.extra"](donor)
+    donor.state.private.moved(after_phase=True)
+    between = Rank()
+    between.meter.total = 9.0
+    agreed = between.state.private.learn_movers(*donor.state.private.movers_tensors(["random"]))
+    assert agreed == {"random"}
+    assert (between.meter.total, between.net[1].seen) == (9.0, 0)
+
+    text, tensors = between.state.private.movers_tensors(agreed)
+    successor = Rank()
+    assert successor.state.private.learn_movers(text, tensors) == agreed
+    assert successor.state.private.movers == donor.state.private.movers
+    doubtful = successor.state.private.load_movers(text, tensors)
+    assert doubtful == ["extra:model.1.extra", "object:meter"]
+    assert successor.meter.total == 9.0
 
 
 @pytest.mark.parametrize("part", MOVES)

@@ -25,6 +25,7 @@ from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.images import (
     Images,
     holds_shared,
+    learn_movers,
     load_edited,
     load_movers,
     load_private,
@@ -246,6 +247,8 @@ class Attachment:
             self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
             load_edited(self.state, image)
+            # This rank may be the next to hand over, and then has to know them too.
+            self.agreement.movers = learn_movers(self.state, image)
             if _is_a_call_ahead(image, plan.step):
                 self.call.again = (
                     plan,

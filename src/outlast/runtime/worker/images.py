@@ -265,6 +265,14 @@ def load_private(state: State, image: Image) -> None:
     state.private.load(*_part(image, _PRIVATE, to_tensor))
 
 
+def learn_movers(state: State, image: Image) -> frozenset[str]:
+    """Take over which private parts the peer that wrote `image` has seen move.
+
+    Return those that are known to be the same on all ranks.
+    """
+    return state.private.learn_movers(*_part(image, _MOVERS, view_of))
+
+
 def load_movers(state: State, image: Image, place: Place) -> list[str]:
     """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`.
 

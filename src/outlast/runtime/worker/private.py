@@ -195,6 +195,17 @@ class PrivateState:
         buffers = {_BUFFER + name: live[name] for name in self._named(_BUFFER) if name in live}
         return json.dumps([parts.text, noise.text]), {**buffers, **parts.tensors, **noise.tensors}
 
+    def learn_movers(self, text: str, tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
+        """Take over which parts a peer has seen move. Their values stay.
+
+        Return those that are known to be the same on all ranks. Raises CorruptError if the text is
+        not ours.
+        """
+        movers, after_phases, agreed, _, _ = tree.decode(_texts(text)[0], tensors)
+        self.movers |= set(movers)
+        self._after_phases |= set(after_phases)
+        return frozenset(agreed)
+
     def load_movers(
         self, text: str, tensors: Mapping[str, torch.Tensor], *, after_phase: bool = False
     ) -> list[str]:
@@ -205,8 +216,6 @@ class PrivateState:
         """
         parts, noise = _texts(text)
         movers, after_phases, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
-        self.movers |= set(movers)
-        self._after_phases |= set(after_phases)
         wanted = set(after_phases if after_phase else movers)
         live = self._modules.buffers()
         given = {
