@@ -25,6 +25,7 @@ import functools
 import io
 import os
 import select
+import signal
 import sys
 import threading
 from collections import deque
@@ -84,6 +85,9 @@ class Writer:
         self._bytes += len(data)
 
     def _run(self) -> None:
+        # A signal that this thread took would be raised in the main thread while that one blocks
+        # signals, for instance between making the vault and being ready to remove it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._waiting))
