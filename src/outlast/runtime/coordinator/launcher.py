@@ -43,7 +43,6 @@ from outlast.model.messages import (
     FromWorker,
     Joined,
     Message,
-    Registered,
     Regroup,
     WorkerExited,
     WorkerFailedToStart,
@@ -425,7 +424,7 @@ class Launcher:
             self._stores.on_message(worker, message)
         elif getattr(message, "worker", worker) == worker:
             self._starts.heard(worker)
-            if isinstance(message, Registered | Joined):
+            if isinstance(message, Joined) and self._removals.is_first_of(worker):
                 self._hold_vault()  # this rank has made its files by now
             self._do(self._agent.on_worker(_from_worker(message), now_s=now_s))
 

@@ -24,11 +24,22 @@ class Removals:
         self._tell = tell
         self._vault_told = False
         self._was_missing = ""
+        self._joined: set[int] = set()  # workers whose files are held
 
     @property
     def vault_is_gone(self) -> bool:
         """Return True if the vault's folder has no name any more. This costs one system call."""
         return self._vault.keeper is not None and self._vault.keeper.is_gone
+
+    def is_first_of(self, worker: int) -> bool:
+        """Return True the first time that `worker` is in a generation: its files are new.
+
+        Looking at all files at each regroup would be work on the way of each recovery.
+        """
+        if worker in self._joined:
+            return False
+        self._joined.add(worker)
+        return True
 
     def hold_vault(self) -> None:
         """Hold the vault's files, and put back those whose names were removed.
