@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outlast.engine.lateness import late_by_s
 from outlast.model import limits
 
 
@@ -90,10 +91,8 @@ class HelperWatch:
 
     def _allow_for_lateness(self, now_s: float) -> None:
         """Move what is measured by as much as this look is late."""
-        late_s = now_s - self._looked_s - limits.HELPER_LOOK_S
+        late_s = late_by_s(looked_s=self._looked_s, now_s=now_s, period_s=limits.HELPER_LOOK_S)
         self._looked_s = now_s
-        if late_s <= limits.LATE_TICK_S - limits.TICK_S:
-            return
         if self._stopped_s is not None:
             self._stopped_s += late_s
         if self._asked_s is not None:

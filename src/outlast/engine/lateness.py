@@ -1,4 +1,7 @@
-"""When a process died whose death was seen late, because the launcher was held up itself.
+"""What is late because the one that looks was late itself.
+
+Whoever looks at regular times may be stopped, or get no processor. `late_by_s` tells by how much a
+look is late; its deadlines move by that, so that it does not take its own absence for a hang.
 
 The kernel tells that a process has ended, and not when. As a rule the launcher is told at once. A
 launcher that was stopped, or had no processor, sees the death when it goes on: then the time of the
@@ -34,10 +37,19 @@ class FaultTime:
     reason: str
 
 
+def late_by_s(*, looked_s: float, now_s: float, period_s: float) -> float:
+    """Return by how much a look at `now_s` is late; 0 if that is within what is usual.
+
+    period_s   the time between two looks
+    """
+    late_s = now_s - looked_s - period_s
+    return late_s if late_s > limits.LATE_TICK_S - limits.TICK_S else 0.0
+
+
 def held_up_by(*, looked_s: float, now_s: float) -> HeldUp | None:
     """Return the stretch between two looks if the later one is late; None if it is in time."""
-    late_s = now_s - looked_s - limits.TICK_S
-    return HeldUp(looked_s, now_s) if late_s > limits.LATE_TICK_S - limits.TICK_S else None
+    late = late_by_s(looked_s=looked_s, now_s=now_s, period_s=limits.TICK_S)
+    return HeldUp(looked_s, now_s) if late else None
 
 
 def estimate_fault(*, seen_s: float, moved_s: float | None, held_up: HeldUp | None) -> FaultTime:

@@ -17,6 +17,7 @@ from outlast.engine.agent.hang_watch import HangWatch
 from outlast.engine.agent.worker_watch import Reading, WorkerWatch
 from outlast.engine.exhaustive import assert_never
 from outlast.engine.hang import Deadlines
+from outlast.engine.lateness import late_by_s
 from outlast.engine.protocol.outputs import (
     Deliver,
     HostStore,
@@ -159,9 +160,9 @@ class Agent:
         readings   by worker: one for each worker whose beacon exists
         heard_s    by worker: when it last printed something
         """
-        late_s = now_s - self._ticked_s - limits.TICK_S
+        late_s = late_by_s(looked_s=self._ticked_s, now_s=now_s, period_s=limits.TICK_S)
         self._ticked_s = now_s
-        if late_s > limits.LATE_TICK_S - limits.TICK_S:
+        if late_s:
             self._watch.was_late(late_s, readings)
         self._watch.hear(heard_s or {})
         seen = self._watch.read(readings, now_s=now_s)
