@@ -9,11 +9,14 @@ the collector names it.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from outlast.runtime.linux import stat_fields
 
 # variables that name a job, by the launcher or scheduler that sets them
 JOB_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_ID", "PBS_JOBID", "LSB_JOBID")
@@ -75,16 +78,7 @@ def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProces
 def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
     """A child of a process of the same rank is no rank itself."""
     is_child = ranks.get(one.parent) == one.rank
-    return JobProcess(
-        one.pid,
-        one.rank,
-        one.parent,
-        one.command,
-        one.state,
-        one.started_s,
-        not is_child,
-        one.environment,
-    )
+    return replace(one, is_rank=not is_child)
 
 
 def _line_of(pid: int, parents: Mapping[int, int]) -> set[int]:
@@ -99,9 +93,9 @@ def _parent_of(pid: int) -> int:
     return int(_stat(pid)[1])
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the command's name: state, parent, ..."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on. Raises OSError if it is gone."""
+    return stat_fields(Path(f"/proc/{pid}/stat").read_bytes())
 
 
 def _read(pid: int) -> JobProcess | None:
@@ -115,7 +109,7 @@ def _read(pid: int) -> JobProcess | None:
         int(rank),
         int(fields[1]),
         command_of(pid),
-        fields[0],
+        fields[0].decode(),
         _boot_s() + int(fields[19]) / os.sysconf("SC_CLK_TCK"),
         environment=environment,
     )
@@ -135,7 +129,9 @@ def command_of(pid: int) -> str:
     return " ".join(raw.replace(b"\0", b" ").decode("utf-8", "replace").split())
 
 
+@functools.cache
 def _boot_s() -> float:
+    """Return when the machine was started, as Unix seconds. The kernel writes it once."""
     for row in Path("/proc/stat").read_text().splitlines():
         if row.startswith("btime "):
             return float(row.split()[1])
