@@ -141,7 +141,7 @@ class Agent:
     # --- the protocol -----------------------------------------------------------------------------
 
     def news(self, messages: list[Message]) -> None:
-        """In one write, as a channel joins them that is still busy."""
+        """Send the messages in one write, as a channel does that is still busy."""
         frames, now_s = [], time.monotonic()
         for message in messages:
             self.number += 1

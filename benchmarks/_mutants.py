@@ -173,7 +173,7 @@ def healthy(count: int, rng: random.Random) -> list[str]:
 
 
 def teardown(rng: random.Random) -> list[str]:
-    """What every job prints while it is closed, whatever closed it."""
+    """Return the lines that every job prints while it is closed, for whatever reason."""
     rank = rng.randrange(8)
     return [
         (

@@ -56,7 +56,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Summary:
-    """Of `above[i] / below[i]`."""
+    """Summarise the ratios `above[i] / below[i]`."""
     return summarise([one / other for one, other in zip(above, below, strict=True)])
 
 

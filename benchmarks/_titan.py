@@ -69,8 +69,9 @@ class Boards:
         return np.where(self.first >= NEW_FROM, NEW, OLD)
 
     def failures(self, *, apart_days: float) -> NDArray[np.bool_]:
-        """Of the events, those that come later than so many days after the one before of the same
-        board. 0: all.
+        """Mark the events that come more than `apart_days` after the one before on that board.
+
+        With 0 days, every event is marked.
         """
         kept = np.ones(len(self.event_at), dtype=bool)
         last: dict[int, float] = {}

@@ -193,7 +193,7 @@ class Agents:
         return self.news[event][-1]
 
     def end(self) -> None:
-        """By its process id, whatever it does."""
+        """Kill the child by its process id, whatever it is doing, and reap it."""
         self._child.kill()
         self._child.wait(30)
 

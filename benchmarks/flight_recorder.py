@@ -65,9 +65,9 @@ def guilty_of(ranks: int) -> int:
 
 @functools.cache
 def program(entries: int) -> list[tuple[bool, str, int]]:
-    """What every rank does, in order: whether in TP, operation, elements.
+    """Return what every rank does, in order: whether it is in TP, the operation, the elements.
 
-    Three in TP for each in DP.
+    There are three operations in TP for each one in DP.
     """
     kinds = [
         (True, "all_reduce", 4096),

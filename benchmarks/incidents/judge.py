@@ -23,10 +23,10 @@ EXACT_WANTED, SOUND_WANTED = 0.98, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of one verdict.
+    """How one verdict is judged.
 
-    `strayed`: suspects whose evidence was there. `surely_wrong`: a class that does not count, with
-    confidence SURE or more.
+    `strayed` counts suspects whose evidence was there. `surely_wrong` means a class that does not
+    count, with confidence SURE or more.
     """
 
     name: str
@@ -122,6 +122,6 @@ def reached(kept: Collection[Mark], damaged: Collection[Mark]) -> bool:
 
 
 def share(true: Iterable[bool]) -> float:
-    """Of none: 0."""
+    """Return the share of what is true, and 0 if there is nothing."""
     values = list(true)
     return sum(values) / len(values) if values else 0.0

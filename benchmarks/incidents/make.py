@@ -338,7 +338,7 @@ class Incident:
         return since_s if len(self.stood) == innocent and since_s < now_s - REST_S else None
 
     def quiet(self) -> bool:
-        """Whoever could end has ended."""
+        """Return True once every process that can end has ended."""
         alive = [
             place["pid"]
             for rank, place in self.places().items()

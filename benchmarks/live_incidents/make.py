@@ -114,7 +114,7 @@ def _no_parts(folder: str, names: list[str]) -> list[str]:
 
 
 def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
-    """Whether it hangs: no rank prints for a while. False once it has ended."""
+    """Return True once the job hangs: no rank prints for a while. False once it has ended."""
     began_s = time.monotonic()
     size, changed_s = 0, time.monotonic()
     while time.monotonic() - began_s < START_S + END_S:

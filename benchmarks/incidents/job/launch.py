@@ -86,7 +86,7 @@ def stand_by() -> dict[str, Any]:
 
 
 def descendants() -> list[int]:
-    """Of this process, those that are dead and not yet waited for included."""
+    """Return the descendants of this process, also those that are dead and not reaped yet."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
@@ -184,7 +184,7 @@ def become_worker(order: dict[str, Any], fds: list[int], launcher: int) -> list[
 
 
 class Forked:
-    """What torchrun asks of a `subprocess.Popen`."""
+    """A forked process that answers what torchrun asks of a `subprocess.Popen`."""
 
     line: socket.socket  # to the process that forks
 
