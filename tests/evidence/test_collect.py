@@ -20,7 +20,7 @@ from outlast.runtime.collect import collect, find_processes
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.watch import watch
 
-JOB = "a-job-of-this-test"
+JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
 # A rank that answers requests for its recorder as NCCL does, and prints a line now and then.
 RANK = """
 import os, sys, threading, time
