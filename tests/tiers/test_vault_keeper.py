@@ -64,6 +64,16 @@ def test_a_removed_vault_is_there_again_with_all_that_was_sealed(
     assert kept(vault).look() == []
 
 
+def test_a_vault_that_is_removed_before_the_first_look_is_put_back(tmp_path: Path) -> None:
+    """The launcher looks once it runs; until then the zygote is prepared."""
+    vault = Vault.create(tmp_path / "vault", "run-1")
+    shutil.rmtree(vault.folder)
+    assert kept(vault).is_gone
+    assert kept(vault).look() == ["owner"]
+    assert Vault.open(vault.folder).run_id == "run-1"
+    vault.remove()
+
+
 def test_a_vault_is_removed_more_than_once(vault: Vault) -> None:
     put(vault, 1)
     for step in (2, 3):

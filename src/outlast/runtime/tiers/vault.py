@@ -100,7 +100,13 @@ class Vault:
                 f"no vault can be made in {folder}: {error.strerror}",
                 hint="/dev/shm must be writable and not full",
             ) from error
-        return cls(folder, run_id, fd)
+        return cls(folder, run_id, fd)._held()
+
+    def _held(self) -> Vault:
+        """Hold the files from now on: a name may be removed before the launcher's first look."""
+        if self.keeper is not None:
+            self.keeper.look()
+        return self
 
     @classmethod
     def open(cls, folder: Path) -> Vault:
@@ -140,7 +146,7 @@ class Vault:
             raise
         # what dead ranks have voted must not count in a generation of the same number
         (folder / _BALLOTS).unlink(missing_ok=True)
-        return cls(folder, run_id, fd)
+        return cls(folder, run_id, fd)._held()
 
     def reserve(self, rank: int, slot_bytes: int, companions: int) -> None:
         """Allocate and touch the slots of `rank`, unless they are large enough.
