@@ -26,7 +26,7 @@ class Finding:
     at_s           Unix seconds, where the evidence carries a time; None otherwise
     order          its place in its file: earlier lines have smaller numbers, whatever their times
                    say
-    doubt          why it may not be of this job at all (`diagnose/foreign_lines.py`); "" where nothing
+    doubt          why it may belong to another job (`diagnose/foreign_lines.py`); "" if nothing
                    says so
     rank           global rank, where the evidence names one; node and device likewise
                    ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")

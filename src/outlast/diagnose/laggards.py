@@ -85,7 +85,10 @@ def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
 
 
 def _newest_of_each_rank(beacons: Mapping[str, Beacon]) -> Sequence[_Place]:
-    """Of the newest generation. A worker that handed its rank on left a beacon too: an older one."""
+    """Return the newest beacon of each rank, of the newest generation.
+
+    A worker that handed its rank on has left a beacon too, which is older.
+    """
     held = [
         _Place(name, beacon)
         for name, beacon in beacons.items()

@@ -28,18 +28,27 @@ TEXT_MAX = 100_000  # characters of one string that are looked at; what is longe
 Value = TypeVar("Value")
 _Replacement = Callable[["re.Match[str]"], str]
 
-_SECRET_NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[_-]?key|apikey|access[_-]?key|account[_-]?key|private[_-]?key|credentials?)"
+_SECRET_NAME = (
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[_-]?key|apikey|access[_-]?key"
+    r"|account[_-]?key|private[_-]?key|credentials?)"
+)
 _NAME = rf"[\w.-]{{0,64}}?{_SECRET_NAME}[\w.-]{{0,64}}"
 _QUOTED = r"\\?\"[^\"\\]{0,4096}\\?\"|\\?'[^'\\]{0,4096}\\?'"
 _BARE = r"[^\s\"',;&)\]}\\]{1,4096}"
 _HARMLESS = re.compile(
-    r"(?:[-+]?[0-9][0-9._]{0,11}(?:e[-+]?[0-9]{1,3})?|true|false|none|null|nan|\*+|<[^>]*>|\[redacted\])\Z",
+    (
+        r"(?:[-+]?[0-9][0-9._]{0,11}(?:e[-+]?[0-9]{1,3})?|true|false|none|null|nan|\*+|<[^>]*>"
+        r"|\[redacted\])\Z"
+    ),
     re.IGNORECASE,
 )
 # a number after these is a secret too
 _ALWAYS = re.compile(r"passw|passphrase|pwd|secret", re.IGNORECASE)
 _COUNTED = re.compile(
-    r"tokens|tokeniz|token_?(?:id|type|count|len|num|idx|index|per)|(?:num|max|min|n|pad|bos|eos|unk|mask|sep|cls|per|special|added)_?token",
+    (
+        r"tokens|tokeniz|token_?(?:id|type|count|len|num|idx|index|per)|(?:num|max|min|n|pad"
+        r"|bos|eos|unk|mask|sep|cls|per|special|added)_?token"
+    ),
     re.IGNORECASE,
 )
 
@@ -59,20 +68,24 @@ _SHAPES = re.compile(
     """
 )  # fmt: skip
 _HEADER = re.compile(
-    r"(?i)\b(authorization\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?(?:(?:bearer|basic|token|digest|aws4-hmac-sha256)\s{1,4})?|bearer\s{1,4}(?=\S{12}))([^\s\"'\\]{1,8192})"
+    r"(?i)\b(authorization\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?(?:(?:bearer|basic|token"
+    r"|digest|aws4-hmac-sha256)\s{1,4})?|bearer\s{1,4}(?=\S{12}))([^\s\"'\\]{1,8192})"
 )
 _COOKIE = re.compile(r"(?i)\b((?:set-)?cookie\s{0,4}:\s{0,4})([^\r\n]{1,8192})")
 _URL_USER = re.compile(
-    r"\b([A-Za-z][A-Za-z0-9+.-]{1,31}://)([^\s/@:\"']{0,1024}:[^\s/@\"']{1,4096}|[^\s/@:\"']{16,4096})@"
+    r"\b([A-Za-z][A-Za-z0-9+.-]{1,31}://)([^\s/@:\"']{0,1024}:[^\s/@\"']{1,4096}"
+    r"|[^\s/@:\"']{16,4096})@"
 )
 _URL_QUERY = re.compile(
-    r"(?i)([?&](?:token|sig|signature|key|api_?key|access_?token|auth|code|secret|password|x-(?:amz|goog)-(?:signature|credential|security-token))=)([^&\s\"'#]{1,4096})"
+    r"(?i)([?&](?:token|sig|signature|key|api_?key|access_?token|auth|code|secret|password"
+    r"|x-(?:amz|goog)-(?:signature|credential|security-token))=)([^&\s\"'#]{1,4096})"
 )
 _ASSIGNED = re.compile(
     rf"(?i)(?<![\w.-])({_NAME})(\\?[\"']?\s{{0,4}}(?:=>|:=|[:=])\s{{0,4}})({_QUOTED}|{_BARE})"
 )
 _SHOUTED = re.compile(
-    rf"(?<![\w.-])([A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PASS|PW|AUTH|CREDS))(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_QUOTED}|{_BARE})"
+    rf"(?<![\w.-])([A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PASS|PW|AUTH"
+    rf"|CREDS))(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_QUOTED}|{_BARE})"
 )
 _FLAG = re.compile(
     rf"(?i)(?<![\w-])(--?{_NAME})([\"']?[\s,]{{1,4}})(?![\s,]|[\"']?--?[a-z])({_QUOTED}|{_BARE})"

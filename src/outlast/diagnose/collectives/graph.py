@@ -259,7 +259,7 @@ def _is_through(graph: Graph, rank: int, key: _Key) -> bool:
 def _stuck_in_traffic(
     graph: Graph, oldest: Mapping[int, tuple[_Key, tuple[int, ...]]]
 ) -> dict[int, Wait]:
-    """Ranks that have nothing older to finish than a send or receive that their peer has finished."""
+    """Yield ranks whose oldest unfinished call is a send or receive that the peer finished."""
     stuck = {}
     for rank, (key, pair) in oldest.items():
         if key[0] == "traffic" and rank not in graph.stuck:

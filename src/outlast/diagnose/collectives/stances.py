@@ -30,7 +30,10 @@ def stances_of(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> Stance
 
 
 def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
-    """Those whose wait has failed had waited as well: what they did after it is not how they stood."""
+    """Yield the ranks that wait, and those whose wait has failed.
+
+    A rank whose wait has failed was waiting too. What it did afterwards does not count.
+    """
     for group, heads in zip(graph.job.groups, now.heads, strict=True):
         if group.backend == "gloo":
             yield from (rank for ranks in heads.values() for rank in ranks if rank not in now.maybe)

@@ -261,7 +261,10 @@ def _blame_late_and_stuck(
 def _blame_rings(
     graph: Graph, now: Situation, rings: Sequence[Sequence[int]], found: _Guilty
 ) -> None:
-    """Blame who came to a ring by another order of calls, or else whoever is alone in it, or all."""
+    """Blame one rank for a ring of waits, or all of its ranks.
+
+    It is the rank that called its collectives in another order, or else the one that is alone.
+    """
     for ring in rings:
         odd = odd_ones(graph.job, ring, now.heads)
         few = [] if odd else few_of(ring, now.heads)

@@ -116,13 +116,13 @@ def decide(
 def _bearing_on_the_class(
     everything: Sequence[Finding], accounts: Accounts, blame: Blame | None
 ) -> Sequence[Finding]:
-    """What may say why.
+    """Return the findings that may say why the job failed.
 
-    Where a rank failed by its own account, order and waiting are what followed; where a stack
-    refutes a ring, nothing was called out of order. That ranks wait in different places shows a
-    fault of the program only where all of them wait, and nobody has ended or is behind: ranks that
-    wait for one rank through different groups stand in different places too. Where a stopped process
-    stands is where the signal met it, and not why.
+    If a rank failed by its own account, the order of calls and the waits are consequences. If a
+    stack refutes a ring, no rank called its collectives out of order. Ranks that wait in different
+    places show a fault of the program only if all ranks wait, and none has ended or is behind.
+    Ranks that wait for one rank through different groups are in different places too. The stack of
+    a stopped process shows where the signal met it, and not why.
     """
     stopped = {one.rank for one in everything if one.rule == "standing.stopped"}
     everything = [

@@ -138,10 +138,8 @@ def _who(conclusion: Conclusion) -> str:
         else (f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}")
     )
     if culprits.how == "witnessed":
-        return (
-            f"{ranks}"
-            f" {'failed' if conclusion.mechanism is None else _ENDED[conclusion.mechanism]}{line}.{_stands(conclusion)}"
-        )
+        ended = "failed" if conclusion.mechanism is None else _ENDED[conclusion.mechanism]
+        return f"{ranks} {ended}{line}.{_stands(conclusion)}"
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
         "raised": (
@@ -176,14 +174,14 @@ _ENDED = {
 
 
 def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
-    """The graph's sentence, if it is about those who are shown; otherwise where their stacks stand."""
+    """Return the graph's sentence if it is about the culprits, else where their stacks are."""
     same = {one.rank for one in conclusion.culprits.ranks} == {one.rank for one in blame.ranks}
     if same and blame.sentence:
         return blame.sentence + _stands(conclusion)
     if not conclusion.culprits.ranks:
         return (
-            f"{_named([one.rank for one in conclusion.culprits.suspects])} left no evidence, and the"
-            " others wait."
+            f"{_named([one.rank for one in conclusion.culprits.suspects])} left no evidence,"
+            " and the others wait."
         )
     return (
         f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
@@ -242,8 +240,8 @@ def _absent(conclusion: Conclusion) -> str:
     if not conclusion.desync.suspects:
         return ""
     return (
-        f"{_named([one.rank for one in conclusion.desync.suspects])} reports no collective that it waits"
-        " in, and the others do."
+        f"{_named([one.rank for one in conclusion.desync.suspects])} reports no collective"
+        " that it waits in, and the others do."
     )
 
 

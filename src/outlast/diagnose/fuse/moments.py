@@ -25,7 +25,10 @@ from outlast.diagnose.fuse.culprits import Blame
 from outlast.diagnose.stacks.reader import Stack, doing_what, function_of
 
 RECORDED = re.compile(
-    r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather|scatter)",
+    (
+        r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce"
+        r"|gather|scatter)"
+    ),
     re.IGNORECASE,
 )
 

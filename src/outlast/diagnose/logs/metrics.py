@@ -100,7 +100,10 @@ def is_header(low: str) -> bool:
 
 
 def exposed(low: str) -> tuple[str, str | None] | None:
-    """The rule and the device of a DCGM sample that means something. An Xid is named "xid.<code>"."""
+    """Return the rule and the device of a DCGM sample that means something, or None.
+
+    The rule of an Xid is named "xid.<code>".
+    """
     found = _EXPOSED.match(low)
     if not found:
         return None

@@ -21,18 +21,30 @@ _MULTIPLIER = np.uint32(2654435761)  # Knuth's multiplicative hash
 _SHIFT = np.uint32(32 - BITS)
 # Words that healthy logs are made of: four bytes that occur in them make a poor sieve.
 HEALTHY = b"""
-[2024-05-01 12:00:00,      123] iteration        1/          2  info warning debug (rank 0) : [rank0]: [default0]: 0: iteration iterations epoch step
- steps | consumed samples: elapsed time per iteration (ms):  learning rate: global batch size: micro batch lm loss: 1.0e-04 loss scale: grad norm:
- num zeros params number of skipped iterations: nan iterations: | train training trainer  validation evaluating evaluation accuracy perplexity
- throughput tokens per second samples/s tflops mfu gpu memory allocated reserved cached max peak gb mb gib device cuda  loading loaded saving saved
- successfully checkpoint checkpoints at from to shard model state optimizer scheduler started finished starting done end begin complete completed
- nccl info channel ring tree via p2p/cumem net/ib/0/gdrdma trees connected all rings init complete comm nranks busid commid bootstrap using network
- interface ncclcomminitrank  distributed backend world size local group initialized initializing process launch running version python torch pytorch
- transformers site-packages config configuration argument  arguments setting default using data dataset dataloader workers num batch batches index
- shuffle seed cache building built compile compiled inductor forward backward update  kernel: usb cpu audit systemd session user root of service
- started. reached target eth0 link up ipv6 ipv4 docker bridge port entered forwarding blocking promiscuous mode  node0 node1 host worker-0 trainer.py
- main.py utils.py read write open send recv cumem/read code total found only slow fast down drain cost error_rate errors: 0  http https 200 ok get
- post metrics health request response client server address available enabled disabled true false none null value values name path file files
+[2024-05-01 12:00:00,      123] iteration        1/          2  info warning debug (rank 0) : \
+[rank0]: [default0]: 0: iteration iterations epoch step
+ steps | consumed samples: elapsed time per iteration (ms):  learning rate: global batch size: \
+micro batch lm loss: 1.0e-04 loss scale: grad norm:
+ num zeros params number of skipped iterations: nan iterations: | train training trainer  \
+validation evaluating evaluation accuracy perplexity
+ throughput tokens per second samples/s tflops mfu gpu memory allocated reserved cached max peak \
+gb mb gib device cuda  loading loaded saving saved
+ successfully checkpoint checkpoints at from to shard model state optimizer scheduler started \
+finished starting done end begin complete completed
+ nccl info channel ring tree via p2p/cumem net/ib/0/gdrdma trees connected all rings init \
+complete comm nranks busid commid bootstrap using network
+ interface ncclcomminitrank  distributed backend world size local group initialized initializing \
+process launch running version python torch pytorch
+ transformers site-packages config configuration argument  arguments setting default using data \
+dataset dataloader workers num batch batches index
+ shuffle seed cache building built compile compiled inductor forward backward update  kernel: usb \
+cpu audit systemd session user root of service
+ started. reached target eth0 link up ipv6 ipv4 docker bridge port entered forwarding blocking \
+promiscuous mode  node0 node1 host worker-0 trainer.py
+ main.py utils.py read write open send recv cumem/read code total found only slow fast down drain \
+cost error_rate errors: 0  http https 200 ok get
+ post metrics health request response client server address available enabled disabled true false \
+none null value values name path file files
 """
 
 

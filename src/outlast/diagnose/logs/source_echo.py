@@ -29,8 +29,10 @@ _STRONG = re.compile(
     r"|except\b(?: ?\(?[\w., ]{1,120}\)?(?: as \w{1,40})?)? ?:(?: |$)"
     r"|assert\b.{1,200}, ?[fr]{0,2}[\"']"
     r"|assert [\w.(\[]{1,80}.{0,120}(?:[=!<>]=?|\bis\b|\bin\b|\))"
-    r"|(?:self\.)?(?:_?logger|logging|log|print\w{0,4}|warnings|sys\.(?:exit|stderr\.write))(?:\.\w{1,20})?\("
-    r"|(?:if|elif|while|with|for|def|class|try|finally|else|async def)\b.{0,200}:\s{0,4}(?:#.{0,200})?$"
+    r"|(?:self\.)?(?:_?logger|logging|log|print\w{0,4}|warnings|sys\.(?:exit"
+    r"|stderr\.write))(?:\.\w{1,20})?\("
+    r"|(?:if|elif|while|with|for|def|class|try|finally|else"
+    r"|async def)\b.{0,200}:\s{0,4}(?:#.{0,200})?$"
     r"|return [\w.(\[{\"'].{0,200}|from [\w.]{1,80} import |import [\w.]{1,60}(?: as \w{1,40})?$"
     r"|(?:torch_)?check(?:_\w{1,10})?\("
     r"|[a-z_][\w.]{0,60} = [fr]?[\"'].{0,300}[\"']$"
@@ -38,7 +40,8 @@ _STRONG = re.compile(
     re.IGNORECASE,
 )
 _WEAK = re.compile(
-    r"^\s{0,80}(?:#|//|\"\"\"|'''|[A-Za-z_][\w.]{0,60}(?:\[[^\]]{0,60}\])?(?:: [\w\[\], ]{1,40})? [-+*/|]?= ?\S"
+    r"^\s{0,80}(?:#|//|\"\"\"|'''|[A-Za-z_][\w.]{0,60}(?:\[[^\]]{0,60}\])?(?:: [\w\[\], "
+    r"]{1,40})? [-+*/|]?= ?\S"
     r"|[A-Za-z_][\w.]{0,80}\(.{0,200}[(,)\]}]$|[)\]}]+,?$|(?:pass|break|continue|yield)\b"
     r"|[fr]?[\"'].{0,200}[\"'],?\)?$)"
 )

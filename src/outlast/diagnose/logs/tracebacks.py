@@ -23,7 +23,8 @@ _LIBRARY = re.compile(
 )
 # files that launch or wrap the user's own: the fault is never theirs
 _WRAPPER = re.compile(
-    r"torch/distributed/|accelerate/|deepspeed/launcher|multiprocessing/|elastic/|runpy|threading\.py|concurrent/"
+    r"torch/distributed/|accelerate/|deepspeed/launcher|multiprocessing/|elastic/|runpy"
+    r"|threading\.py|concurrent/"
 )
 # torchrun's own: what is raised below them is the launcher's, unless a worker's code was called
 # from there

@@ -228,7 +228,8 @@ RULES: tuple[Rule, ...] = (
     ),
     advice(
         "c10d.advice",
-        r"torch_distributed_debug|torch_nccl_|nccl_async_error_handling|nccl_blocking_wait|omp_num_threads|torch_show_cpp_stacktraces"
+        r"torch_distributed_debug|torch_nccl_|nccl_async_error_handling|nccl_blocking_wait"
+        r"|omp_num_threads|torch_show_cpp_stacktraces"
         r"|torch_cpp_log_level"
         r"|using the current (?:cuda )?device set by the user|no device id is provided",
         "torch, warnings",

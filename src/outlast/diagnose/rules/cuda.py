@@ -310,7 +310,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cublas.failed",
-        r"cublas_status_(?:execution_failed|internal_error|not_initialized|mapping_error|arch_mismatch)",
+        (
+            r"cublas_status_(?:execution_failed|internal_error|not_initialized|mapping_error"
+            r"|arch_mismatch)"
+        ),
         C.SOFTWARE_BUG,
         G.HINT,
         "nvidia cuBLAS status codes",
@@ -338,7 +341,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "cudnn.unfit",
-        r"cudnn_status_(?:not_supported|bad_param|arch_mismatch|version_mismatch|not_initialized|sublibrary)",
+        (
+            r"cudnn_status_(?:not_supported|bad_param|arch_mismatch|version_mismatch"
+            r"|not_initialized|sublibrary)"
+        ),
         C.DEPENDENCY,
         G.POSSIBLE,
         "nvidia cuDNN status codes",

@@ -137,7 +137,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "amdgpu.fatal",
-        r"(?:(?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]).{0,40})?uncorrectable hardware error\(\w{1,60}\) detected",
+        (
+            r"(?:(?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]).{0,40})?"
+            r"uncorrectable hardware error\(\w{1,60}\) detected"
+        ),
         C.GPU,
         G.LIKELY,
         "amd amdgpu kernel driver, RAS: amdgpu_ras_global_ras_isr",
@@ -228,7 +231,8 @@ RULES: tuple[Rule, ...] = (
         r"|timed out|evicted|not available|reconnect)|lnet(?:error)?:|ceph:"
         r" .{0,60}(?:hung|lost|timeout|denied)|libceph.{0,60}(?:error"
         r"|socket|lost)"
-        r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)|gpfs.{0,60}(?:error|unmount|stale)|juicefs.{0,60}(?:error"
+        r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)"
+        r"|gpfs.{0,60}(?:error|unmount|stale)|juicefs.{0,60}(?:error"
         r"|slow|timeout|blocked|fail)|cifs.{0,60}(?:not responding|error|has not"
         r" responded)|fuse.{0,40}(?:abort|error|dead|not connected)"
         r"|wekafs.{0,60}(?:error|fail|timed)|task"
@@ -242,7 +246,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "task.disk",
         r"task"
-        r" (?:jbd2|xfsaild|xfs_|ext4|kworker/\S{0,20}(?:flush|writeback|xfs)|md\d|btrfs|nvme|dmcrypt|kcryptd"
+        r" (?:jbd2|xfsaild|xfs_|ext4|kworker/\S{0,20}(?:flush|writeback|xfs)|md\d|btrfs"
+        r"|nvme|dmcrypt|kcryptd"
         r"|flush-)\S{0,24}:\d+ blocked for more than",
         C.STORAGE,
         G.LIKELY,
@@ -261,7 +266,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "task.trace_fs",
-        r"\b(?:nfs_|nfs4_|nlmclnt_|rpc_wait_|ll_file_|ll_read|ll_write|ptlrpc_|fuse_|ceph_|cifs_|gpfs_|beegfs_)\w{2,60}\+0x[0-9a-f]+",
+        (
+            r"\b(?:nfs_|nfs4_|nlmclnt_|rpc_wait_|ll_file_|ll_read|ll_write|ptlrpc_|fuse_|ceph_"
+            r"|cifs_|gpfs_|beegfs_)\w{2,60}\+0x[0-9a-f]+"
+        ),
         C.STORAGE,
         G.HINT,
         "linux fs, names of functions in a call trace",

@@ -97,7 +97,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "torch.compile",
-        r"torch\._dynamo\.exc|torch\._inductor\.exc|backendcompilerfailed|internaltorchdynamoerror|internal"
+        r"torch\._dynamo\.exc|torch\._inductor\.exc|backendcompilerfailed"
+        r"|internaltorchdynamoerror|internal"
         r" assert failed|inductorerror"
         r"|loweringexception|please report a bug to pytorch|failed running call_function",
         C.SOFTWARE_BUG,
@@ -127,7 +128,8 @@ RULES: tuple[Rule, ...] = (
         r"|error -\d while"
         r" decompressing|arrowinvalid|parquet.{0,60}(?:corrupt|invalid|magic)|corrupt(?:ed)?"
         r" (?:jpeg|image|file|record"
-        r"|data|sample|video|input)|datasetgenerationerror|datasetgenerationcasterror|parsererror|invalid"
+        r"|data|sample|video|input)|datasetgenerationerror|datasetgenerationcasterror"
+        r"|parsererror|invalid"
         r" data found when processing input"
         r"|moov atom not found|lmdb\.\w{0,20}error|dataloss|corrupted record|decodeerror|decoding"
         r" error",
@@ -151,8 +153,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "data.nan",
-        r"(?:loss|grad|grad_norm|norm|activation|logits|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
-        r"| (?:is|are) (?:nan|-?inf)\b)|nan or inf (?:found|in)|found (?:nan|inf)\b|non-?finite|contains"
+        r"(?:loss|grad|grad_norm|norm|activation|logits"
+        r"|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
+        r"| (?:is|are) (?:nan|-?inf)\b)|nan or inf (?:found|in)|found (?:nan|inf)\b"
+        r"|non-?finite|contains"
         r" (?:nan|inf)\b|nan/inf detected|input contains nan"
         r"|nan detected|unexpected result nan",
         C.USER_DATA,
@@ -196,7 +200,8 @@ RULES: tuple[Rule, ...] = (
         "config.invalid",
         r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid"
         r" choice|ambiguous option)|omegaconf\."
-        r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue|pydantic|invalid"
+        r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue"
+        r"|pydantic|invalid"
         r" (?:option|config)|unknown (?:option"
         r"|argument|config)",
         C.USER_CODE,
@@ -207,7 +212,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "python.syntax",
-        r"(?:syntaxerror|indentationerror|taberror|nameerror|unboundlocalerror|recursionerror|zerodivisionerror)(?::|$)",
+        (
+            r"(?:syntaxerror|indentationerror|taberror|nameerror|unboundlocalerror"
+            r"|recursionerror|zerodivisionerror)(?::|$)"
+        ),
         C.USER_CODE,
         G.NAMED,
         PYTHON,
@@ -215,7 +223,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "python.attribute",
-        r"(?:attributeerror|typeerror|keyerror|indexerror|valueerror|assertionerror|notimplementederror|overflowerror|lookuperror"
+        r"(?:attributeerror|typeerror|keyerror|indexerror|valueerror|assertionerror"
+        r"|notimplementederror|overflowerror|lookuperror"
         r"|arithmeticerror)(?::|$)",
         C.USER_CODE,
         G.LIKELY,
@@ -235,7 +244,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "python.os",
-        r"\boserror\b|\bioerror\b|blockingioerror|connectionerror|connectionrefusederror|http\.client\.|urlerror|socket\.gaierror",
+        (
+            r"\boserror\b|\bioerror\b|blockingioerror|connectionerror|connectionrefusederror"
+            r"|http\.client\.|urlerror|socket\.gaierror"
+        ),
         C.DEPENDENCY,
         G.HINT,
         PYTHON,

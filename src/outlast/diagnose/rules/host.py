@@ -114,7 +114,10 @@ RULES: tuple[Rule, ...] = (
     ),
     root(  # the writer says that the file did not take its bytes
         "torch.stream_failed",
-        r"pytorchstreamwriter failed writing.{0,120}file write failed|basic_ios::clear|iostream error",
+        (
+            r"pytorchstreamwriter failed writing.{0,120}file write failed|basic_ios::clear"
+            r"|iostream error"
+        ),
         C.STORAGE,
         G.LIKELY,
         "torch caffe2/serialize/inline_container.cc; glibc iostream",
@@ -145,7 +148,8 @@ RULES: tuple[Rule, ...] = (
         "object.store",
         r"slowdown.{0,40}reduce your request"
         r" rate|\bs3\b[^/]{0,60}(?:timeout|error|throttl|reset)|nosuchbucket|botocore\.exceptions"
-        r"|google\.api_core\.exceptions|azure\.core\.exceptions|gcsfs.{0,40}error|endpointconnectionerror|requesttimetooskewed",
+        r"|google\.api_core\.exceptions|azure\.core\.exceptions|gcsfs.{0,40}error"
+        r"|endpointconnectionerror|requesttimetooskewed",
         C.STORAGE,
         G.POSSIBLE,
         "aws botocore, s3 error codes; cloud clients",

@@ -319,7 +319,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "board.events",
         r"chassis"
-        r" intru|backplane.{0,40}(?:fault|fail)|riser.{0,40}(?:fault|fail)|retimer.{0,60}(?:fail|error)|pcie"
+        r" intru|backplane.{0,40}(?:fault|fail)|riser.{0,40}(?:fault|fail)"
+        r"|retimer.{0,60}(?:fail|error)|pcie"
         r" switch.{0,60}(?:fail"
         r"|error)|system board.{0,40}(?:fault|fail)|drive (?:fault|slot).{0,30}(?:assert|fault)",
         C.CHASSIS,

@@ -85,7 +85,8 @@ RULES: tuple[Rule, ...] = (
         r"|compute\.instances\.preempted"
         r"|[\"']eventtype[\"'] ?: ?[\"'](?:preempt|terminate|reboot|redeploy|freeze)"
         r"|scheduled"
-        r" event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop|retirement|reboot)|system-(?:reboot"
+        r" event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop"
+        r"|retirement|reboot)|system-(?:reboot"
         r"|maintenance)",
         C.HOST_MAINTENANCE,
         G.NAMED,
@@ -94,7 +95,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "kube.drained",
-        r"disruptiontarget|preemptionbyscheduler|evictionbyevictionapi|terminationbykubelet|deletionbytaintmanager|taintmanagereviction"
+        r"disruptiontarget|preemptionbyscheduler|evictionbyevictionapi"
+        r"|terminationbykubelet|deletionbytaintmanager|taintmanagereviction"
         r"|marking for deletion pod|preempted"
         r" by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
         r"|evicting pod|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",

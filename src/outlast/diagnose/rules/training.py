@@ -71,7 +71,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "sdc.found",
         r"silent data"
-        r" corruption|\bsdc\b.{0,40}(?:detected|found|fail|error)|(?:checksum|digest|hash|parity).{0,40}(?:mismatch|differ"
+        r" corruption|\bsdc\b.{0,40}(?:detected|found|fail|error)|(?:checksum|digest|hash"
+        r"|parity).{0,40}(?:mismatch|differ"
         r"|do(?:es)? not match).{0,60}(?:rank|replica|gpu|gradient|weight|param)|replicas? (?:have"
         r" )?diverged|parameters? (?:are "
         r"|is )?out of sync"
@@ -102,7 +103,8 @@ RULES: tuple[Rule, ...] = (
         r" (?:violation|throttl)|hw_thermal_slowdown"
         r"|clocks_(?:throttle|event)_reasons?\.(?:hw|sw)_thermal_slowdown|gpu .{0,60}thermal(?:ly)?"
         r" (?:slow|throttl)"
-        r"|throttl\w{2,3}.{0,40}(?:thermal|temperature|overheat)|(?:thermal|temperature|overheat).{0,40}throttl"
+        r"|throttl\w{2,3}.{0,40}(?:thermal|temperature|overheat)|(?:thermal|temperature"
+        r"|overheat).{0,40}throttl"
         r"|dcgm_fr_(?:thermal_violations|temp_violation|clock_throttle_thermal)",
         C.THERMAL,
         G.LIKELY,
@@ -177,7 +179,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dcgm.fail",
-        r"dcgm_fr_(?:xid_error|gpu_expected_nvlinks|nvlink_down|nvlink_error_critical|pcie_replay_rate|faulty_memory|device_count_mismatch"
+        r"dcgm_fr_(?:xid_error|gpu_expected_nvlinks|nvlink_down|nvlink_error_critical"
+        r"|pcie_replay_rate|faulty_memory|device_count_mismatch"
         r"|bad_cuda_env|falling_off)|(?:pcie|diagnostic|memory|memtest|targeted (?:stress|power)|sm"
         r" stress|pulse test) {0,30}\| {0,3}fail",
         C.GPU,

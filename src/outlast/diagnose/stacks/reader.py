@@ -56,18 +56,25 @@ _FAULT_FRAME = re.compile(r'^\s{1,4}File "([^"]{1,400})", line (\d{1,7}|\?\?\?) 
 _RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})|\brank[= ](\d{1,6})")
 
 WAITING = re.compile(
-    r"^(?:_?all_?reduce\w*|_?all_?gather\w*|_?reduce_scatter\w*|broadcast\w*|barrier\w*|monitored_barrier|_?all_to_all\w*|wait\w*"
-    r"|_wait\w*|synchronize|stream_?synchronize|recv\w*|send\w*|irecv|isend|_communicate\w*|batch_isend_irecv"
-    r"|_store_based_barrier|store_based_barrier|rendezvous|item|_local_scalar_dense|reduce|gather\w*|scatter\w*|_?exchange\w*|nccl\w*"
-    r"|cudastreamsynchronize|cudaeventsynchronize|cudadevicesynchronize|get_global_grad_norm|clip_grad_norm\w*|_engine_run_backward"
+    r"^(?:_?all_?reduce\w*|_?all_?gather\w*|_?reduce_scatter\w*|broadcast\w*|barrier\w*"
+    r"|monitored_barrier|_?all_to_all\w*|wait\w*"
+    r"|_wait\w*|synchronize|stream_?synchronize|recv\w*|send\w*|irecv|isend"
+    r"|_communicate\w*|batch_isend_irecv"
+    r"|_store_based_barrier|store_based_barrier|rendezvous|item|_local_scalar_dense|reduce"
+    r"|gather\w*|scatter\w*|_?exchange\w*|nccl\w*"
+    r"|cudastreamsynchronize|cudaeventsynchronize|cudadevicesynchronize"
+    r"|get_global_grad_norm|clip_grad_norm\w*|_engine_run_backward"
     r"|run_backward"
-    r"|init_process_group|destroy_process_group|_new_process_group_helper|get_loss_scale|_has_inf_or_nan|has_overflow\w*)$",
+    r"|init_process_group|destroy_process_group|_new_process_group_helper|get_loss_scale"
+    r"|_has_inf_or_nan|has_overflow\w*)$",
     re.IGNORECASE,
 )
 
 LOADING = re.compile(
-    r"^(?:__next__|__getitem__|__getitems__|read|readinto|readline\w*|_read\w*|open|_open\w*|load|loads|_load\w*|torch_load"
-    r"|default_collate|save|_save\w*|torch_save|write|_write\w*|fsync|flush|stat|exists|isfile|listdir|scandir|glob|mkdir|makedirs"
+    r"^(?:__next__|__getitem__|__getitems__|read|readinto|readline\w*|_read\w*|open"
+    r"|_open\w*|load|loads|_load\w*|torch_load"
+    r"|default_collate|save|_save\w*|torch_save|write|_write\w*|fsync|flush|stat|exists"
+    r"|isfile|listdir|scandir|glob|mkdir|makedirs"
     r"|copy\w*|rmtree"
     r"|download\w*|urlopen|connect|memmap|mmap|get_batch|next_batch)$",
     re.IGNORECASE,
@@ -118,8 +125,10 @@ _OWN_WAIT = re.compile(
 )
 _LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
 _QUIET = re.compile(
-    r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl|_wrapped_call_impl|wrapper|inner"
-    r"|decorate_context|_fn|<lambda>|__enter__|__exit__|join|_wait_for_tstate_lock|backward|forward|apply|step|train_step)$",
+    r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl"
+    r"|_wrapped_call_impl|wrapper|inner"
+    r"|decorate_context|_fn|<lambda>|__enter__|__exit__|join|_wait_for_tstate_lock"
+    r"|backward|forward|apply|step|train_step)$",
     re.IGNORECASE,
 )
 _STARTED = re.compile(r"^_bootstrap \(.{0,40}threading\.py")
