@@ -130,7 +130,10 @@ def test_a_drawn_folder_of_stacks_dumps_and_logs_is_judged_within_seconds(
 def test_ranks_that_all_stand_at_one_line_are_judged(
     tmp_path: Path, count: int, frame: str
 ) -> None:
-    """The commonest picture of a hang; three and more at a line that waits for nobody never ended."""
+    """Three or more stacks at a line that waits for nobody once made the diagnosis run for ever.
+
+    This is the most common picture of a hang.
+    """
     for rank in range(count):
         (tmp_path / f"stack_rank_{rank}.txt").write_text(spy(rank, [frame, FRAMES[-1]]))
     began_s = time.monotonic()

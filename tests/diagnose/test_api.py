@@ -61,7 +61,7 @@ def test_a_program_gets_the_verdict(folder: Path) -> None:
         assert (got.failure_class.value, [one.rank for one in got.ranks]) == ("hbm", [3])
 
 
-def test_the_package_of_that_name_can_be_called_whichever_is_imported_first() -> None:
+def test_the_package_can_be_called_whichever_name_is_imported_first() -> None:
     """A package and a function share the name: the import of one must not hide the other."""
     for first in ("outlast.diagnose.findings", "outlast.errors"):
         program = (

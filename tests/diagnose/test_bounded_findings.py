@@ -15,7 +15,7 @@ def finding(order: int, *, file: str = "a", rule: str = "r", rank: int | None = 
     return Finding(Evidence(file, order, "text", Role.MESSENGER), rule, order=order, rank=rank)
 
 
-def test_of_a_line_said_a_hundred_thousand_times_the_first_and_the_last_are_kept() -> None:
+def test_of_a_line_repeated_100000_times_first_and_last_are_kept() -> None:
     thinned = BoundedFindings()
     thinned.add(finding(order) for order in range(100_000))
     kept = [one.order for one in thinned.all()]

@@ -75,9 +75,7 @@ def test_what_killed_something_hours_before_the_job_began_did_not_end_it(
     assert any("older than the job's own logs" in note for note in got.notes) is (ago > 3 * HOUR)
 
 
-def test_an_old_line_is_the_nearest_guess_where_clocks_may_be_in_two_zones_and_none_where_they_cannot() -> (
-    None
-):
+def test_an_old_line_counts_only_where_clocks_may_differ_by_a_zone() -> None:
     """Method: an OOM kill eight hours before the job, and one three days before it."""
     near, far = (
         decide(read(dmesg=kernel((-ago, OOM)), job=job(FORMS[0]))[0], blame=None)
@@ -135,13 +133,13 @@ def test_a_log_that_does_not_say_when_it_began_makes_nothing_old(log: str) -> No
 
 
 def test_a_log_of_a_host_says_nothing_of_when_the_job_began() -> None:
-    """Method: two hosts' kernel logs, one begun after an OOM kill on the other; no log of the job."""
+    """Method: kernel logs of two hosts; one begins after an OOM kill on the other. No job log."""
     found, note = read(a=kernel((-8 * HOUR, OOM)), b=kernel((HOUR, "eth0: link becomes ready")))
     assert (note, any(one.doubt for one in found)) == ("", False)
 
 
 def test_a_year_that_is_not_said_is_the_nearest(tmp_path: Path) -> None:
-    """Method: the kernel speaks on New Year's Eve, the job, without a year, on the morning after."""
+    """Method: the kernel logs on New Year's Eve; the job, without a year, on the next morning."""
     (tmp_path / "dmesg.txt").write_text(f"2025-12-31T23:00:00+00:00 n1 kernel: {OOM}\n")
     (tmp_path / "rank_0.log").write_text(
         "[rank0]:[W0101 07:30:00.718204215 Utils.hpp:137] x\n" + WAIT.format(rank=0)
@@ -209,7 +207,8 @@ def test_where_all_ranks_live_a_kernel_has_killed_something_else() -> None:
         ({"console": "traceback : Signal 9 (SIGKILL) received by PID 4242"}, ""),
         (
             {
-                "rank_1.log": "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed."
+                "rank_1.log": "RuntimeError: DataLoader worker (pid 4242) is killed by"
+                " signal: Killed."
             },
             "",
         ),
@@ -221,7 +220,8 @@ def test_a_kill_counts_where_a_pid_ties_it_to_the_job(more: dict[str, str], doub
 
 
 TABLE = """\
-E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: {code}) local_rank: 1 (pid: {pid}) of binary: python
+E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: {code}) local_rank: 1 \
+(pid: {pid}) of binary: python
 Root Cause (first observed failure):
 [0]:
   time      : 2026-11-22_22:00:05
@@ -321,9 +321,7 @@ START = (
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.", ""),
     ],
 )
-def test_a_kill_before_the_start_is_of_another_job_and_a_broken_gpu_is_still_broken(
-    line: str, doubt: str
-) -> None:
+def test_a_kill_before_the_start_is_foreign_and_a_broken_gpu_is_not(line: str, doubt: str) -> None:
     """Method: twenty minutes before the start of the job, of which the launcher's log has the first
     words.
     """

@@ -48,7 +48,7 @@ def test_only_stacks_that_all_stand_still_make_a_hang(
     assert (look.standing is Standing.HANGS) is stands
 
 
-def test_one_stack_shows_no_hang_and_without_stacks_it_must_be_quiet_for_longer() -> None:
+def test_one_stack_shows_no_hang_and_silence_without_stacks_takes_longer() -> None:
     one = {7: ("load (a.py:1)",)}
     for first, second, quiet_s, standing in (
         (one, {}, 60, Standing.QUIET),

@@ -127,9 +127,31 @@ def test_every_text_of_a_json_value_is_cleaned_and_nothing_else_changes() -> Non
 
 @pytest.mark.parametrize(
     "part",
-    ["token", "passwd=", "a", "eyJ", "wandb ", "://", "a-", "--token ", "-----BEGIN PRIVATE KEY-----", '"', "login x ", "Bearer ", "&key=", "A_KEY", "a.b-",
-     "cookie:", "\\", "'token' ", "https://", "sk-", "password  ", "A"],
-)  # fmt: skip
+    [
+        "token",
+        "passwd=",
+        "a",
+        "eyJ",
+        "wandb ",
+        "://",
+        "a-",
+        "--token ",
+        "-----BEGIN PRIVATE KEY-----",
+        '"',
+        "login x ",
+        "Bearer ",
+        "&key=",
+        "A_KEY",
+        "a.b-",
+        "cookie:",
+        "\\",
+        "'token' ",
+        "https://",
+        "sk-",
+        "password  ",
+        "A",
+    ],
+)
 def test_the_time_is_linear_whatever_is_repeated(part: str) -> None:
     """Method: ten times as much may take at most forty times as long, by the processor's clock,
     once it takes long enough to be measured.

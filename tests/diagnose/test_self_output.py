@@ -47,7 +47,7 @@ def test_a_verdict_in_json_in_a_log_is_left_out(prefix: str) -> None:
 
 
 def test_a_first_line_alone_hides_nothing() -> None:
-    """Forged, or cut off. Method: what follows is longer than any verdict, or the log ends first."""
+    """Method: it is forged, and longer than any verdict; or it is cut off where the log ends."""
     for log in ([SCREEN[0], XID], [SCREEN[0], *[XID] * (OWN_OUTPUT_LINES_MAX + 5), SCREEN[-1]]):
         assert read(log)[:2] == [SCREEN[0], XID]
         assert len(read(log)) == len(log)
@@ -67,11 +67,16 @@ def test_a_log_that_speaks_of_outlast_or_of_classes_is_read() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        json.dumps(VERDICT.public()), json.dumps(VERDICT.public(), indent=2),
-        '<!doctype html>\n<meta charset="utf-8">\n<meta name="generator" content="outlast diagnose 0.1.0">',
-        "20260102T030405Z-toy-abc123  ended  200 steps on 2 ranks in 20.0 s\n", '{\n  "run": "x",\n  "ettr": 0.9,\n  "rank_seconds": {}}',
+        json.dumps(VERDICT.public()),
+        json.dumps(VERDICT.public(), indent=2),
+        (
+            '<!doctype html>\n<meta charset="utf-8">\n<meta name="generator" content="outlast '
+            'diagnose 0.1.0">'
+        ),
+        "20260102T030405Z-toy-abc123  ended  200 steps on 2 ranks in 20.0 s\n",
+        '{\n  "run": "x",\n  "ettr": 0.9,\n  "rank_seconds": {}}',
     ],
-)  # fmt: skip
+)
 def test_a_file_of_ours_is_known_by_its_beginning(head: str) -> None:
     assert self_output.is_own_file(head.encode())
 

@@ -68,7 +68,7 @@ def test_of_an_older_generation_nothing_counts() -> None:
     assert [(one.rule, one.rank) for one in found] == [("beacon.body", 0 + 1)]
 
 
-def test_from_a_folder_of_beacons_the_one_behind_is_named_and_nothing_is_said_of_why(
+def test_beacons_name_the_rank_that_is_behind_and_give_no_reason(
     tmp_path: Path,
 ) -> None:
     keep(
@@ -102,12 +102,16 @@ def test_a_beacon_that_was_cut_is_said_and_left_out(tmp_path: Path) -> None:
     st.dictionaries(
         st.integers(0, 5),
         st.builds(
-            Beacon, rank=st.integers(-(2**62), 2**62), generation=st.integers(-5, 2**62), step=st.integers(-(2**62), 2**62),
-            at_ns=st.integers(-(2**62), 2**62), phase=st.sampled_from(PHASES),
+            Beacon,
+            rank=st.integers(-(2**62), 2**62),
+            generation=st.integers(-5, 2**62),
+            step=st.integers(-(2**62), 2**62),
+            at_ns=st.integers(-(2**62), 2**62),
+            phase=st.sampled_from(PHASES),
         ),
         max_size=6,
     )
-)  # fmt: skip
+)
 def test_whatever_stands_in_beacons_not_all_ranks_are_behind(found: dict[int, Beacon]) -> None:
     named = [
         one

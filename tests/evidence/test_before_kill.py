@@ -140,7 +140,7 @@ class Scene:
 )
 # was read, to see whether the process must be asked for more, and then forgotten
 @example(read_s=0.006, sizes=[1], killed=1)
-def test_all_kills_of_an_interruption_wait_no_longer_than_the_budget_and_what_was_read_is_kept(
+def test_all_kills_of_an_interruption_wait_no_longer_than_the_budget(
     tmp_path_factory: pytest.TempPathFactory, read_s: float, sizes: list[int | None], killed: int
 ) -> None:
     """Reads of any duration, of stacks of any size or none, before any number of kills.
@@ -191,7 +191,7 @@ def test_reading_stops_where_the_budget_is_used_up(tmp_path: Path) -> None:
     assert not (kept / "stacks-rank1.txt").exists()
 
 
-def test_a_condemned_process_that_writes_nothing_is_waited_for_once_and_briefly(
+def test_a_condemned_process_that_writes_nothing_gets_one_short_wait(
     tmp_path: Path,
 ) -> None:
     glance = Slow(1e-6)
@@ -206,9 +206,10 @@ def test_a_condemned_process_that_writes_nothing_is_waited_for_once_and_briefly(
     ]
 
 
-def test_a_process_without_a_handler_is_not_sent_the_signal_that_would_end_it(
+def test_a_process_without_a_handler_is_not_sent_the_signal(
     tmp_path: Path,
 ) -> None:
+    """The signal would end it: its default action is to terminate."""
     glance = Slow(1e-6, caught=1 << (signal.SIGTERM - 1))
     with closing(Scene(tmp_path, glance)) as scene:
         scene.evidence.before_kill(1, 101, hung=True)
@@ -234,7 +235,7 @@ def test_a_condemned_process_that_answers_the_signal_leaves_its_stacks(tmp_path:
         assert "in wait" in (scene.kept() / "stacks-rank0.txt").read_text()
 
 
-def test_what_a_dead_process_wrote_is_read_once_training_goes_on_and_delays_nobody(
+def test_stacks_of_a_dead_process_are_read_once_training_goes_on(
     tmp_path: Path,
 ) -> None:
     """Stacks of a process that lives on are not: they may be of a later moment."""
@@ -279,7 +280,7 @@ def test_stacks_of_an_earlier_alarm_are_not_taken(tmp_path: Path) -> None:
         assert not (scene.kept() / "stacks-rank0.txt").exists()
 
 
-def test_stacks_of_before_a_process_came_to_where_it_stands_are_not_taken_and_it_is_asked(
+def test_stacks_from_before_a_process_hung_are_not_taken(
     tmp_path: Path,
 ) -> None:
     """Worker 1 was asked in a slow step, and hangs in the next one, two seconds ago; worker 2
@@ -343,6 +344,6 @@ def test_of_a_long_file_only_so_much_is_read(tmp_path: Path) -> None:
     assert Glance().read(path, most_bytes=10, end=True) == b"xxxxxxxxxz"
 
 
-def test_the_kernel_tells_of_a_process_that_lives_and_of_one_that_is_gone_nothing() -> None:
+def test_the_kernel_describes_a_live_process_and_not_one_that_is_gone() -> None:
     assert Glance().kernel(os.getpid(), "stat").startswith(f"{os.getpid()} (")
     assert Glance().kernel(2**22 + 1, "stat") == ""

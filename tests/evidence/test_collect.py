@@ -121,12 +121,13 @@ def test_a_folder_that_holds_something_is_not_mixed_with(
 
 STARTS_A_RANK = """
 import subprocess, sys
-sys.exit(subprocess.call([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(99)"]))
+sys.exit(subprocess.call([sys.executable, "-c", "import time; print('up', flush=True); \
+time.sleep(99)"]))
 """
 
 
 def test_two_jobs_on_one_node_are_not_mixed(tmp_path: Path) -> None:
-    """Method: two launchers with a rank each; without a name for one of them nothing is collected."""
+    """Method: two launchers with a rank each; unless one is named, nothing is collected."""
     environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0"}
     launchers = []
     for _ in range(2):
@@ -190,7 +191,10 @@ def test_a_followed_job_that_stands_still_is_said_to_hang(tmp_path: Path) -> Non
 
 def test_a_followed_job_that_fails_is_said_to_have_failed(tmp_path: Path) -> None:
     """Method: the launcher's words come while it is followed; those of before do not count."""
-    words = "E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: python"
+    words = (
+        "E torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) "
+        "local_rank: 0 (pid: 7) of binary: python"
+    )
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "old.log").write_text(words + "\n")
     process = start(tmp_path, 0, "20", words)

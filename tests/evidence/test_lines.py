@@ -46,7 +46,7 @@ def test_a_line_over_the_end_of_a_chunk_is_one_line(tmp_path: Path, around: int)
     assert list(Lines(piece(tmp_path / "a", data))) == data.split(b"\n")
 
 
-def test_of_a_line_of_a_gigabyte_the_beginning_and_the_end_are_read_in_little_memory(
+def test_both_ends_of_a_line_of_a_gigabyte_are_read_in_little_memory(
     tmp_path: Path,
 ) -> None:
     """Method: three megabytes of letters, a gigabyte that is not on the disk, and letters again,

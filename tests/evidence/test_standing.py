@@ -122,7 +122,7 @@ STACKS = """Thread 0x00007fc3777deb80 [MainThread] (most recent call first):
 """
 
 
-def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evidence(
+def test_stacks_without_an_interruption_are_no_evidence(
     tmp_path: Path,
 ) -> None:
     """A worker writes its stacks whenever it is asked whether it is there; in a healthy run, for
@@ -138,7 +138,7 @@ def test_in_a_run_without_an_interruption_stacks_that_were_asked_for_are_no_evid
     assert any("1 file of stacks was left out" in note for note in found.notes), found.notes
 
 
-def test_beside_an_interruptions_own_stacks_those_of_other_moments_are_left_out(
+def test_stacks_of_other_moments_are_left_out_of_an_interruption(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "evidence" / "interruption-1"

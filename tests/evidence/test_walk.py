@@ -184,9 +184,8 @@ def test_two_folders_of_one_name_are_told_apart(tmp_path: Path, scratch: str) ->
     ] == [True, True]
 
 
-def test_binary_junk_empty_files_pickles_of_others_and_source_code_are_said(
-    folder: Path, scratch: str
-) -> None:
+def test_files_that_are_no_evidence_are_named_with_a_reason(folder: Path, scratch: str) -> None:
+    """Binary junk, empty files, foreign pickles and source code."""
     import pickle
 
     (folder / "a.log").write_bytes(made.LOG)
@@ -212,7 +211,7 @@ def test_source_code_that_was_named_itself_is_read(folder: Path, scratch: str) -
     assert names(gather([str(folder / "notes.md")], scratch).texts) == ["notes.md"]
 
 
-def test_an_empty_or_overwritten_file_among_dumps_is_a_dump_that_cannot_be_read(
+def test_an_empty_or_overwritten_file_among_dumps_is_an_unreadable_dump(
     folder: Path, scratch: str
 ) -> None:
     """A missing dump makes a suspect; so must one of nothing, and one of noise."""

@@ -131,12 +131,20 @@ def test_a_broken_form_is_refused_by_name_and_never_by_another_error(data: st.Da
 @pytest.mark.parametrize(
     "header",
     [
-        b"[]", b"{", b'{"w":1}', b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}}', b'{"w":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}',
-        b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
-        b'{"w":{"dtype":"U8","shape":[3],"data_offsets":[1,4]}}', b'{"__metadata__":{"a":1},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
-        b'{"w":{"dtype":"U8","shape":[true],"data_offsets":[0,1]}}', b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}', b"[" * 5000,
+        b"[]",
+        b"{",
+        b'{"w":1}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}}',
+        b'{"w":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"U8","shape":[3],"data_offsets":[1,4]}}',
+        b'{"__metadata__":{"a":1},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+        b'{"w":{"dtype":"U8","shape":[true],"data_offsets":[0,1]}}',
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}',
+        b"[" * 5000,
     ],
-)  # fmt: skip
+)
 def test_a_header_that_lies_is_refused(header: bytes) -> None:
     data = len(header).to_bytes(8, "little") + header + b"\0\0\0\0"
     with pytest.raises(CorruptError):

@@ -151,9 +151,10 @@ def test_a_save_cut_short_at_any_write_is_never_offered_for_restore(tmp_path: Pa
             assert restorable(root) == 2
 
 
-def test_a_disk_that_is_full_at_any_write_is_a_capacity_error_and_costs_no_checkpoint(
+def test_a_disk_full_at_any_write_costs_no_checkpoint(
     tmp_path: Path,
 ) -> None:
+    """The save fails with a capacity error, and what was committed before stays restorable."""
     names = operations(tmp_path)
     for at in range(len(names)):
         root = tmp_path / f"at-{at}"
@@ -212,7 +213,7 @@ def test_an_image_of_the_vault_becomes_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "a" / entry.name).read_bytes() == target[:length]
 
 
-def test_the_newest_good_one_is_found_by_walking_back_and_refusals_are_said(tmp_path: Path) -> None:
+def test_the_newest_good_checkpoint_is_found_by_walking_back(tmp_path: Path) -> None:
     """Method: five checkpoints, four broken in different ways."""
     made = {step: save(tmp_path, step) for step in (1, 2, 3, 4, 5)}
     (made[5].folder / "rank-1.safetensors").unlink()
@@ -253,9 +254,10 @@ def test_a_manifest_that_names_a_missing_shard_is_not_written(tmp_path: Path) ->
     assert checkpoints(tmp_path) == ()
 
 
-def test_a_committed_checkpoint_is_never_written_over_but_a_refused_one_can_be_set_aside(
+def test_a_committed_checkpoint_is_never_written_over(
     tmp_path: Path,
 ) -> None:
+    """One that was refused can be set aside, and its step saved again."""
     for _ in range(2):
         checkpoint = save(tmp_path, 1)
         with pytest.raises(RunFolderError):

@@ -27,7 +27,7 @@ def save(root: Path, step: int) -> Path:
     return folder
 
 
-def test_a_refused_checkpoint_is_kept_aside_and_its_step_can_be_saved_again(tmp_path: Path) -> None:
+def test_a_refused_checkpoint_is_kept_and_its_step_saved_again(tmp_path: Path) -> None:
     save(tmp_path, 1)
     shard = save(tmp_path, 2) / local.shard_name(0)
     data = bytearray(shard.read_bytes())

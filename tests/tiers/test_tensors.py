@@ -62,7 +62,7 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(
     assert new.shape == tensor.shape
 
 
-def test_the_piece_of_a_contiguous_tensor_is_live_and_that_of_another_is_a_copy() -> None:
+def test_a_contiguous_tensor_gives_a_live_piece_and_others_a_copy() -> None:
     flat, turned = torch.zeros(2, 3), torch.zeros(3, 2).t()
     live, copied = piece("a", flat), piece("b", turned)
     flat.fill_(1)

@@ -135,9 +135,8 @@ def test_reserving_twice_changes_nothing(vault: Vault, folder: Path) -> None:
     assert value(vault, 1) == 1
 
 
-def test_a_flipped_byte_in_slot_or_seal_is_refused_and_the_other_step_stays(
-    vault: Vault, folder: Path
-) -> None:
+def test_a_flipped_byte_is_refused_and_the_other_step_stays(vault: Vault, folder: Path) -> None:
+    """The byte is in the slot or in its seal."""
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
     length = put(vault, 2).length
@@ -320,7 +319,8 @@ from outlast.runtime.cgroups import memory_hierarchies
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 vault = Vault.open(Path(sys.argv[1]))
 count = 4_000_000
-def pieces(step): return [Piece(TensorSpec("w", "F32", (count,)), np.full(count, step, np.float32).view(np.uint8).data)]
+def pieces(step): return [Piece(TensorSpec("w", "F32", (count,)), np.full(count, step, \
+np.float32).view(np.uint8).data)]
 vault.reserve(0, image_bytes([pieces(0)[0].spec]), companions=1)
 step = 0
 while True:
@@ -330,9 +330,7 @@ while True:
 """
 
 
-def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(
-    vault: Vault, folder: Path
-) -> None:
+def test_a_writer_killed_at_any_moment_leaves_a_whole_step(vault: Vault, folder: Path) -> None:
     """Method: SIGKILL a process that seals without pause, at several moments; what its seals name
     must verify.
     """
@@ -354,7 +352,7 @@ def test_a_writer_killed_at_any_moment_leaves_one_of_its_last_two_steps_whole(
             assert value(vault, step) == step
 
 
-def test_room_for_all_companions_is_looked_for_before_anything_is_allocated(
+def test_room_for_all_companions_is_checked_before_any_allocation(
     vault: Vault, folder: Path
 ) -> None:
     found = os.statvfs(folder)

@@ -108,7 +108,7 @@ def test_what_was_taken_back_on_purpose_is_not_named_again(vault: Vault) -> None
 
 
 def test_a_removal_that_is_seen_half_way_is_undone_as_a_whole(vault: Vault) -> None:
-    """The owner's file goes first, is put back, and then the rest goes, in which nothing is sealed."""
+    """The owner's file is removed first and put back; then the rest, which has no seals."""
     kept(vault).look()
     (vault.folder / "owner").unlink()
     assert kept(vault).look() == ["owner"]

@@ -49,7 +49,7 @@ def hanging(draw: Any) -> tuple[Job, int]:
 
 @settings(max_examples=100)
 @given(hanging(), st.integers(0, 4), st.booleans())
-def test_a_rank_whose_dump_is_older_than_its_peers_is_named_and_nobody_else(
+def test_a_rank_with_an_older_dump_is_the_only_one_named(
     made: tuple[Job, int], lacking: int, is_in_one: bool
 ) -> None:
     """A stopped process saves nothing.
@@ -71,7 +71,7 @@ def test_a_rank_whose_dump_is_older_than_its_peers_is_named_and_nobody_else(
 
 @settings(max_examples=60)
 @given(hanging(), st.data())
-def test_dumps_of_which_some_are_from_after_the_failure_weigh_less_and_say_so(
+def test_dumps_from_after_the_failure_weigh_less_and_say_so(
     made: tuple[Job, int], data: st.DataObject
 ) -> None:
     """Method: of some waiting ranks, what they wait in is retired, as gloo does when it fails."""
@@ -94,7 +94,7 @@ def swapped(layout: Layout, rank: int) -> list[Op]:
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_one_that_calls_its_groups_in_another_order_is_named_and_not_the_ring(
+def test_a_rank_with_another_order_of_groups_is_named_and_not_the_ring(
     shape: tuple[int, int, int], backend: str
 ) -> None:
     layout = Layout(*shape)
@@ -115,7 +115,7 @@ def test_the_one_that_calls_its_groups_in_another_order_is_named_and_not_the_rin
         assert (blame.kind, blamed(blame)) == ("order_inversion", {rank})
 
 
-def test_of_two_that_disagree_the_one_that_came_by_calls_in_another_order_is_named() -> None:
+def test_of_two_that_disagree_the_one_with_another_order_is_named() -> None:
     """Method: of four dumps two are left; one of them has come to the last sum over all before the
     barrier that always comes first.
     """
@@ -179,7 +179,7 @@ def test_suspects_never_lie_beyond_the_world() -> None:
     assert 3 in {one.rank for one in blame.suspects}
 
 
-def test_names_that_agree_are_believed_where_few_dumps_of_many_ranks_are_left() -> None:
+def test_names_that_agree_are_believed_with_few_dumps_left() -> None:
     job = Job(Layout(2, 1, 2), steps=6, sleeps={3: 20})
     made = [
         read_dump(job.raw(rank, backend="gloo"), name=f"dump_{rank + 508}") for rank in range(4)
@@ -218,7 +218,8 @@ def test_dumps_that_are_nobodys_vote_on_what_the_others_called() -> None:
     assert (blame.kind, blamed(blame), blame.either, blame.suspects) == ("mismatch", {1}, False, ())
 
 
-def test_an_odd_dump_that_is_nobodys_makes_suspects_of_those_whose_it_may_be() -> None:
+def test_a_dump_of_an_unknown_rank_makes_its_candidates_suspects() -> None:
+    """Nobody can say whose dump it is, so every rank without a dump may be its owner."""
     layout = Layout(2, 1, 4)
     job = widened(layout, 5, 5 * len(layout.program(5, 1)) - 1)
     names = {f"r{rank}": f"{rank * 7}x/copy-of-1f3a2-dump" for rank in (0, 2, 3, 4, 5, 6, 7)}

@@ -169,11 +169,23 @@ def test_the_line_of_the_users_program_is_kept() -> None:
         ({"input_sizes": [[8, 4]]}, {"input_sizes": [[8, 5]]}, False),
         ({"input_dtypes": ["BFloat16"]}, {}, False),
         ({"profiling_name": "nccl:broadcast"}, {}, False),
-        ({"profiling_name": "nccl:all_to_all", "input_sizes": [[1]]}, {"profiling_name": "nccl:all_to_all", "input_sizes": [[2]]}, True),
-        ({"profiling_name": "gloo:gather", "output_sizes": []}, {"profiling_name": "gloo:gather", "output_sizes": [[2, 32]]}, True),
-        ({"profiling_name": "gloo:scatter", "input_sizes": []}, {"profiling_name": "gloo:scatter", "input_sizes": [[2, 32]]}, True),
+        (
+            {"profiling_name": "nccl:all_to_all", "input_sizes": [[1]]},
+            {"profiling_name": "nccl:all_to_all", "input_sizes": [[2]]},
+            True,
+        ),
+        (
+            {"profiling_name": "gloo:gather", "output_sizes": []},
+            {"profiling_name": "gloo:gather", "output_sizes": [[2, 32]]},
+            True,
+        ),
+        (
+            {"profiling_name": "gloo:scatter", "input_sizes": []},
+            {"profiling_name": "gloo:scatter", "input_sizes": [[2, 32]]},
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_ranks_must_agree_on_operation_type_and_count_and_on_no_more(
     one: dict, other: dict, is_same: bool
 ) -> None:
@@ -193,11 +205,26 @@ def test_ranks_must_agree_on_operation_type_and_count_and_on_no_more(
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("nccl_trace_rank_17", 17), ("_dump_3", 3), ("comm_lib_trace_rank_0", 0), ("trace_rank_host12_7", 7), ("rank3_host5", 3), ("RANK-12.json", 12),
-        ("fr.7.json.gz", 7), ("a/b/rank_04/trace.pickle", 4), ("12/trace.json", 12), ("3_of_16.json", 3), ("dump_5 (copy)", 5), ("host9.zip!/trace_2", 2),
-        ("trace_20251122093011", None), ("trace", None), ("", None), ("rank=8.pkl", 8), ("C:\\runs\\trace_6", 6), ("rank_3_20251122093011", 3),
+        ("nccl_trace_rank_17", 17),
+        ("_dump_3", 3),
+        ("comm_lib_trace_rank_0", 0),
+        ("trace_rank_host12_7", 7),
+        ("rank3_host5", 3),
+        ("RANK-12.json", 12),
+        ("fr.7.json.gz", 7),
+        ("a/b/rank_04/trace.pickle", 4),
+        ("12/trace.json", 12),
+        ("3_of_16.json", 3),
+        ("dump_5 (copy)", 5),
+        ("host9.zip!/trace_2", 2),
+        ("trace_20251122093011", None),
+        ("trace", None),
+        ("", None),
+        ("rank=8.pkl", 8),
+        ("C:\\runs\\trace_6", 6),
+        ("rank_3_20251122093011", 3),
     ],
-)  # fmt: skip
+)
 def test_a_rank_is_told_from_any_naming(name: str, rank: int | None) -> None:
     assert rank_of_name(name) == rank
 
@@ -297,13 +324,23 @@ def test_junk_is_refused(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"entries": [5]}, {"entries": ["x"]}, {"entries": [{}]}, {"entries": [[]]}, {"entries": None}, {"pg_config": []},
+        {"entries": [5]},
+        {"entries": ["x"]},
+        {"entries": [{}]},
+        {"entries": [[]]},
+        {"entries": None},
+        {"pg_config": []},
         {"pg_config": {"0": {"ranks": "[0, x]"}}},
-        {"pg_config": {"0": {"ranks": "[0, 0]"}}}, {"pg_config": {"0": {"ranks": "[0, 3,]"}}},
-        {"pg_config": {5: {}}}, {"pg_config": {"0": {"ranks": "__import__('os')"}}}, {"pg_status": {"0": 3}},
-        {"pg_status": {"x": {}}}, {"pg_status": {"0": {"last_enqueued_collective": None}}}, {"pg_config": {"0": {"ranks": "[9999999]"}}},
+        {"pg_config": {"0": {"ranks": "[0, 0]"}}},
+        {"pg_config": {"0": {"ranks": "[0, 3,]"}}},
+        {"pg_config": {5: {}}},
+        {"pg_config": {"0": {"ranks": "__import__('os')"}}},
+        {"pg_status": {"0": 3}},
+        {"pg_status": {"x": {}}},
+        {"pg_status": {"0": {"last_enqueued_collective": None}}},
+        {"pg_config": {"0": {"ranks": "[9999999]"}}},
     ],
-)  # fmt: skip
+)
 def test_a_field_of_another_kind_is_refused(change: dict) -> None:
     with pytest.raises(UnreadableDump):
         read(WHOLE | change)
@@ -397,9 +434,10 @@ def test_what_is_packed_comes_out_as_it_went_in(backend: str) -> None:
     assert len({id(world) for world in worlds}) == 1
 
 
-def test_members_that_were_said_are_not_said_again_but_for_a_packer_with_too_many_in_mind(
+def test_members_are_packed_once_unless_the_packer_holds_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The packer remembers a bounded number of member lists. It repeats one only past the bound."""
     dumps = [read_dump(JOB.raw(rank), name=f"trace_{rank}") for rank in range(8)]
     for most, is_anew in ((1_000, False), (10, True)):
         monkeypatch.setattr(packed, "MEMBERS_MAX_COUNT", most)

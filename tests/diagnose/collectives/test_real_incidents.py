@@ -39,9 +39,8 @@ def test_the_faulty_ranks_are_named_and_nobody_else(incident: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("incident", TRUTH)
-def test_without_any_one_or_two_dumps_the_truth_is_kept_and_no_innocent_named(
-    incident: str, count: int
-) -> None:
+def test_one_or_two_lost_dumps_make_no_innocent_rank_guilty(incident: str, count: int) -> None:
+    """Method: leave out each dump and pairs of dumps. The truth stays named or suspected."""
     dumps, truth = dumps_of(incident), TRUTH[incident]
     for lost in itertools.combinations(range(16), count):
         blame = find_blame([dump for dump in dumps if dump.rank not in lost])

@@ -144,7 +144,8 @@ def test_of_a_long_dump_nearly_all_is_cut_away() -> None:
         assert read(raw).entry_count == COUNT > 180
 
 
-def test_send_and_receive_older_versions_and_other_writers_are_read_as_a_whole() -> None:
+def test_sends_older_versions_and_other_writers_are_read_whole() -> None:
+    """Dumps with point-to-point calls, of older versions or of other writers are not shortened."""
     with_p2p = Job(Layout(2, 2, 2), steps=40).dump(1)
     old = LONG | {
         "entries": [
@@ -165,7 +166,8 @@ def test_send_and_receive_older_versions_and_other_writers_are_read_as_a_whole()
         assert read(raw) == whole(raw) is not None
 
 
-def test_of_a_rank_on_whose_device_nothing_finishes_nothing_after_that_is_cut() -> None:
+def test_nothing_behind_an_unfinished_entry_is_cut() -> None:
+    """Where nothing finishes on a rank's device, all that follows may still matter."""
     job = Job(Layout(4, 1, 2), steps=40, ahead=120, blind={1: 70}, with_p2p=False)
     raw = torch_pickle(job.dump(1))
     assert read(raw) == whole(raw)
@@ -180,7 +182,7 @@ def test_a_long_dump_cut_at_any_place_is_refused() -> None:
 
 @example(0.5, 4096, 0)
 @given(st.floats(0, 1), st.sampled_from([1, 2, 4096]), st.integers(0, 255))
-def test_a_long_dump_with_a_hole_is_refused_or_says_what_it_would_have_said(
+def test_a_hole_in_a_long_dump_is_refused_or_changes_nothing(
     at: float, length: int, filled: int
 ) -> None:
     """Method: pages that never came to the disk, or one byte that is another.

@@ -40,9 +40,10 @@ def hanging(draw: Any) -> tuple[Job, int]:
 
 @settings(max_examples=60)
 @given(hanging())
-def test_all_but_the_sleeper_wait_or_are_through_and_the_sleeper_is_through(
+def test_all_but_the_sleeper_wait_or_have_finished(
     made: tuple[Job, int],
 ) -> None:
+    """The sleeper itself has finished every collective that it called."""
     job, rank = made
     stances = blame_of(tops(job)).stances
     assert stances.waits == {
@@ -69,7 +70,8 @@ def test_who_was_thrown_out_of_its_wait_had_waited(made: tuple[Job, int]) -> Non
     assert rank not in stances.waits
 
 
-def test_of_a_rank_whose_dump_is_older_than_its_peers_nothing_is_said_but_that() -> None:
+def test_an_older_dump_says_only_that_it_is_older() -> None:
+    """Where its rank waited when the others were dumped is not known."""
     layout = Layout(2, 1, 2)
     job = Job(layout, steps=6, sleeps={2: 5 * len(layout.program(2, 1)) + 2})
     all_tops = tops(job)
@@ -87,7 +89,8 @@ def test_those_to_whose_collective_all_have_come_are_joined() -> None:
     assert blame_of(tops(job)).stances.joined == {0, 1, 2, 3}
 
 
-def test_a_backend_that_queues_its_calls_says_nothing_of_where_its_ranks_stand() -> None:
+def test_a_backend_that_queues_calls_says_nothing_of_where_ranks_are() -> None:
+    """A queued call says what a rank has asked for, not where its main thread is."""
     job = Job(Layout(2, 1, 2), steps=3, sleeps={2: 9})
     stances = find_blame(
         [read_dump(job.raw(rank), name=f"dump_{rank}") for rank in range(4)]

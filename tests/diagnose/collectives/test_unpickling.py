@@ -186,9 +186,10 @@ def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
     assert read_dumps([]) == ([], {})
 
 
-def test_a_file_that_grew_is_read_as_far_as_it_was_if_that_is_a_dump_else_as_far_as_it_is(
+def test_a_file_that_grew_is_read_to_its_old_end_or_its_new_one(
     tmp_path: Path,
 ) -> None:
+    """The old length is used if those bytes are a whole dump; otherwise the new length is."""
     job = Job(Layout(4, 1, 1), sleeps={2: 5})
     path = tmp_path / "fr_1.json"
     path.write_bytes(job.raw(1, backend="gloo"))

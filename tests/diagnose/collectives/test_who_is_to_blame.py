@@ -97,9 +97,10 @@ def test_a_rank_that_sleeps_is_named_exactly_over_gloo(made: tuple[Job, int]) ->
 
 @settings(max_examples=200)
 @given(sleepers("nccl"), st.booleans(), st.data())
-def test_without_some_dumps_the_truth_is_named_or_suspected_and_no_innocent_is_named(
+def test_without_some_dumps_no_innocent_rank_is_named(
     made: tuple[Job, int], only_active: bool, data: st.DataObject
 ) -> None:
+    """The truth is still named or suspected."""
     job, rank = made
     assume(job.hangs)
     others = st.integers(0, job.layout.size - 1)
@@ -147,7 +148,7 @@ def test_without_a_dump_of_who_sleeps_it_is_a_suspect_and_nobody_is_named(
     assert all(str(one.reason).startswith("it left no dump, and rank") for one in blame.suspects)
 
 
-def test_a_dead_link_makes_no_ring_of_those_that_have_queued_more_behind_it() -> None:
+def test_a_dead_link_makes_no_ring_of_calls_queued_behind_it() -> None:
     """Method: all have come to the first collective of one pair, and it never gets done, while
     their hosts run ahead into sends and receives of other pairs.
     """
@@ -367,7 +368,10 @@ def test_a_dump_that_cannot_be_read_makes_a_suspect_with_the_reason() -> None:
 def test_a_recorder_that_was_off_says_nothing_against_its_rank() -> None:
     job = Job(Layout(2, 1, 2), sleeps={3: 4})
     off = read_dump(
-        b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"version":"2.10"}',
+        (
+            b'{"comm_lib_version":"","nccl_comm_state":{},"pg_config":{},"pg_status":{},"versi'
+            b'on":"2.10"}'
+        ),
         name="rank_3",
     )
     blame = find_blame([*dumps_of(job, without=frozenset({3})), off])

@@ -1,4 +1,4 @@
-"""What a rank's own evidence says goes before who was behind: failures, tables, stacks, time-outs."""
+"""A rank's own failure, table row, stack or time-out outweighs who was behind in the graph."""
 
 from __future__ import annotations
 
@@ -69,12 +69,16 @@ def who(said: Verdict) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize(
     ("logs", "mechanism"),
-    [({"log": table(r1=-9, r0=-15, r2=-15, r3=-15)}, Mechanism.SIGNAL), ({"log": RAISED.format(r=1) + LOST.format(r=3)}, Mechanism.EXCEPTION)],
+    [
+        ({"log": table(r1=-9, r0=-15, r2=-15, r3=-15)}, Mechanism.SIGNAL),
+        ({"log": RAISED.format(r=1) + LOST.format(r=3)}, Mechanism.EXCEPTION),
+    ],
     ids=["killed", "raised"],
-)  # fmt: skip
-def test_who_failed_by_itself_is_guilty_though_the_graph_shows_another_behind(
+)
+def test_a_rank_that_failed_by_itself_outweighs_one_that_is_behind(
     logs: dict[str, str], mechanism: Mechanism
 ) -> None:
+    """Its own failure says more than the graph, which shows another rank behind."""
     said = verdict(BEHIND, **logs)
     assert (who(said), said.mechanism) == (([1], []), mechanism)
     assert "all_reduce 7" not in said.reason, "the graph's sentence is about another rank"
@@ -84,7 +88,8 @@ def test_two_that_were_killed_are_both_guilty() -> None:
     assert who(verdict(BEHIND, log=table(r1=-9, r2=-9, r0=-15, r3=-15)))[0] == [1, 2]
 
 
-def test_who_was_killed_by_its_launcher_after_sigterm_stood_still_and_did_not_fail() -> None:
+def test_a_kill_by_the_launcher_after_sigterm_is_a_hang_and_no_failure() -> None:
+    """The launcher sends SIGKILL to a process that ignored its SIGTERM because it stood still."""
     forced = (
         "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via"
         " Signals.SIGKILL\n"
@@ -116,7 +121,7 @@ def test_who_waits_by_its_stack_is_a_victim_whatever_the_graph_says() -> None:
     assert who(verdict(BEHIND, **stacks, s0=stack(0, "retry (data.py:3)")))[0] == [0]
 
 
-def test_the_only_rank_that_says_nothing_is_shown_with_a_dump_and_suspected_without() -> None:
+def test_the_only_silent_rank_is_guilty_with_a_dump_else_suspected() -> None:
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="recv")) for rank in (1, 2, 3)}
     assert who(verdict(BEHIND, **stacks)) == ([0], [])
     logs = {"attempt_0/0/stdout.log": "step 9\n"}
@@ -129,7 +134,7 @@ def test_if_all_wait_waiting_clears_no_suspect() -> None:
     assert who(verdict(blame, log="".join(LATE.format(r=rank) for rank in range(4))))[1] == [2]
 
 
-def test_who_waits_in_a_barrier_that_nobody_else_comes_to_is_not_cleared_by_waiting() -> None:
+def test_waiting_in_a_barrier_that_nobody_else_reaches_clears_nobody() -> None:
     """Rank 2 left no dump and stands in the barrier at the end of its data; the others wait for it
     in a step.
     """
@@ -162,7 +167,7 @@ def test_who_waits_in_a_barrier_that_nobody_else_comes_to_is_not_cleared_by_wait
     )
 
 
-def test_an_older_dump_of_a_rank_that_its_launcher_closed_names_nobody_beside_another() -> None:
+def test_an_older_dump_of_a_rank_closed_by_its_launcher_names_nobody() -> None:
     """Method: rank 3 timed out, which closed ranks 0 and 1 before their recorders had saved what
     they waited in; rank 2 has not come.
     """
@@ -189,9 +194,7 @@ def test_an_older_dump_of_a_rank_that_its_launcher_closed_names_nobody_beside_an
     ], "its stack shows that it did not wait"
 
 
-def test_of_those_in_a_collective_to_which_all_have_come_the_one_without_a_stack_does_not_run() -> (
-    None
-):
+def test_of_ranks_in_a_complete_collective_the_one_without_stack_hangs() -> None:
     """Method: ranks 0 and 1 have both come to theirs, where rank 1 waits; rank 3 has not come to
     that of rank 2.
     """
@@ -245,7 +248,8 @@ def test_a_rank_that_is_behind_explains_stacks_in_different_places() -> None:
     assert verdict(BEHIND, **stacks).failure_class is FailureClass.UNKNOWN
 
 
-def test_a_verdict_of_the_graph_says_what_would_refute_it_and_asks_for_no_dumps() -> None:
+def test_a_verdict_of_the_graph_says_what_would_refute_it() -> None:
+    """It asks for no dumps: they are what it was drawn from."""
     said = verdict(BEHIND)
     assert said.refuted_by
     assert "flight recorder" not in said.next_test
@@ -306,7 +310,8 @@ def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> N
     assert "ended by itself" not in said.reason
 
 
-def test_a_hang_that_the_run_laid_to_the_program_for_want_of_a_reason_names_no_class() -> None:
+def test_a_hang_booked_to_the_program_by_default_names_no_class() -> None:
+    """The run books a hang without a known reason to the program. That is no evidence."""
     assert verdict(None, *standing(**{"class": "user_code"})).failure_class is FailureClass.UNKNOWN
     assert (
         verdict(None, *standing(**{"class": "user_code", "mechanism": "exception"})).failure_class

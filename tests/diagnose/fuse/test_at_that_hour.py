@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_asks_who_holds_it_and_not_to_fix_the_script() -> N
     assert "script" not in got.action
 
 
-def test_the_stack_of_the_guilty_has_five_frames_and_the_others_are_cleared() -> None:
+def test_a_guilty_rank_shows_five_frames_and_the_others_are_cleared() -> None:
     logs = {
         f"stack_rank_{rank}.txt": spy(rank, *(WORKS if rank == 2 else (WAITS, "main (train.py:9)")))
         for rank in range(4)

@@ -73,13 +73,14 @@ def test_a_timeout_with_nothing_behind_it_is_unknown() -> None:
     )
 
 
-def test_a_rank_that_reports_no_wait_while_the_others_do_is_a_suspect_and_not_guilty() -> None:
+def test_a_rank_that_reports_no_wait_is_a_suspect_and_not_guilty() -> None:
+    """All other ranks report a collective that they wait in."""
     said = verdict("".join(TIMEOUT.format(r=rank) for rank in (1, 2, 3)))
     assert [one.rank for one in said.suspects] == [0]
     assert said.ranks == ()
 
 
-def test_a_file_that_is_named_after_a_rank_and_says_nothing_makes_nobody_absent() -> None:
+def test_a_silent_file_named_after_a_rank_makes_nobody_absent() -> None:
     """A number in a file's name may be no rank at all."""
     found = [
         one

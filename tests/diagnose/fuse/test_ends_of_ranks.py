@@ -75,7 +75,7 @@ def test_the_rank_that_ended_by_itself_is_named_whatever_the_dumps_show(
     assert ([one.rank for one in got.ranks], got.mechanism) == ([3], mechanism)
 
 
-def test_a_victim_whose_log_is_missing_is_not_taken_for_one_that_ended_by_itself() -> None:
+def test_a_victim_without_a_log_did_not_end_by_itself() -> None:
     """Method: two ranks end with code 1; the log of one tells why, that of the other is lost."""
     logs = {0: "step 4 done", 3: "ValueError: no"}
     got = verdict({0: -15, 1: 1, 2: -15, 3: 1}, logs)

@@ -26,7 +26,10 @@ def table(exit_code: int, said: str) -> str:
     other = failed(
         rank=0, pid=10, exit_code=-15, said="Signal 15 (SIGTERM) received by PID 10", second=6
     )
-    return f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n{failure_table(first=first, other=other)}"
+    return (
+        f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        f"{failure_table(first=first, other=other)}"
+    )
 
 
 KILLED = table(-9, "Signal 9 (SIGKILL) received by PID 11")
@@ -58,22 +61,30 @@ def verdict(blame: Blame | None, **logs: str) -> Verdict:
 
 @pytest.mark.parametrize(
     ("log", "mechanism"),
-    [(KILLED, Mechanism.SIGNAL), (ABORTED, Mechanism.HANG), (RAISED, Mechanism.EXCEPTION), (RAISED + LEFT, Mechanism.EXCEPTION), ("", Mechanism.HANG)],
+    [
+        (KILLED, Mechanism.SIGNAL),
+        (ABORTED, Mechanism.HANG),
+        (RAISED, Mechanism.EXCEPTION),
+        (RAISED + LEFT, Mechanism.EXCEPTION),
+        ("", Mechanism.HANG),
+    ],
     ids=["killed", "aborted by its watchdog", "raised", "raised and left", "nothing"],
-)  # fmt: skip
-def test_how_a_waited_for_rank_ended_is_what_its_log_says_and_a_hang_only_otherwise(
+)
+def test_the_log_says_how_an_awaited_rank_ended_else_it_is_a_hang(
     log: str, mechanism: Mechanism
 ) -> None:
     got = verdict(BLAMED, log=log)
     assert (got.mechanism, [one.rank for one in got.ranks]) == (mechanism, [1])
 
 
-def test_a_suspect_whose_end_was_seen_is_shown_guilty_and_the_other_stays_a_suspect() -> None:
+def test_of_two_suspects_the_one_whose_end_was_seen_is_guilty() -> None:
+    """The other one stays a suspect."""
     got = verdict(SUSPECTED, log=KILLED)
     assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([1], [2])
 
 
-def test_who_raised_by_itself_is_guilty_and_those_without_evidence_stay_suspects() -> None:
+def test_a_rank_that_raised_by_itself_is_guilty() -> None:
+    """Ranks without evidence stay suspects."""
     got = verdict(SUSPECTED, log=RAISED.replace("rank1", "rank5"))
     assert ([one.rank for one in got.ranks], [one.rank for one in got.suspects]) == ([5], [1, 2])
 
@@ -151,7 +162,7 @@ def test_of_two_that_dumps_cannot_tell_apart_the_busy_one_is_guilty() -> None:
     assert [one.rank for one in verdict(blame, **logs).ranks] == [1]
 
 
-def test_beside_those_without_a_dump_who_may_wait_unseen_is_named_only_by_a_stack() -> None:
+def test_a_rank_that_may_wait_unseen_is_named_only_by_a_stack() -> None:
     """Method: ranks 1 and 2 have not come, but may wait for rank 3, which left no dump, in a
     receive that is not recorded.
     """
@@ -169,9 +180,8 @@ def test_beside_those_without_a_dump_who_may_wait_unseen_is_named_only_by_a_stac
     assert [one.rank for one in verdict(blame, **logs).ranks] == [1]
 
 
-def test_an_odd_dump_whose_rank_nobody_knows_leaves_all_whose_it_may_be_suspects_though_they_wait() -> (
-    None
-):
+def test_an_odd_dump_of_an_unknown_rank_keeps_its_candidates_suspects() -> None:
+    """They stay suspects although other evidence shows that they wait."""
     blame = Blame(
         "mismatch", "x", suspects=(Suspect(1, "odd"), Suspect(2, "odd")), dumped=frozenset({0, 3})
     )

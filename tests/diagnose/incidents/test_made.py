@@ -28,7 +28,10 @@ pytestmark = pytest.mark.timeout(110)
 # Words that would tell a reader that something was done on purpose, or what; as whole words, or as
 # parts of names
 TELLING = re.compile(
-    rb"inject|(?<!de)fault_|faulty|culprit|guilty|incident|benchmark|outlast|drill|sabotage|chaos|truth|victim|hold_gil|wrong_|bad_rank|crash_|kill_|simulat",
+    (
+        rb"inject|(?<!de)fault_|faulty|culprit|guilty|incident|benchmark|outlast|drill"
+        rb"|sabotage|chaos|truth|victim|hold_gil|wrong_|bad_rank|crash_|kill_|simulat"
+    ),
     re.IGNORECASE,
 )
 NO_NAMES = {
@@ -132,7 +135,7 @@ def test_a_failed_job_leaves_its_evidence_and_nothing_else(
 def test_a_hanging_job_is_looked_at_while_it_hangs(
     made: tuple[make.Stand, Path], kind: str
 ) -> None:
-    """Its launcher has printed nothing; the dumps of those who wait were written while they waited."""
+    """Its launcher has printed nothing; the waiting ranks wrote their dumps while they waited."""
     plan, folder = one(made, kind, timeout_s=None)
     check(plan, folder, made[0])
     assert (folder / "evidence" / "torchrun.log").read_text().count("FAILED") == 0
@@ -149,7 +152,7 @@ def test_every_kind_can_be_made(made: tuple[make.Stand, Path], kind: str) -> Non
     check(plan, folder, made[0])
 
 
-def test_a_process_that_sleeps_stands_in_the_same_words_and_one_that_runs_does_not_stand() -> None:
+def test_a_sleeping_process_keeps_its_words_and_a_running_one_does_not() -> None:
     """The words change each time it has run; a poll every 50 ms is such a time."""
     codes = [
         "import time; time.sleep(60)",

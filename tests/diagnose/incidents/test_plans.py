@@ -78,7 +78,8 @@ def test_with_all_evidence_only_the_exact_ranks_count() -> None:
     assert judge("a", told([3, 5]), verdict([3, 4, 5])).innocents == (4,)
 
 
-def test_with_evidence_lost_a_suspect_is_enough_and_only_the_missing_may_be_suspected() -> None:
+def test_with_lost_evidence_only_the_missing_are_suspected() -> None:
+    """A suspect is a good enough answer where evidence was lost."""
     hidden = {"2": "cut", "3": "removed", "4": "anonymous", "6": "renamed"}
     missing = missing_of(told([3], hidden))
     assert missing == {2, 3, 4}

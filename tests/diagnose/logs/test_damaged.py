@@ -47,7 +47,8 @@ DCGM_FI_DEV_XID_ERRORS{gpu="5",UUID="GPU-b",device="nvidia5",Hostname="n1"} 79
 DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="5",UUID="GPU-b",device="nvidia5",Hostname="n1"} 1
 DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="n1"} 41
 """
-SMI = """index, pci.bus_id, temperature.gpu, clocks_event_reasons.hw_thermal_slowdown, ecc.errors.uncorrected.volatile.total
+SMI = """index, pci.bus_id, temperature.gpu, clocks_event_reasons.hw_thermal_slowdown, \
+ecc.errors.uncorrected.volatile.total
 0, 00000000:18:00.0, 41, Not Active, 0
 1, 00000000:2A:00.0, 93, Active, 4
 """
@@ -57,8 +58,10 @@ STEPS = "".join(
     for at in range(40)
 )
 SLURM = """srun: error: hgx-041: task 12: Killed
-slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks have been OOM Killed.
-slurmstepd: error: *** STEP 88123.0 ON hgx-017 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
+slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks have been \
+OOM Killed.
+slurmstepd: error: *** STEP 88123.0 ON hgx-017 CANCELLED AT 2026-01-02T03:04:05 DUE TO NODE \
+FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
 JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0
 """
 KUBE = """      State:          Terminated
@@ -67,8 +70,10 @@ KUBE = """      State:          Terminated
 2m  Normal   NodeNotReady  node/ip-10-0-41-7  Node ip-10-0-41-7 status is now: NodeNotReady
 3m  Warning  Evicted       pod/worker-2       The node was low on resource: memory.
 """
-RERUN = """Rank 3, node n1, device 3, iteration #7: Unexpected result nan (message='found NaN in local grad norm')
-Rank 3, node n1, device 3, iteration #7: First rerun: unexpected result is not reproducible within the tolerance
+RERUN = """Rank 3, node n1, device 3, iteration #7: Unexpected result nan (message='found NaN in \
+local grad norm')
+Rank 3, node n1, device 3, iteration #7: First rerun: unexpected result is not reproducible \
+within the tolerance
 Rank 3, node n1, device 3, iteration #7: Possible transient error!
 """
 READERS = {
@@ -155,9 +160,10 @@ def damaged(draw: st.DrawFn, text: str) -> list[bytes]:
 @EACH
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_damaged_output_never_raises_and_what_is_shown_stands_where_it_is_said_to_stand(
+def test_damaged_output_never_raises_and_quotes_what_is_there(
     reader: str, data: st.DataObject
 ) -> None:
+    """Each line that is shown is found in its file, at the line that is named."""
     lines = data.draw(damaged(READERS[reader][0]))
     for one in read(lines):
         assert one.rule in RULES
@@ -197,9 +203,10 @@ def test_a_sample_of_any_value_is_a_known_rule_or_nothing(field: str, value: str
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=60))
-def test_steps_of_any_length_are_called_slower_only_where_a_later_one_took_longer_than_the_first_ones(
+def test_steps_are_slower_only_where_a_later_one_took_longer(
     times: list[float],
 ) -> None:
+    """The first steps are the measure, whatever their length."""
     series = StepTimes()
     for at, time_s in enumerate(times):
         line = f"step time: {time_s:.3f}".encode()

@@ -1,4 +1,4 @@
-"""What tools print of healthy machines names every fault that there is, to say that there is none."""
+"""Tools name every kind of fault on a healthy machine too, to say that there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ C = FailureClass
 
 DCGM = """# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
 # TYPE DCGM_FI_DEV_SM_CLOCK gauge
-DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",pci_bus_id="00000000:18:00.0",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",Hostname="n1"} 1980
+DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",pci_bus_id="00000000:18:00.0",device="nvidia0",\
+modelName="NVIDIA H100 80GB HBM3",Hostname="n1"} 1980
 # HELP DCGM_FI_DEV_MEMORY_TEMP Memory temperature (in C).
 DCGM_FI_DEV_MEMORY_TEMP{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="n1"} 51
 DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="n1"} 44
@@ -41,11 +42,16 @@ DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL{gpu="0",UUID="GPU-a",device="nvidi
 # HELP DCGM_FI_DEV_PCIE_REPLAY_COUNTER Total number of PCIe retries.
 DCGM_FI_DEV_PCIE_REPLAY_COUNTER{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="n1"} 0
 """
-SMI_CSV = """timestamp, index, pci.bus_id, pstate, temperature.gpu, temperature.memory, utilization.gpu [%], clocks_event_reasons.hw_slowdown, \
-clocks_event_reasons.hw_thermal_slowdown, clocks_event_reasons.hw_power_brake_slowdown, ecc.errors.corrected.volatile.total, \
-ecc.errors.uncorrected.volatile.total, remapped_rows.pending, remapped_rows.failure, retired_pages.pending
-2024/06/11 03:31:01.123, 0, 00000000:18:00.0, P0, 44, 51, 98 %, Not Active, Not Active, Not Active, 0, 0, No, No, [N/A]
-2024/06/11 03:31:01.124, 1, 00000000:2A:00.0, P0, 46, 53, 99 %, Not Active, Not Active, Not Active, 0, 0, No, No, [N/A]
+SMI_CSV = """timestamp, index, pci.bus_id, pstate, temperature.gpu, temperature.memory, \
+utilization.gpu [%], clocks_event_reasons.hw_slowdown, \
+clocks_event_reasons.hw_thermal_slowdown, clocks_event_reasons.hw_power_brake_slowdown, \
+ecc.errors.corrected.volatile.total, \
+ecc.errors.uncorrected.volatile.total, remapped_rows.pending, remapped_rows.failure, \
+retired_pages.pending
+2024/06/11 03:31:01.123, 0, 00000000:18:00.0, P0, 44, 51, 98 %, Not Active, Not Active, Not \
+Active, 0, 0, No, No, [N/A]
+2024/06/11 03:31:01.124, 1, 00000000:2A:00.0, P0, 46, 53, 99 %, Not Active, Not Active, Not \
+Active, 0, 0, No, No, [N/A]
 """
 SMI_Q = """==============NVSMI LOG==============
 
@@ -215,13 +221,20 @@ Roles:              worker
 Taints:             <none>
 Unschedulable:      false
 Conditions:
-  Type                 Status  LastHeartbeatTime                 Reason                       Message
-  ----                 ------  -----------------                 ------                       -------
-  NetworkUnavailable   False   Tue, 11 Jun 2024 03:00:00 +0000   CiliumIsUp                   Cilium is running on this node
-  MemoryPressure       False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasSufficientMemory   kubelet has sufficient memory available
-  DiskPressure         False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasNoDiskPressure     kubelet has no disk pressure
-  PIDPressure          False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasSufficientPID      kubelet has sufficient PID available
-  Ready                True    Tue, 11 Jun 2024 03:31:00 +0000   KubeletReady                 kubelet is posting ready status
+  Type                 Status  LastHeartbeatTime                 Reason                       \
+Message
+  ----                 ------  -----------------                 ------                       \
+-------
+  NetworkUnavailable   False   Tue, 11 Jun 2024 03:00:00 +0000   CiliumIsUp                   \
+Cilium is running on this node
+  MemoryPressure       False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasSufficientMemory   \
+kubelet has sufficient memory available
+  DiskPressure         False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasNoDiskPressure     \
+kubelet has no disk pressure
+  PIDPressure          False   Tue, 11 Jun 2024 03:31:00 +0000   KubeletHasSufficientPID      \
+kubelet has sufficient PID available
+  Ready                True    Tue, 11 Jun 2024 03:31:00 +0000   KubeletReady                 \
+kubelet is posting ready status
 Allocated resources:
   (Total limits may be over 100 percent, i.e., overcommitted.)
   Resource           Requests    Limits
@@ -229,72 +242,99 @@ Allocated resources:
 Events:              <none>
 """
 NCCL = """n1:812:1022 [0] NCCL INFO Bootstrap : Using ens1np0:10.1.1.1<0>
-n1:812:1022 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file: No such file or directory No plugin found \
+n1:812:1022 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file: No \
+such file or directory No plugin found \
 (libnccl-net.so), using internal implementation
 n1:812:1022 [0] NCCL INFO cudaDriverVersion 12040
 NCCL version 2.20.5+cuda12.4
 n1:812:1022 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens1np0
 n1:812:1022 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB ens1np0:10.1.1.1<0>
 n1:812:1022 [0] NCCL INFO NVLS multicast support is available on dev 0
-n1:812:1022 [0] NCCL INFO comm 0x5 rank 0 nranks 64 cudaDev 0 nvmlDev 0 busId 18000 commId 0x6 - Init START
+n1:812:1022 [0] NCCL INFO comm 0x5 rank 0 nranks 64 cudaDev 0 nvmlDev 0 busId 18000 commId 0x6 - \
+Init START
 n1:812:1022 [0] NCCL INFO Channel 00/16 : 0 1 2 3
 n1:812:1022 [0] NCCL INFO comm 0x5 rank 0 nranks 64 cudaDev 0 busId 18000 commId 0x6 - Init COMPLETE
-[rank0]:[W611 03:00:00.123 ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank 0]  using GPU 0 to perform barrier as devices used by this process are \
-currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect. Specify device_ids in barrier() to force use of a \
+[rank0]:[W611 03:00:00.123 ProcessGroupNCCL.cpp:4115] [PG ID 0 PG GUID 0 Rank 0]  using GPU 0 to \
+perform barrier as devices used by this process are \
+currently unknown. This can potentially cause a hang if this rank to GPU mapping is incorrect. \
+Specify device_ids in barrier() to force use of a \
 particular device, or call init_process_group() with a device_id.
-[rank0]:[W611 05:00:00.123 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL. On \
-normal program exit, the application should call destroy_process_group to ensure that any pending NCCL operations have finished in this process. In \
-rare cases this process can exit before this point and block the progress of another member of the process group. (function operator())
-/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 16 worker processes in total. Our \
-suggested max number of worker in current system is 8, which is smaller than what this DataLoader is going to create. Please be aware that excessive \
-worker creation might get DataLoader running slow or even freeze, lower the worker number to avoid potential slowness/freeze if necessary.
+[rank0]:[W611 05:00:00.123 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT \
+been destroyed before we destruct ProcessGroupNCCL. On \
+normal program exit, the application should call destroy_process_group to ensure that any pending \
+NCCL operations have finished in this process. In \
+rare cases this process can exit before this point and block the progress of another member of \
+the process group. (function operator())
+/usr/lib/python3.11/site-packages/torch/utils/data/dataloader.py:557: UserWarning: This \
+DataLoader will create 16 worker processes in total. Our \
+suggested max number of worker in current system is 8, which is smaller than what this DataLoader \
+is going to create. Please be aware that excessive \
+worker creation might get DataLoader running slow or even freeze, lower the worker number to \
+avoid potential slowness/freeze if necessary.
 Loss scale: skipped iterations: 0 | number of nan iterations: 0 | grad norm: 0.312
-WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt will not load any checkpoints and will start from random
+WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt will not load \
+any checkpoints and will start from random
 """
-DMESG = """[    0.000000] Linux version 5.15.0-105-generic (buildd@lcy02-amd64-007) (gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0) #115-Ubuntu SMP
+DMESG = """[    0.000000] Linux version 5.15.0-105-generic (buildd@lcy02-amd64-007) (gcc (Ubuntu \
+11.4.0-1ubuntu1~22.04) 11.4.0) #115-Ubuntu SMP
 [    0.012345] ACPI: PM-Timer IO Port: 0x508
 [    0.200000] mce: CPU supports 32 MCE banks
 [    0.300000] MCE: In-kernel MCE decoding enabled.
 [    0.400000] Memory: 2113333333K/2147483648K available
-[    0.500000] smpboot: CPU0: Intel(R) Xeon(R) Platinum 8480C (family: 0x6, model: 0x8f, stepping: 0x8)
+[    0.500000] smpboot: CPU0: Intel(R) Xeon(R) Platinum 8480C (family: 0x6, model: 0x8f, \
+stepping: 0x8)
 [    0.600000] NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.
 [    1.000000] pci 0000:18:00.0: [10de:2330] type 00 class 0x030200
 [    1.100000] pcieport 0000:15:01.0: AER: enabled with IRQ 29
 [    1.100001] pcieport 0000:15:01.0: DPC: enabled with IRQ 29
-[    1.200000] EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm Socket#0 IMC#0: DEV 0000:fe:0c.0 (INTERRUPT)
+[    1.200000] EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm Socket#0 \
+IMC#0: DEV 0000:fe:0c.0 (INTERRUPT)
 [    1.300000] ERST: Error Record Serialization Table (ERST) support is initialized.
 [    1.300001] GHES: APEI firmware first mode is enabled by APEI bit and WHEA _OSC.
 [    2.000000] nvme nvme0: pci function 0000:05:00.0
 [    2.000001] nvme nvme0: Shutdown timeout set to 10 seconds
 [    2.000002] nvme nvme0: 128/0/0 default/read/poll queues
-[    3.000000] EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Opts: errors=remount-ro. Quota mode: none.
+[    3.000000] EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Opts: \
+errors=remount-ro. Quota mode: none.
 [    4.000000] mlx5_core 0000:41:00.0: firmware version: 28.39.1002
-[    4.000001] mlx5_core 0000:41:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)
+[    4.000001] mlx5_core 0000:41:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 \
+link)
 [    4.000002] mlx5_core 0000:41:00.0: Port module event: module 0, Cable plugged
-[    5.000000] nvidia: module verification failed: signature and/or required key missing - tainting kernel
+[    5.000000] nvidia: module verification failed: signature and/or required key missing - \
+tainting kernel
 [    5.000001] nvidia-nvlink: Nvlink Core is being initialized, major device number 510
-[    5.000002] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+[    5.000002] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC \
+2024
 [    5.000003] nvidia-nvswitch0: using MSI
 [    6.000000] nvidia-uvm: Loaded the UVM driver, major device number 508.
 [   10.000000] NFS: Registering the id_resolver key type
-[  100.000000] perf: interrupt took too long (2501 > 2500), lowering kernel.perf_event_max_sample_rate to 79750
-[  200.000000] TCP: request_sock_TCP: Possible SYN flooding on port 29500. Sending cookies.  Check SNMP counters.
+[  100.000000] perf: interrupt took too long (2501 > 2500), lowering \
+kernel.perf_event_max_sample_rate to 79750
+[  200.000000] TCP: request_sock_TCP: Possible SYN flooding on port 29500. Sending cookies.  \
+Check SNMP counters.
 [  300.000000] IPv6: ADDRCONF(NETDEV_CHANGE): ens1np0: link becomes ready
 [  400.000000] systemd-journald[812]: Received client request to flush runtime journal.
 """
-SEL = """   1 | 06/01/2024 | 01:02:03 | Event Logging Disabled SEL | Log area reset/cleared | Asserted
+SEL = """   1 | 06/01/2024 | 01:02:03 | Event Logging Disabled SEL | Log area reset/cleared | \
+Asserted
    2 | 06/01/2024 | 01:03:03 | System ACPI Power State ACPI_STATE | S0/G0: working | Asserted
    3 | 06/01/2024 | 01:03:10 | Power Supply PSU1_Status | Presence detected | Asserted
    4 | 06/01/2024 | 01:03:11 | OS Boot | C: boot completed | Asserted
-PSU1_INPUT       | 230.000    | Volts      | ok    | 176.000   | 180.000   | na        | na        | 264.000   | 270.000
-FAN1_TACH        | 8400.000   | RPM        | ok    | 1000.000  | 1200.000  | na        | na        | na        | na
-TEMP_CPU0        | 55.000     | degrees C  | ok    | na        | na        | na        | 90.000    | 95.000    | 100.000
+PSU1_INPUT       | 230.000    | Volts      | ok    | 176.000   | 180.000   | na        | na       \
+ | 264.000   | 270.000
+FAN1_TACH        | 8400.000   | RPM        | ok    | 1000.000  | 1200.000  | na        | na       \
+ | na        | na
+TEMP_CPU0        | 55.000     | degrees C  | ok    | na        | na        | na        | 90.000   \
+ | 95.000    | 100.000
 """
 LSPCI = """18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)
-\tStatus: Cap+ 66MHz- UDF- FastB2B- ParErr- DEVSEL=fast >TAbort- <TAbort- <MAbort- >SERR- <PERR- INTx-
+\tStatus: Cap+ 66MHz- UDF- FastB2B- ParErr- DEVSEL=fast >TAbort- <TAbort- <MAbort- >SERR- <PERR- \
+INTx-
 \t\tDevSta:\tCorrErr- NonFatalErr- FatalErr- UnsupReq- AuxPwr- TransPend-
-\t\tUESta:\tDLP- SDES- TLP- FCP- CmpltTO- CmpltAbrt- UnxCmplt- RxOF- MalfTLP- ECRC- UnsupReq- ACSViol-
-\t\tUESvrt:\tDLP+ SDES+ TLP- FCP+ CmpltTO- CmpltAbrt- UnxCmplt- RxOF+ MalfTLP+ ECRC- UnsupReq- ACSViol-
+\t\tUESta:\tDLP- SDES- TLP- FCP- CmpltTO- CmpltAbrt- UnxCmplt- RxOF- MalfTLP- ECRC- UnsupReq- \
+ACSViol-
+\t\tUESvrt:\tDLP+ SDES+ TLP- FCP+ CmpltTO- CmpltAbrt- UnxCmplt- RxOF+ MalfTLP+ ECRC- UnsupReq- \
+ACSViol-
 """
 HEALTHY = {
     "lspci": LSPCI,

@@ -319,16 +319,34 @@ def test_tracebacks_of_two_ranks_do_not_mix() -> None:
     ("line", "sequence", "enqueued", "completed", "rank"),
     [
         (
-            "[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, "
-            "Timeout(ms)=1800000) ran for 1802212 milliseconds", 469508, None, None, 1),
+            "[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog caught collective operation "
+            "timeout: WorkNCCL(SeqNum=469508, OpType=ALLREDUCE, "
+            "Timeout(ms)=1800000) ran for 1802212 milliseconds",
+            469508,
+            None,
+            None,
+            1,
+        ),
         (
-            "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: 19, last enqueued NCCL work: 19, last completed NCCL "
-            "work: 18.", None, 19, 18, 2),
+            "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: "
+            "19, last enqueued NCCL work: 19, last completed NCCL "
+            "work: 18.",
+            None,
+            19,
+            18,
+            2,
+        ),
         (
-            "[rank9]:[E1218 20:27:21.484903450 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID 1 Rank 1]  failure detected by watchdog at work "
-            "sequence id: 1 PG status: last enqueued work: 547, last completed work: -1", None, 547, -1, 9),
+            "[rank9]:[E1218 20:27:21.484903450 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG "
+            "GUID 1 Rank 1]  failure detected by watchdog at work "
+            "sequence id: 1 PG status: last enqueued work: 547, last completed work: -1",
+            None,
+            547,
+            -1,
+            9,
+        ),
     ],
-)  # fmt: skip
+)
 def test_watchdog_lines_of_all_generations_give_their_numbers(
     line: str, sequence: int | None, enqueued: int | None, completed: int | None, rank: int
 ) -> None:

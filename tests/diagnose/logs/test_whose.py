@@ -31,18 +31,57 @@ def raised(line: str, *paths: str) -> str:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (raised("json.decoder.JSONDecodeError: Expecting value: line 1", f"{SITE}/run.py", f"{SITE}/elastic/multiprocessing/errors/__init__.py", JSON),
-         "elastic.stumbled"),
-        (raised("json.decoder.JSONDecodeError: Expecting value: line 1", f"{SITE}/elastic/multiprocessing/errors/__init__.py", "/srv/train.py", JSON),
-         "data.broken"),
-        (raised("ConnectionResetError: [Errno 104] Connection reset by peer", "/srv/train.py", "/usr/lib/python3.11/multiprocessing/connection.py"),
-         "python.group_down"),
-        (raised("ConnectionResetError: [Errno 104] Connection reset by peer", "/srv/train.py", f"{SITE}/distributed_c10d.py"), "store.broken"),
-        (raised("RuntimeError: whatever it says", "/srv/train.py", f"{SITE}/distributed_c10d.py"), "c10d.backend_error"),
+        (
+            raised(
+                "json.decoder.JSONDecodeError: Expecting value: line 1",
+                f"{SITE}/run.py",
+                f"{SITE}/elastic/multiprocessing/errors/__init__.py",
+                JSON,
+            ),
+            "elastic.stumbled",
+        ),
+        (
+            raised(
+                "json.decoder.JSONDecodeError: Expecting value: line 1",
+                f"{SITE}/elastic/multiprocessing/errors/__init__.py",
+                "/srv/train.py",
+                JSON,
+            ),
+            "data.broken",
+        ),
+        (
+            raised(
+                "ConnectionResetError: [Errno 104] Connection reset by peer",
+                "/srv/train.py",
+                "/usr/lib/python3.11/multiprocessing/connection.py",
+            ),
+            "python.group_down",
+        ),
+        (
+            raised(
+                "ConnectionResetError: [Errno 104] Connection reset by peer",
+                "/srv/train.py",
+                f"{SITE}/distributed_c10d.py",
+            ),
+            "store.broken",
+        ),
+        (
+            raised(
+                "RuntimeError: whatever it says", "/srv/train.py", f"{SITE}/distributed_c10d.py"
+            ),
+            "c10d.backend_error",
+        ),
         (raised("RuntimeError: whatever it says", "/srv/train.py"), "python.user_runtime"),
     ],
-    ids=["the launcher's", "a worker's below the launcher's wrapper", "a child's pipe", "a peer's socket", "a collective's", "the job's"],
-)  # fmt: skip
+    ids=[
+        "the launcher's",
+        "a worker's below the launcher's wrapper",
+        "a child's pipe",
+        "a peer's socket",
+        "a collective's",
+        "the job's",
+    ],
+)
 def test_an_exception_is_whose_frames_it_was_raised_in(text: str, rule: str) -> None:
     assert [one.rule for one in found(text) if one.evidence.line == text.count("\n")] == [rule]
 

@@ -61,7 +61,7 @@ def test_the_innermost_known_frame_says_what_a_stack_does() -> None:
 
 
 def test_a_function_of_the_user_called_load_says_nothing_of_storage() -> None:
-    """It may sleep, spin or wait for a lock; only a library's frame shows that it reads or writes."""
+    """It may sleep, spin or wait for a lock; only a library's frame shows input or output."""
     for name in ("load", "read", "save", "__getitem__", "_load_batch"):
         for file in ("train.py", "src/data.py", "app/train.py"):
             assert doing((f"{name} ({file}:4)", "<module> (train.py:90)")) == "working"
@@ -165,7 +165,7 @@ QUEUE = (
 
 
 def nameless(pid: int, *frames: str) -> str:
-    """Without a rank on its command line, as torchrun starts them: the rank is in the file's name."""
+    """Torchrun puts no rank on the command line; the rank is in the file's name."""
     return re.sub(r" --local_rank=\d+", "", spy(pid, *frames))
 
 
@@ -186,9 +186,7 @@ STARVED = nameless(
 )
 
 
-def test_a_loaders_worker_without_work_says_nothing_and_its_rank_is_one_however_many_processes_it_has() -> (
-    None
-):
+def test_an_idle_loader_worker_says_nothing_and_adds_no_rank() -> None:
     """Method: each rank's file has its own stack and those of two workers; all workers but one of
     rank 3 wait to be asked.
     """
