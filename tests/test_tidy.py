@@ -696,8 +696,6 @@ def test_lines_end_at_100_columns() -> None:
 
 
 TEST_NAME_MAX = 70
-# Folders with names of tests that are still too long. Take a folder out when it is done.
-TO_RENAME: tuple[str, ...] = ("tests/sim/",)
 
 
 def test_the_name_of_a_test_has_at_most_70_characters() -> None:
@@ -705,7 +703,6 @@ def test_the_name_of_a_test_has_at_most_70_characters() -> None:
     long = [
         f"{path.relative_to(HOME)}:{node.lineno}: {node.name}"
         for path in TESTS
-        if not str(path.relative_to(HOME)).startswith(TO_RENAME)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")

@@ -103,9 +103,11 @@ def test_a_spare_dies_while_it_takes_over(way: str, mark: str, nth: int, kind: s
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_messages_come_after_the_next_generation_and_twice_and_out_of_order(way: str) -> None:
-    """All that survivors say comes again up to half a second later, over ways of which each may
-    overtake the other, while two ranks are killed in turn.
+def test_late_doubled_and_reordered_messages_do_no_harm(way: str) -> None:
+    """Messages of an older generation, doubled ones and reordered ones change nothing.
+
+    Method: two ranks are killed in turn. Each message of a survivor is delivered a second time,
+    up to half a second later, over a link on which messages overtake each other.
     """
     echoes = tuple(
         PlannedFault(f"echo{rank}", "repeat", rank, "boot", for_s=1e3) for rank in (0, 2, 3)
