@@ -223,11 +223,10 @@ class Node:
 
     def _look(self) -> bool:
         """Let the agent look at its processes; return True if somebody waits for a processor."""
-        readings, starving = readings_of(self.processes, self.agent, now_s=self.now_s)
-        outputs = self.agent.on_tick(readings, now_s=self.now_s, heard_s=self.heard_s)
-        self.do(
-            outputs if self.outpost is None else self.outpost.pass_on(outputs, now_s=self.now_s)
-        )
+        memory, agent, session, now_s = self._memory, self.agent, self.outpost, self.now_s
+        readings, starving = readings_of(memory.processes, agent, now_s=now_s)
+        outputs = agent.on_tick(readings, now_s=now_s, heard_s=memory.heard_s)
+        self.do(outputs if session is None else session.pass_on(outputs, now_s=now_s))
         return starving
 
     def obey(self, command: ForAgent) -> None:
@@ -254,8 +253,9 @@ class Node:
         """Return True if `process` may vote, seal and restore, by the lease that its agent left in
         shared memory.
         """
-        return self.outpost is None or process.machine.may_act(
-            lent_until_s=self.outpost.lent_until_s, now_s=self.now_s
+        session = self.outpost
+        return session is None or process.machine.may_act(
+            lent_until_s=session.lent_until_s, now_s=self.now_s
         )
 
     # --- the line ---------------------------------------------------------------------------------
@@ -288,10 +288,11 @@ class Node:
         self.still.agent.through(lambda: self._on_line(message))
 
     def _on_line(self, message: OnLine) -> None:
-        if self.outpost is not None and self.lives:
+        session = self.outpost
+        if session is not None and self.lives:
             if not isinstance(message, Grant):
                 self.stir()
-            self.do(self.outpost.on_line(message, now_s=self.now_s))
+            self.do(session.on_line(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
         self._timers.set(order)

@@ -12,17 +12,16 @@ class NodeClock:
         self.rate = rate
         self._timeline = timeline
         self._offset_s = offset_s
-        self._true = (offset_s, rate) == (0.0, 1.0)  # it goes as the world's
 
     @property
     def now_s(self) -> float:
         """Return what the clock says now."""
-        return self.local_s(self._timeline.now_s)
+        return self._timeline.now_s * self.rate + self._offset_s
 
     def local_s(self, at_s: float) -> float:
         """Return what the clock says when the world's says `at_s`."""
-        return at_s if self._true else at_s * self.rate + self._offset_s
+        return at_s * self.rate + self._offset_s
 
     def world_s(self, local_s: float) -> float:
         """Return what the world's clock says when this one says `local_s`."""
-        return local_s if self._true else (local_s - self._offset_s) / self.rate
+        return (local_s - self._offset_s) / self.rate

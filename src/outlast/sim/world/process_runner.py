@@ -10,7 +10,6 @@ from typing import Any
 from outlast.model.messages import Regroup, WorkerExited
 from outlast.model.terms import Phase
 from outlast.sim.shortcuts import identical_ranks
-from outlast.sim.world.frame import Frame
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.processes import Home, PeerFailure, Process
 from outlast.sim.world.standstill import Gate
@@ -35,14 +34,11 @@ class ProcessRunner:
         reap: Callable[[Process, WorkerExited], None],
     ) -> None:
         self._world = world
+        self._frame = world.frame
         self._node = node
         self._kernel = kernel
         self._to_agent = to_agent
         self._reap = reap
-
-    @property
-    def _frame(self) -> Frame:
-        return self._world.frame
 
     def sleeps_no_more(self, process: Process) -> None:
         if process.alarm:

@@ -364,23 +364,23 @@ class World:
 
     def has_committed(self, process: Process, step: int) -> None:
         """A rank, or each rank of a crew, has committed `step`."""
-        options, now_s = self.frame.options, self.frame.now_s
+        options, now_s, node = self.frame.options, self.frame.now_s, process.node
         generation, self.steps.last = process.machine.generation, step
-        late = process.node.still.outlives_lease
+        late, count, content = node.still.outlives_lease, node.count, process.content
+        silent, traced = self.skip_ahead.silent, node.told
         odd = process.began_ran - options.pieces(step - 1) if step > 1 else 0
         if options.moves and step > 1 and not odd:
             odd = process.began_own - options.pieces(step - 1)
         for one in process.each():
             owners = self._owners(one, alone=not late)
-            count, content = process.node.count, process.content
             self.frame.see(
                 StepDone(one.worker, one.rank, generation, step, content, owners, count, odd)
             )
             self.accounts.recovery_times.committed(generation, one.rank, step, now_s=now_s)
             self.accounts.worked.did(one.rank, step, now_s - process.step_began_s)
-            if not self.skip_ahead.silent:
+            if not silent:
                 self.steps.commits.append((now_s, generation, one.rank, step))
-                if process.node.told:
+                if traced:
                     self.say(f"rank {one.rank} commits step {step} in generation {generation}")
         training = self.coordinator.stage is Stage.TRAINING
         if options.spares and options.nodes == 1 and process.rank == 0 and training:
