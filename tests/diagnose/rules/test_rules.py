@@ -7,12 +7,14 @@ from __future__ import annotations
 import random
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.lines import _SIEVE, LINE_BYTES
-from outlast.diagnose.rules import LINE_RULES, RULES
+from outlast.diagnose.rules import LINE_RULES, RULES, by_priority
 from outlast.diagnose.rules.table import Grade, Rule, needles_of, root, well_sourced
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Role
@@ -32,7 +34,7 @@ BOUND_S = 0.5
 )
 def test_a_rule_without_a_source_is_refused(source: str) -> None:
     with pytest.raises(AssertionError, match="no source"):
-        root("x", "some words", FailureClass.GPU, Grade.LIKELY, source)
+        root("x", "some words", FailureClass.GPU, Grade.LIKELY, source, priority=1)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,57 @@ def test_every_rule_has_a_source_and_names_are_given_once() -> None:
     assert all(well_sourced(rule.source) for rule in RULES.values())
     names = [rule.name for rule in LINE_RULES]
     assert len(names) == len(set(names)) > 150
+
+
+def test_rules_with_a_pattern_are_exactly_those_with_a_priority() -> None:
+    assert {rule.name for rule in LINE_RULES} == {
+        rule.name for rule in RULES.values() if rule.pattern
+    }
+    assert all((rule.priority > 0) == bool(rule.pattern) for rule in RULES.values())
+    with pytest.raises(AssertionError, match="priority"):
+        root("x", "some words", FailureClass.GPU, Grade.LIKELY, "nvidia", priority=0)
+
+
+def test_priorities_alone_decide_the_order_of_the_rules() -> None:
+    """Method: shuffle the rows, and cut them into tables at random; the order stays the same.
+
+    Two rules with one priority are refused, as their order would be that of the tables.
+    """
+    rng = random.Random(1)
+    for _ in range(20):
+        rows = list(LINE_RULES)
+        rng.shuffle(rows)
+        cut = rng.randrange(len(rows))
+        assert by_priority([rows[cut:], rows[:cut]]) == LINE_RULES
+    twin = replace(LINE_RULES[0], name="twin")
+    with pytest.raises(AssertionError, match="one priority"):
+        by_priority([LINE_RULES, [twin]])
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "second"),
+    [
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.",
+            "loader.bus",
+            "loader.gone",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'", "host.shm", "disk.full"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "cuda.oom",
+            "python.other",
+        ),
+    ],
+)
+def test_of_two_rules_that_match_a_line_the_smaller_priority_decides(
+    line: str, first: str, second: str
+) -> None:
+    """A rule that knows more about a line has a smaller number than one that knows less."""
+    matching = [rule.name for rule in LINE_RULES if re.search(rule.pattern, line.lower())]
+    assert matching[0] == first
+    assert second in matching
+    assert [finding.rule for finding in read_lines([line.encode()], name="log")] == [first]
 
 
 def test_only_roots_and_messengers_point_to_a_class() -> None:

@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
         r" caught collective operation",
         NCCL_PG,
         mechanism=HANG,
+        priority=10010,
     ),
     messenger(
         "c10d.status",
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
         r" timeout\) detected by watchdog",
         NCCL_PG,
         mechanism=HANG,
+        priority=10020,
     ),
     messenger(
         "c10d.heartbeat",
@@ -43,6 +45,7 @@ RULES: tuple[Rule, ...] = (
         r" stuck|hang)|processgroupnccl'?s watchdog got stuck",
         NCCL_PG,
         mechanism=HANG,
+        priority=10030,
     ),
     effect(
         "c10d.watchdog_exception",
@@ -51,6 +54,7 @@ RULES: tuple[Rule, ...] = (
         r"|we are taking the entire process down|exception raised from"
         r" (?:checkfornccl|checktimeout|run|ncclcommwatchdog|handle\w{0,20}timeout)",
         NCCL_PG,
+        priority=10040,
     ),
     effect(
         "c10d.dump",
@@ -59,6 +63,7 @@ RULES: tuple[Rule, ...] = (
         r"|stack trace of the failed collective not found"
         r"|trace_buffer_size|exception_dump|collective timeout.{0,60}dump",
         NCCL_PG,
+        priority=10050,
     ),
     effect(
         "c10d.left_open",
@@ -66,6 +71,7 @@ RULES: tuple[Rule, ...] = (
         r" for pending (?:work|nccl)"
         r"|shutdown complete",
         NCCL_PG,
+        priority=10060,
     ),
     # DETAIL debugging names the fault
     root(
@@ -77,6 +83,7 @@ RULES: tuple[Rule, ...] = (
         WRAPPER,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=10070,
     ),
     root(
         "c10d.desync",
@@ -86,12 +93,14 @@ RULES: tuple[Rule, ...] = (
         NCCL_PG + ", desync debug",
         also=(C.SOFTWARE_BUG,),
         mechanism=HANG,
+        priority=10080,
     ),
     messenger(
         "c10d.barrier",
         r"failed to pass monitoredbarrier|monitoredbarrier.{0,60}timed? ?out",
         "torch ProcessGroupGloo.cpp, monitoredBarrier",
         mechanism=HANG,
+        priority=10090,
     ),
     root(
         "gloo.size",
@@ -101,6 +110,7 @@ RULES: tuple[Rule, ...] = (
         GLOO,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=10100,
     ),
     root(
         "c10d.unequal_inputs",
@@ -114,6 +124,7 @@ RULES: tuple[Rule, ...] = (
         "torch distributed_c10d.py, ProcessGroup*.cpp",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=10110,
     ),
     # DDP and FSDP tell the user
     root(
@@ -125,6 +136,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "torch csrc/distributed/c10d/reducer.cpp",
         mechanism=EXC,
+        priority=10120,
     ),
     root(
         "ddp.params",
@@ -136,6 +148,7 @@ RULES: tuple[Rule, ...] = (
         "torch c10d reducer.cpp, _verify_param_shape_across_processes",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=10130,
     ),
     root(
         "c10d.group_missing",
@@ -147,6 +160,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "torch distributed_c10d.py",
         mechanism=EXC,
+        priority=10140,
     ),
     # the store and its sockets: they break when somebody else has died
     root(
@@ -158,12 +172,14 @@ RULES: tuple[Rule, ...] = (
         STORE + "; posix EADDRINUSE",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=10150,
     ),
     advice(
         "store.unnamed",
         r"^.{0,80}\[w\d{0,4}[ \d:.-]{0,24} ?socket\.cpp.{0,40}hostname .{0,80}cannot be"
         r" (?:resolved|retrieved)",
         STORE + ": a warning, and it goes on",
+        priority=10160,
     ),
     root(
         "store.unresolved",
@@ -175,6 +191,7 @@ RULES: tuple[Rule, ...] = (
         STORE + "; posix getaddrinfo",
         also=(C.DEPENDENCY, C.USER_CODE),
         mechanism=EXC,
+        priority=10170,
     ),
     messenger(
         "store.connect",
@@ -185,6 +202,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.NETWORK,
         grade=G.HINT,
         mechanism=EXC,
+        priority=10180,
     ),
     messenger(
         "store.clients",
@@ -194,6 +212,7 @@ RULES: tuple[Rule, ...] = (
         r"|store based barrier .{0,80}(?:timeout|timed out)",
         STORE,
         mechanism=HANG,
+        priority=10190,
     ),
     effect(
         "store.broken",
@@ -203,6 +222,7 @@ RULES: tuple[Rule, ...] = (
         r"|connection refused|socket is closed|errno: 104|errno: 32|failed to (?:send|receive)"
         r" .{0,30}socket|store->(?:get|set|check)|\[c10d\]",
         STORE,
+        priority=10200,
     ),
     effect(
         "gloo.closed",
@@ -210,6 +230,7 @@ RULES: tuple[Rule, ...] = (
         r" closure|gloo/transport/tcp|socket unexpectedly closed|read timeout \["
         r"|read error \[",
         GLOO,
+        priority=10210,
     ),
     messenger(
         "gloo.mesh",
@@ -219,12 +240,14 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.NETWORK,
         grade=G.HINT,
         mechanism=EXC,
+        priority=10220,
     ),
     messenger(
         "c10d.backend_error",
         r"distbackenderror|distnetworkerror|diststoreerror|nccl communicator|ncclutils\.",
         "torch distributed, error classes",
         mechanism=EXC,
+        priority=10230,
     ),
     advice(
         "c10d.advice",
@@ -233,5 +256,6 @@ RULES: tuple[Rule, ...] = (
         r"|torch_cpp_log_level"
         r"|using the current (?:cuda )?device set by the user|no device id is provided",
         "torch, warnings",
+        priority=10240,
     ),
 )

@@ -26,6 +26,7 @@ RULES: tuple[Rule, ...] = (
         r" cuda_launch_blocking"
         r"|compile with `?torch_use_cuda_dsa|device-side assertions were explicitly omitted",
         TORCH,
+        priority=1010,
     ),
     # memory of the device, broken
     root(
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.SRAM, C.GPU),
         mechanism=EXC,
+        priority=1020,
     ),
     root(
         "cuda.nvlink",
@@ -45,6 +47,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         RUNTIME,
         mechanism=EXC,
+        priority=1030,
     ),
     root(
         "cuda.peer_or_hardware",
@@ -54,6 +57,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.GPU, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=1040,
     ),
     root(
         "cuda.contained",
@@ -63,6 +67,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.GPU, C.HBM),
         mechanism=EXC,
+        priority=1050,
     ),
     root(
         "cuda.tensor_memory",
@@ -71,6 +76,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         RUNTIME,
         mechanism=EXC,
+        priority=1060,
     ),
     # memory of the device, exhausted
     root(
@@ -84,6 +90,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         RUNTIME,
         mechanism=EXC,
+        priority=1070,
     ),
     root(
         "cuda.oom_cublas",
@@ -92,6 +99,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "nvidia cuBLAS, cuDNN, cuFFT status codes",
         mechanism=EXC,
+        priority=1080,
     ),
     # the user's indices
     root(
@@ -104,6 +112,7 @@ RULES: tuple[Rule, ...] = (
         "torch ATen/native/cuda kernels, CUDA_KERNEL_ASSERT",
         also=(C.USER_DATA,),
         mechanism=EXC,
+        priority=1090,
     ),
     root(
         "cuda.device_assert",
@@ -113,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.USER_DATA, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=1100,
     ),
     # kernels that read or jump where they may not
     root(
@@ -124,6 +134,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=1110,
     ),
     root(
         "cuda.misaligned",
@@ -133,6 +144,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=1120,
     ),
     root(
         "cuda.illegal_instruction",
@@ -144,6 +156,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.GPU, C.USER_CODE),
         mechanism=EXC,
+        priority=1130,
     ),
     root(
         "cuda.launch_failure",
@@ -153,6 +166,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.GPU,),
         mechanism=EXC,
+        priority=1140,
     ),
     root(
         "cuda.launch_timeout",
@@ -161,6 +175,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         RUNTIME,
         mechanism=EXC,
+        priority=1150,
     ),
     root(
         "cuda.stack",
@@ -170,6 +185,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=1160,
     ),
     # the device itself
     root(
@@ -180,6 +196,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         SMI,
         also=(C.CHASSIS,),
+        priority=1170,
     ),
     root(
         "nvml.handle",
@@ -188,6 +205,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         SMI,
         also=(C.CHASSIS,),
+        priority=1180,
     ),
     root(
         "nvml.reset_required",
@@ -196,6 +214,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         SMI,
         also=(C.HBM,),
+        priority=1190,
     ),
     root(
         "nvml.none",
@@ -205,8 +224,16 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         SMI,
         also=(C.DEPENDENCY, C.USER_CODE),
+        priority=1200,
     ),
-    root("nvml.infoROM", r"inforom is corrupted|corrupted inforom", C.GPU, G.LIKELY, SMI),
+    root(
+        "nvml.infoROM",
+        r"inforom is corrupted|corrupted inforom",
+        C.GPU,
+        G.LIKELY,
+        SMI,
+        priority=1210,
+    ),
     root(
         "cuda.unknown",
         r"cuda error: unknown error|cuda unknown error|cudaerrorunknown|cuda_error_unknown|cuda"
@@ -216,6 +243,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.DEPENDENCY, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=1220,
     ),
     root(
         "cuda.busy",
@@ -225,6 +253,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.USER_CODE, C.DEPENDENCY),
         mechanism=EXC,
+        priority=1230,
     ),
     # what it runs on does not fit
     root(
@@ -235,6 +264,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME + ": fabric manager is not running or of another version",
         also=(C.NVLINK,),
         mechanism=EXC,
+        priority=1240,
     ),
     root(
         "cuda.driver_mismatch",
@@ -251,6 +281,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         RUNTIME + "; nvidia NVML",
         mechanism=EXC,
+        priority=1250,
     ),
     root(
         "nvml.container",
@@ -260,6 +291,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "nvidia container toolkit, troubleshooting",
         also=(C.GPU,),
+        priority=1260,
     ),
     # what the script asks of it
     root(
@@ -269,6 +301,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "torch cuda/__init__.py",
         mechanism=EXC,
+        priority=1270,
     ),
     root(
         "cuda.ordinal",
@@ -278,6 +311,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.GPU,),
         mechanism=EXC,
+        priority=1280,
     ),
     root(
         "cuda.capture",
@@ -288,6 +322,7 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=1290,
     ),
     root(
         "cuda.invalid_argument",
@@ -299,14 +334,19 @@ RULES: tuple[Rule, ...] = (
         RUNTIME,
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=1300,
     ),
     messenger(
-        "cuda.capture_earlier", r"operation failed due to a previous error during capture", RUNTIME
+        "cuda.capture_earlier",
+        r"operation failed due to a previous error during capture",
+        RUNTIME,
+        priority=1310,
     ),
     effect(
         "cuda.shutting_down",
         r"cuda error: driver shutting down|cuda driver error: driver shutting down",
         RUNTIME,
+        priority=1320,
     ),
     root(
         "cublas.failed",
@@ -319,6 +359,7 @@ RULES: tuple[Rule, ...] = (
         "nvidia cuBLAS status codes",
         also=(C.GPU, C.GPU_OOM),
         mechanism=EXC,
+        priority=1330,
     ),
     root(
         "cublas.invalid",
@@ -328,6 +369,7 @@ RULES: tuple[Rule, ...] = (
         "nvidia cuBLAS status codes",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=1340,
     ),
     root(
         "cudnn.failed",
@@ -338,6 +380,7 @@ RULES: tuple[Rule, ...] = (
         "nvidia cuDNN status codes",
         also=(C.GPU, C.GPU_OOM),
         mechanism=EXC,
+        priority=1350,
     ),
     root(
         "cudnn.unfit",
@@ -350,6 +393,7 @@ RULES: tuple[Rule, ...] = (
         "nvidia cuDNN status codes",
         also=(C.SOFTWARE_BUG, C.USER_CODE),
         mechanism=EXC,
+        priority=1360,
     ),
     root(
         "triton.failed",
@@ -358,6 +402,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "triton driver.c and compiler",
         mechanism=EXC,
+        priority=1370,
     ),
     # AMD
     root(
@@ -368,6 +413,7 @@ RULES: tuple[Rule, ...] = (
         "amd ROCm runtime, ROCR",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=1380,
     ),
     root(
         "hip.fault",
@@ -377,6 +423,7 @@ RULES: tuple[Rule, ...] = (
         "amd ROCm runtime, ROCR",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=1390,
     ),
     messenger(
         "cuda.failed",
@@ -386,5 +433,6 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.SOFTWARE_BUG,
         grade=G.HINT,
         mechanism=EXC,
+        priority=1400,
     ),
 )

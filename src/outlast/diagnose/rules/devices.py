@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         MLX5 + "/events.c",
         also=(C.NIC, C.NETWORK),
+        priority=5010,
     ),
     root(
         "mlx5.cable",
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         MLX5 + "/events.c",
         also=(C.NIC,),
+        priority=5020,
     ),
     root(
         "mlx5.health",
@@ -42,6 +44,7 @@ RULES: tuple[Rule, ...] = (
         C.NIC,
         G.NAMED,
         MLX5 + "/health.c",
+        priority=5030,
     ),
     root(
         "mlx5.command",
@@ -51,6 +54,7 @@ RULES: tuple[Rule, ...] = (
         C.NIC,
         G.LIKELY,
         MLX5 + "/cmd.c",
+        priority=5040,
     ),
     root(
         "nic.transmit",
@@ -60,6 +64,7 @@ RULES: tuple[Rule, ...] = (
         C.NIC,
         G.LIKELY,
         "linux net/sched/sch_generic.c, drivers/net/ethernet",
+        priority=5050,
     ),
     root(
         "link.lost",
@@ -75,9 +80,18 @@ RULES: tuple[Rule, ...] = (
         "linux drivers/net, net/core; infiniband ibstat",
         also=(C.NIC,),
         mechanism=LOST,
+        priority=5060,
     ),
     # GPUs, without a number
-    root("nvrm.off_bus", r"fallen off the bus", C.GPU, G.NAMED, NVRM, also=(C.CHASSIS,)),
+    root(
+        "nvrm.off_bus",
+        r"fallen off the bus",
+        C.GPU,
+        G.NAMED,
+        NVRM,
+        also=(C.CHASSIS,),
+        priority=5070,
+    ),
     root(
         "nvrm.gsp",
         r"nvrm:? .{0,80}(?:gsp[^ ]{0,20} .{0,60}(?:timeout|timed"
@@ -86,6 +100,7 @@ RULES: tuple[Rule, ...] = (
         C.GPU_SYSTEM_PROCESSOR,
         G.NAMED,
         NVRM,
+        priority=5080,
     ),
     root(
         "nvrm.init",
@@ -98,6 +113,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         NVRM,
         also=(C.CHASSIS, C.DEPENDENCY),
+        priority=5090,
     ),
     root(
         "nvrm.nvlink",
@@ -108,6 +124,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         NVRM,
         also=(C.NETWORK, C.GPU),
+        priority=5100,
     ),
     root(
         "fabric.fatal",
@@ -115,6 +132,7 @@ RULES: tuple[Rule, ...] = (
         C.NVLINK,
         G.LIKELY,
         "nvidia fabric manager user guide, log messages",
+        priority=5110,
     ),
     root(
         "fabric.multicast",
@@ -126,6 +144,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "nvidia fabric manager user guide, log messages",
         also=(C.DEPENDENCY,),
+        priority=5120,
     ),
     root(
         "peermem.context",
@@ -134,6 +153,7 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         "nvidia peermem; gpud peermem component",
         also=(C.NVLINK, C.GPU),
+        priority=5130,
     ),
     root(
         "amdgpu.fatal",
@@ -145,6 +165,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "amd amdgpu kernel driver, RAS: amdgpu_ras_global_ras_isr",
         also=(C.HBM,),
+        priority=5140,
     ),
     root(
         "amdgpu.uncorrectable",
@@ -155,6 +176,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "amd amdgpu kernel driver, RAS",
         also=(C.GPU, C.SRAM),
+        priority=5150,
     ),
     root(
         "amdgpu.hang",
@@ -166,6 +188,7 @@ RULES: tuple[Rule, ...] = (
         "amd amdgpu kernel driver",
         also=(C.SOFTWARE_BUG,),
         mechanism=HANG,
+        priority=5160,
     ),
     root(
         "amdgpu.link",
@@ -173,6 +196,7 @@ RULES: tuple[Rule, ...] = (
         C.NVLINK,
         G.LIKELY,
         "amd amdgpu kernel driver, XGMI",
+        priority=5170,
     ),
     # drives and the file systems on them
     root(
@@ -186,6 +210,7 @@ RULES: tuple[Rule, ...] = (
         C.SSD,
         G.NAMED,
         NVME,
+        priority=5180,
     ),
     root(
         "ssd.block",
@@ -200,6 +225,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         FILES + "; smartmontools",
         also=(C.STORAGE,),
+        priority=5190,
     ),
     root(
         "disk.block",
@@ -210,6 +236,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         FILES,
         also=(C.STORAGE,),
+        priority=5200,
     ),
     root(
         "fs.damaged",
@@ -221,6 +248,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         FILES,
         also=(C.STORAGE,),
+        priority=5210,
     ),
     # file systems over the network
     root(
@@ -242,6 +270,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "nfs and lustre, ceph, juicefs, gpfs, wekafs clients of the linux kernel",
         mechanism=HANG,
+        priority=5220,
     ),
     root(
         "task.disk",
@@ -254,6 +283,7 @@ RULES: tuple[Rule, ...] = (
         "linux kernel/hung_task.c",
         also=(C.SSD,),
         mechanism=HANG,
+        priority=5230,
     ),
     root(
         "task.hung",
@@ -263,6 +293,7 @@ RULES: tuple[Rule, ...] = (
         "linux kernel/hung_task.c: uninterruptible sleep, most often for a disk or a mount",
         also=(C.SOFTWARE_BUG, C.CPU),
         mechanism=HANG,
+        priority=5240,
     ),
     root(
         "task.trace_fs",
@@ -274,11 +305,13 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         "linux fs, names of functions in a call trace",
         mechanism=HANG,
+        priority=5250,
     ),
     advice(
         "task.trace",
         r"call trace:|hung_task_timeout_secs|task:\S{1,20} {1,20}state:d|</?task>|rip: 00|code:"
         r" [0-9a-f]{2} ",
         "linux kernel/hung_task.c, traces",
+        priority=5260,
     ),
 )

@@ -19,8 +19,6 @@ RDZV = "torch distributed/elastic/rendezvous"
 SIGNAL, EXIT = Mechanism.SIGNAL, Mechanism.EXIT
 KILLED = "posix signal(7): SIGKILL is sent by the OOM killer, and by much else"
 
-LOADER = 4  # rows at the head that know loader workers
-
 RULES: tuple[Rule, ...] = (
     # loader workers: they name the signal
     root(
@@ -32,6 +30,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "torch utils/data/_utils/signal_handling.py, DataLoader.cpp",
         mechanism=SIGNAL,
+        priority=2010,
     ),
     root(  # memory is what kills most of them, and SIGKILL has other senders
         "loader.killed",
@@ -40,6 +39,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "torch csrc/DataLoader.cpp; " + KILLED,
         mechanism=SIGNAL,
+        priority=2020,
     ),
     root(
         "loader.segfault",
@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
         "torch csrc/DataLoader.cpp",
         also=(C.USER_CODE, C.USER_DATA),
         mechanism=SIGNAL,
+        priority=2030,
     ),
     messenger(
         "loader.gone",
@@ -57,6 +58,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,
+        priority=2040,
     ),
     messenger(
         "loader.slow",
@@ -65,6 +67,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.STORAGE,
         grade=G.HINT,
         mechanism=Mechanism.HANG,
+        priority=11010,
     ),
     # signals: how it ended is not why
     effect(
@@ -76,6 +79,7 @@ RULES: tuple[Rule, ...] = (
         r" process|signal (?:15|1|2) \(sig"
         r"|exitcode ?: -(?:15|1|2)\b|sent (?:sigterm|sigkill) to",
         AGENT,
+        priority=11020,
     ),
     messenger(
         "exit.kill",
@@ -87,6 +91,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,
+        priority=11030,
     ),
     messenger(
         "exit.killed_bare",
@@ -95,6 +100,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,
+        priority=11040,
     ),
     messenger(
         "exit.bus",
@@ -105,6 +111,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.HOST_MEMORY,
         grade=G.POSSIBLE,
         mechanism=SIGNAL,
+        priority=11050,
     ),
     messenger(
         "exit.segv",
@@ -115,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.SOFTWARE_BUG,
         grade=G.POSSIBLE,
         mechanism=SIGNAL,
+        priority=11060,
     ),
     messenger(
         "exit.illegal",
@@ -124,6 +132,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.DEPENDENCY,
         grade=G.POSSIBLE,
         mechanism=SIGNAL,
+        priority=11070,
     ),
     messenger(
         "exit.fpe",
@@ -132,6 +141,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.SOFTWARE_BUG,
         grade=G.POSSIBLE,
         mechanism=SIGNAL,
+        priority=11080,
     ),
     messenger(
         "exit.abort",
@@ -140,6 +150,7 @@ RULES: tuple[Rule, ...] = (
         r"|fatal python error: aborted",
         "posix signal(7): SIGABRT",
         mechanism=SIGNAL,
+        priority=11090,
     ),
     messenger(
         "exit.code",
@@ -150,6 +161,7 @@ RULES: tuple[Rule, ...] = (
         r" code",
         AGENT,
         mechanism=EXIT,
+        priority=11100,
     ),
     # the agent
     effect(
@@ -158,6 +170,7 @@ RULES: tuple[Rule, ...] = (
         r" failures:|failures:$|<no_other_failures>"
         r"|traceback : to enable traceback|to enable traceback see|failed to parse reply file",
         ERRORS,
+        priority=11110,
     ),
     effect(
         "elastic.restart",
@@ -165,6 +178,7 @@ RULES: tuple[Rule, ...] = (
         r" restart worker group"
         r"|restarting worker group",
         AGENT,
+        priority=11120,
     ),
     messenger(
         "elastic.dstate",
@@ -174,15 +188,20 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.STORAGE,
         grade=G.HINT,
         mechanism=Mechanism.HANG,
+        priority=11130,
     ),
     messenger(
-        "rdzv.closed", r"rendezvousclosederror|rendezvous .{0,60}(?:has been|is|was) closed", RDZV
+        "rdzv.closed",
+        r"rendezvousclosederror|rendezvous .{0,60}(?:has been|is|was) closed",
+        RDZV,
+        priority=11140,
     ),
     messenger(
         "rdzv.timeout",
         r"rendezvoustimeouterror|rendezvousgracefulexiterror|rendezvous .{0,60}timed? ?out",
         RDZV,
         mechanism=Mechanism.HANG,
+        priority=11150,
     ),
     messenger(
         "rdzv.connection",
@@ -193,6 +212,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.NETWORK,
         grade=G.HINT,
         mechanism=Mechanism.LOST_CONTACT,
+        priority=11160,
     ),
     messenger(
         "rdzv.heartbeat",
@@ -200,6 +220,7 @@ RULES: tuple[Rule, ...] = (
         r" .{0,80}(?:lost|left the rendezvous)",
         RDZV,
         mechanism=Mechanism.LOST_CONTACT,
+        priority=11170,
     ),
     messenger(
         "peer.gone",
@@ -208,6 +229,7 @@ RULES: tuple[Rule, ...] = (
         r"|lost connection to|missed too many heartbeats",
         "ray core, failure messages; torch elastic",
         mechanism=Mechanism.LOST_CONTACT,
+        priority=11180,
     ),
     root(
         "ray.memory",
@@ -217,6 +239,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "ray memory monitor",
         mechanism=SIGNAL,
+        priority=11190,
     ),
     effect(
         "mpi.abort",
@@ -224,15 +247,18 @@ RULES: tuple[Rule, ...] = (
         r" {1,2}terminated|orte_|prte_"
         r"|one or more processes exited",
         "open mpi orterun",
+        priority=11200,
     ),
     advice(
         "loader.advice",
         r"this dataloader will create \d+ worker|our suggested max number of worker",
         "torch utils/data/dataloader.py",
+        priority=11210,
     ),
     effect(
         "mp.leaked",
         r"resource_tracker: there appear to be|leaked (?:semaphore|shared_memory)",
         "python multiprocessing/resource_tracker.py",
+        priority=11220,
     ),
 )

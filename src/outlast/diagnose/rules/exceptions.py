@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
         r" sigterm|keyboardinterrupt|brokenpipeerror|connectionreseterror|connectionabortederror"
         r"|eoferror: ran out of input|eoferror$|cannot schedule new futures",
         PYTHON,
+        priority=12010,
     ),
     # tensors that do not fit each other
     root(
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
         "torch ATen shape checks; numpy",
         also=(C.USER_DATA,),
         mechanism=EXC,
+        priority=12020,
     ),
     root(
         "torch.index",
@@ -55,6 +57,7 @@ RULES: tuple[Rule, ...] = (
         "torch ATen index checks; " + PYTHON,
         also=(C.USER_DATA,),
         mechanism=EXC,
+        priority=12030,
     ),
     root(
         "torch.autograd",
@@ -68,6 +71,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "torch autograd engine messages",
         mechanism=EXC,
+        priority=12040,
     ),
     root(
         "torch.types",
@@ -81,6 +85,7 @@ RULES: tuple[Rule, ...] = (
         "torch ATen type checks",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=12050,
     ),
     root(
         "torch.checkpoint",
@@ -94,6 +99,7 @@ RULES: tuple[Rule, ...] = (
         "torch nn/modules/module.py, optim/optimizer.py",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=12060,
     ),
     root(
         "torch.compile",
@@ -106,6 +112,7 @@ RULES: tuple[Rule, ...] = (
         "torch _dynamo, _inductor, c10 INTERNAL_ASSERT",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=12070,
     ),
     root(
         "loss.scale",
@@ -115,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         "deepspeed fp16 loss scaler",
         also=(C.USER_DATA, C.SILENT_DATA_CORRUPTION),
         mechanism=EXC,
+        priority=12080,
     ),
     # data
     root(
@@ -138,6 +146,7 @@ RULES: tuple[Rule, ...] = (
         "python json, zipfile, pickle, zlib; arrow; tensorflow DataLoss",
         also=(C.STORAGE, C.USER_CODE),
         mechanism=EXC,
+        priority=12090,
     ),
     root(
         "data.uneven",
@@ -150,6 +159,7 @@ RULES: tuple[Rule, ...] = (
         "torch distributed/algorithms/join.py, utils/data",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=12100,
     ),
     root(
         "data.nan",
@@ -164,6 +174,7 @@ RULES: tuple[Rule, ...] = (
         "torch anomaly mode, amp; megatron-lm training",
         also=(C.USER_CODE, C.SILENT_DATA_CORRUPTION),
         mechanism=Mechanism.CORRUPT,
+        priority=12110,
     ),
     # files
     root(
@@ -174,6 +185,7 @@ RULES: tuple[Rule, ...] = (
         "torch caffe2/serialize/inline_container.cc, PyTorchStreamWriter",
         also=(C.STORAGE, C.USER_DATA),
         mechanism=EXC,
+        priority=12120,
     ),
     root(
         "files.missing",
@@ -185,6 +197,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON + "; posix ENOENT",
         also=(C.STORAGE, C.USER_DATA),
         mechanism=EXC,
+        priority=12130,
     ),
     root(
         "files.permission",
@@ -194,6 +207,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON + "; posix EACCES",
         also=(C.STORAGE, C.DEPENDENCY),
         mechanism=EXC,
+        priority=12140,
     ),
     # the script
     root(
@@ -209,6 +223,7 @@ RULES: tuple[Rule, ...] = (
         "python argparse; lightning, hydra configuration",
         also=(C.DEPENDENCY,),
         mechanism=EXC,
+        priority=12150,
     ),
     root(
         "python.syntax",
@@ -220,6 +235,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         PYTHON,
         mechanism=EXC,
+        priority=12160,
     ),
     root(
         "python.attribute",
@@ -231,6 +247,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON,
         also=(C.SOFTWARE_BUG, C.USER_DATA),
         mechanism=EXC,
+        priority=12170,
     ),
     root(
         "python.timeout",
@@ -241,6 +258,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON + "; posix ETIMEDOUT; grpc",
         also=(C.DEPENDENCY, C.STORAGE),
         mechanism=EXC,
+        priority=12180,
     ),
     root(
         "python.os",
@@ -253,6 +271,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON,
         also=(C.STORAGE, C.NETWORK),
         mechanism=EXC,
+        priority=12190,
     ),
     root(
         "glibc.heap",
@@ -264,6 +283,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "glibc malloc/malloc.c",
         mechanism=Mechanism.SIGNAL,
+        priority=12200,
     ),
     messenger(
         "python.fatal",
@@ -272,6 +292,7 @@ RULES: tuple[Rule, ...] = (
         r"|current thread 0x[0-9a-f]{1,16} \(most recent",
         "python faulthandler; glibc",
         mechanism=Mechanism.SIGNAL,
+        priority=12210,
     ),
     root(
         "python.runtime",
@@ -281,6 +302,7 @@ RULES: tuple[Rule, ...] = (
         PYTHON,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=12220,
     ),
     root(
         "python.other",
@@ -290,5 +312,6 @@ RULES: tuple[Rule, ...] = (
         PYTHON,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=12230,
     ),
 )

@@ -13,8 +13,6 @@ C, G = FailureClass, Grade
 ERRNO = "posix errno"
 EXC = Mechanism.EXCEPTION
 
-MEMORY = 3  # rows at the head that know memory
-
 RULES: tuple[Rule, ...] = (
     # /dev/shm first: it is memory, whatever errno says
     root(
@@ -29,6 +27,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "linux tmpfs; torch MapAllocator.cpp",
         mechanism=EXC,
+        priority=3010,
     ),
     root(
         "host.allocator",
@@ -42,6 +41,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         ERRNO + " ENOMEM; torch c10/core/CPUAllocator.cpp; glibc",
         mechanism=EXC,
+        priority=3020,
     ),
     root(
         "host.container_limit",
@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "linux mm/memcontrol.c; docker",
         mechanism=Mechanism.SIGNAL,
+        priority=3030,
     ),
     # storage
     root(
@@ -62,6 +63,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         ERRNO + " ENOSPC, EDQUOT",
         mechanism=EXC,
+        priority=8010,
     ),
     root(
         "disk.io",
@@ -71,6 +73,7 @@ RULES: tuple[Rule, ...] = (
         ERRNO + " EIO",
         also=(C.SSD,),
         mechanism=EXC,
+        priority=8020,
     ),
     root(
         "disk.stale",
@@ -81,6 +84,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         ERRNO + " ESTALE, ENOTCONN",
         mechanism=EXC,
+        priority=8030,
     ),
     root(
         "disk.readonly",
@@ -90,6 +94,7 @@ RULES: tuple[Rule, ...] = (
         ERRNO + " EROFS",
         also=(C.SSD,),
         mechanism=EXC,
+        priority=8040,
     ),
     root(
         "disk.locked",
@@ -101,6 +106,7 @@ RULES: tuple[Rule, ...] = (
         ERRNO + " ENOLCK; nfs",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=8050,
     ),
     root(
         "disk.mount",
@@ -111,6 +117,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "kubernetes volume manager; linux mount",
         also=(C.DEPENDENCY,),
+        priority=8060,
     ),
     root(  # the writer says that the file did not take its bytes
         "torch.stream_failed",
@@ -123,6 +130,7 @@ RULES: tuple[Rule, ...] = (
         "torch caffe2/serialize/inline_container.cc; glibc iostream",
         also=(C.HOST_MEMORY,),
         mechanism=EXC,
+        priority=8070,
     ),
     messenger(
         "torch.stream_writer",
@@ -132,6 +140,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.STORAGE,
         grade=G.HINT,
         mechanism=EXC,
+        priority=8080,
     ),
     root(
         "torch.stream_reader",
@@ -143,6 +152,7 @@ RULES: tuple[Rule, ...] = (
         "torch caffe2/serialize; huggingface safetensors",
         also=(C.USER_DATA, C.USER_CODE),
         mechanism=EXC,
+        priority=8090,
     ),
     root(
         "object.store",
@@ -155,6 +165,7 @@ RULES: tuple[Rule, ...] = (
         "aws botocore, s3 error codes; cloud clients",
         also=(C.DEPENDENCY, C.NETWORK),
         mechanism=EXC,
+        priority=8100,
     ),
     # services and packages
     root(
@@ -172,6 +183,7 @@ RULES: tuple[Rule, ...] = (
         "huggingface hub errors; python urllib3, requests",
         also=(C.NETWORK, C.USER_CODE),
         mechanism=EXC,
+        priority=8110,
     ),
     root(
         "dependency.import",
@@ -186,6 +198,7 @@ RULES: tuple[Rule, ...] = (
         "python import system; glibc ld.so",
         also=(C.USER_CODE, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=8120,
     ),
     root(
         "dependency.conflict",
@@ -197,6 +210,7 @@ RULES: tuple[Rule, ...] = (
         "python import system: also said where it does no harm",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=8130,
     ),
     root(
         "dependency.build",
@@ -210,6 +224,7 @@ RULES: tuple[Rule, ...] = (
         "torch utils/cpp_extension.py; deepspeed op_builder",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=8140,
     ),
     root(
         "dependency.image",
@@ -220,5 +235,6 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "kubernetes kubelet images; docker",
         mechanism=Mechanism.EXIT,
+        priority=8150,
     ),
 )

@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         OOM,
         mechanism=SIGNAL,
+        priority=4010,
     ),
     root(
         "oom.invoked",
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         OOM,
         mechanism=SIGNAL,
+        priority=4020,
     ),
     root(
         "oom.systemd",
@@ -46,6 +48,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "systemd-oomd, systemd unit results",
         mechanism=SIGNAL,
+        priority=4030,
     ),
     root(
         "oom.page",
@@ -54,6 +57,7 @@ RULES: tuple[Rule, ...] = (
         C.HOST_MEMORY,
         G.POSSIBLE,
         "linux mm/page_alloc.c",
+        priority=4040,
     ),
     # memory broken
     root(
@@ -65,6 +69,7 @@ RULES: tuple[Rule, ...] = (
         C.SYSTEM_MEMORY,
         G.NAMED,
         MCE + "; linux mm/memory-failure.c; ipmi SEL",
+        priority=4050,
     ),
     root(
         "memory.corrected",
@@ -75,6 +80,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         MCE + "; ipmi SEL",
         also=(C.CPU,),
+        priority=4060,
     ),
     root(
         "memory.section",
@@ -85,6 +91,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "linux drivers/firmware/efi/cper.c",
         also=(C.CPU,),
+        priority=4070,
     ),
     # processors
     root(
@@ -95,6 +102,7 @@ RULES: tuple[Rule, ...] = (
         LOCKUP,
         also=(C.SOFTWARE_BUG,),
         mechanism=HANG,
+        priority=4080,
     ),
     root(
         "cpu.hard_lockup",
@@ -103,6 +111,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         LOCKUP,
         mechanism=HANG,
+        priority=4090,
     ),
     root(
         "cpu.rcu",
@@ -113,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         LOCKUP,
         also=(C.SOFTWARE_BUG,),
         mechanism=HANG,
+        priority=4100,
     ),
     root(
         "cpu.machine_check",
@@ -124,6 +134,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         MCE + "; ipmi SEL",
         also=(C.SYSTEM_MEMORY,),
+        priority=4110,
     ),
     root(
         "cpu.logged",
@@ -132,6 +143,7 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         MCE + ": of corrected errors too",
         also=(C.SYSTEM_MEMORY,),
+        priority=4120,
     ),
     root(
         "cpu.section",
@@ -140,6 +152,7 @@ RULES: tuple[Rule, ...] = (
         C.CPU,
         G.LIKELY,
         "linux drivers/firmware/efi/cper.c",
+        priority=4130,
     ),
     # heat and power
     root(
@@ -153,6 +166,7 @@ RULES: tuple[Rule, ...] = (
         "linux arch/x86 therm_throt.c, drivers/thermal; ipmi SEL",
         also=(C.CPU, C.GPU),
         mechanism=SLOW,
+        priority=4140,
     ),
     root(
         "heat.fan",
@@ -162,6 +176,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "ipmi SEL",
         also=(C.CHASSIS,),
+        priority=4150,
     ),
     root(
         "power.supply",
@@ -173,6 +188,7 @@ RULES: tuple[Rule, ...] = (
         C.POWER_SUPPLY,
         G.NAMED,
         "ipmi SEL; linux drivers/hwmon/pmbus",
+        priority=4160,
     ),
     # PCI Express
     root(
@@ -182,6 +198,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         MLX5 + "/events.c",
         also=(C.NIC, C.POWER_SUPPLY),
+        priority=4170,
     ),
     root(  # before the rules of devices: what was corrected did no harm, whoever says it
         "pcie.corrected",
@@ -191,6 +208,7 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         AER,
         also=(C.CHASSIS, C.GPU),
+        priority=4180,
     ),
     root(
         "pcie.gpu",
@@ -202,6 +220,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         AER,
         also=(C.CHASSIS, C.IO_BOARD),
+        priority=4190,
     ),
     root(
         "pcie.nic",
@@ -210,6 +229,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         AER,
         also=(C.CHASSIS, C.IO_BOARD),
+        priority=4200,
     ),
     root(
         "pcie.nvme",
@@ -218,6 +238,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         AER,
         also=(C.CHASSIS, C.IO_BOARD),
+        priority=4210,
     ),
     root(
         "pcie.surprise",
@@ -228,6 +249,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         AER,
         also=(C.GPU, C.IO_BOARD),
+        priority=4220,
     ),
     root(
         "pcie.fatal",
@@ -240,6 +262,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         AER + "; ipmi SEL",
         also=(C.CHASSIS, C.IO_BOARD),
+        priority=4230,
     ),
     root(
         "pcie.nonfatal",
@@ -250,6 +273,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         AER,
         also=(C.CHASSIS, C.IO_BOARD),
+        priority=4240,
     ),
     root(
         "pcie.slow",
@@ -260,6 +284,7 @@ RULES: tuple[Rule, ...] = (
         "linux drivers/pci/pci.c",
         also=(C.GPU, C.CHASSIS),
         mechanism=SLOW,
+        priority=4250,
     ),
     effect(
         "pcie.detail",
@@ -267,6 +292,7 @@ RULES: tuple[Rule, ...] = (
         r" (?:unsupreq|cmpltto|flowctl|malftlp)|tlp header:"
         r"|aer: .{0,40}(?:broadcast|device recovery successful)|aer_status",
         AER,
+        priority=4260,
     ),
     # software in and on the kernel
     root(
@@ -278,6 +304,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "linux arch/x86/mm/fault.c, kernel/traps.c",
         mechanism=SIGNAL,
+        priority=4270,
     ),
     root(
         "kernel.bug",
@@ -288,6 +315,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "linux kernel, oops",
         also=(C.CPU, C.SYSTEM_MEMORY),
+        priority=4280,
     ),
     root(
         "kernel.panic",
@@ -297,6 +325,7 @@ RULES: tuple[Rule, ...] = (
         "linux kernel/panic.c",
         also=(C.CPU, C.SYSTEM_MEMORY),
         mechanism=LOST,
+        priority=4290,
     ),
     root(  # the kernel says it of one group of processes, which may be another job's
         "kernel.pids",
@@ -305,6 +334,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "linux kernel/cgroup/pids.c",
         also=(C.SOFTWARE_BUG, C.DEPENDENCY),
+        priority=4300,
     ),
     root(
         "kernel.files",
@@ -315,6 +345,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "linux fs/file_table.c, kernel/cgroup/pids.c; posix EMFILE, EAGAIN",
         also=(C.SOFTWARE_BUG, C.DEPENDENCY),
+        priority=4310,
     ),
     root(
         "board.events",
@@ -327,10 +358,12 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "ipmi SEL",
         also=(C.IO_BOARD,),
+        priority=4320,
     ),
     advice(
         "kernel.tainted",
         r"tainted: |loading out-of-tree module taints|module verification failed",
         "linux kernel/panic.c",
+        priority=4330,
     ),
 )

@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         SHM,
         mechanism=EXC,
+        priority=7010,
     ),
     # verbs completions: the status says who is at fault
     root(
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.NIC,),
         mechanism=EXC,
+        priority=7020,
     ),
     root(
         "ib.rnr",
@@ -52,12 +54,14 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.NIC, C.STRAGGLER),
         mechanism=EXC,
+        priority=7030,
     ),
     effect(
         "ib.flushed",
         r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )5["
         r" ,(]|ibv_wc_wr_flush_err|work request flushed",
         IB,
+        priority=7040,
     ),
     root(
         "ib.protection",
@@ -68,6 +72,7 @@ RULES: tuple[Rule, ...] = (
         IB + ": peer memory, ACS",
         also=(C.SOFTWARE_BUG, C.NIC),
         mechanism=EXC,
+        priority=7050,
     ),
     root(
         "ib.remote_operation",
@@ -78,6 +83,7 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.NIC, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=7060,
     ),
     root(
         "ib.local_fault",
@@ -87,6 +93,7 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=7070,
     ),
     root(
         "ib.completion",
@@ -96,6 +103,7 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.NIC,),
         mechanism=EXC,
+        priority=7080,
     ),
     root(
         "ib.port_error",
@@ -105,6 +113,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         IB,
         also=(C.NIC,),
+        priority=7090,
     ),
     root(
         "ib.device_fatal",
@@ -113,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         C.NIC,
         G.NAMED,
         IB,
+        priority=7100,
     ),
     messenger(
         "ib.async",
@@ -120,6 +130,7 @@ RULES: tuple[Rule, ...] = (
         IB,
         failure_class=C.NETWORK,
         grade=G.HINT,
+        priority=7110,
     ),
     root(
         "ib.no_route",
@@ -132,6 +143,7 @@ RULES: tuple[Rule, ...] = (
         IB + "; posix errno",
         also=(C.NIC, C.DEPENDENCY),
         mechanism=EXC,
+        priority=7120,
     ),
     root(
         "ib.memory_lock",
@@ -143,6 +155,7 @@ RULES: tuple[Rule, ...] = (
         IB + ": ulimit -l",
         also=(C.NIC, C.USER_CODE),
         mechanism=EXC,
+        priority=7130,
     ),
     root(
         "ib.verbs",
@@ -152,10 +165,17 @@ RULES: tuple[Rule, ...] = (
         IB,
         also=(C.NETWORK, C.DEPENDENCY),
         mechanism=EXC,
+        priority=7140,
     ),
     # NCCL's own
     root(
-        "nccl.duplicate_gpu", r"duplicate gpu detected", C.USER_CODE, G.NAMED, INIT, mechanism=EXC
+        "nccl.duplicate_gpu",
+        r"duplicate gpu detected",
+        C.USER_CODE,
+        G.NAMED,
+        INIT,
+        mechanism=EXC,
+        priority=7150,
     ),
     root(
         "nccl.truncated",
@@ -165,6 +185,7 @@ RULES: tuple[Rule, ...] = (
         "nccl src/transport/net_socket.cc, net_ib.cc",
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=7160,
     ),
     root(
         "nccl.mismatch",
@@ -174,6 +195,7 @@ RULES: tuple[Rule, ...] = (
         INIT,
         also=(C.USER_CODE,),
         mechanism=EXC,
+        priority=7170,
     ),
     root(
         "nccl.version",
@@ -184,6 +206,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         INIT,
         mechanism=EXC,
+        priority=7180,
     ),
     root(
         "nccl.interface",
@@ -194,6 +217,7 @@ RULES: tuple[Rule, ...] = (
         "nccl src/misc/socket.cc, NCCL_SOCKET_IFNAME",
         also=(C.NETWORK, C.DEPENDENCY),
         mechanism=EXC,
+        priority=7190,
     ),
     root(
         "nccl.invalid_usage",
@@ -204,6 +228,7 @@ RULES: tuple[Rule, ...] = (
         "nccl ncclResult_t",
         also=(C.SOFTWARE_BUG,),
         mechanism=EXC,
+        priority=7200,
     ),
     root(
         "nccl.topology",
@@ -215,6 +240,7 @@ RULES: tuple[Rule, ...] = (
         INIT + "; src/transport/nvls.cc",
         also=(C.DEPENDENCY, C.SOFTWARE_BUG),
         mechanism=EXC,
+        priority=7210,
     ),
     root(
         "nccl.internal",
@@ -223,12 +249,14 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         "nccl ncclResult_t",
         mechanism=EXC,
+        priority=7220,
     ),
     messenger(
         "nccl.unhandled",
         r"unhandled (?:system|cuda) error|ncclsystemerror|ncclunhandledcudaerror",
         "nccl ncclResult_t",
         mechanism=EXC,
+        priority=7230,
     ),
     messenger(
         "nccl.remote",
@@ -237,6 +265,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.NETWORK,
         grade=G.HINT,
         mechanism=EXC,
+        priority=7240,
     ),
     effect(
         "nccl.socket",
@@ -245,6 +274,7 @@ RULES: tuple[Rule, ...] = (
         r"|connection from|timed out|unexpected)"
         r"|connection closed by remote peer|call to (?:recv|send|connect|accept)[^:]{0,60} failed",
         "nccl src/misc/socket.cc",
+        priority=7250,
     ),
     effect(
         "nccl.proxy",
@@ -253,22 +283,31 @@ RULES: tuple[Rule, ...] = (
         r"|(?:nccl )?communicator was aborted|aborting nccl"
         r"|ncclcomm.{0,40}aborted",
         "nccl src/proxy.cc",
+        priority=7260,
     ),
     messenger(
         "nccl.ras",
         r"ras.{0,40}(?:mismatch|missing|unresponsive|error|timeout)",
         "nccl src/ras",
         mechanism=Mechanism.HANG,
+        priority=7270,
     ),
-    messenger("nccl.warn", r"nccl warn ", "nccl src/debug.cc"),
+    messenger(
+        "nccl.warn",
+        r"nccl warn ",
+        "nccl src/debug.cc",
+        priority=7280,
+    ),
     advice(
         "nccl.plugin",
         r"nccl info (?:net|tuner|profiler|env)/plugin",
         "nccl src/plugin/plugin_open.cc: without a plugin it goes on with its own",
+        priority=7290,
     ),
     advice(
         "nccl.advice",
         r"run with nccl_debug=|last error:$|check nccl warnings for the failure reason",
         "torch c10d NCCLUtils; nccl",
+        priority=7300,
     ),
 )

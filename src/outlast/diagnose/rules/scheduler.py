@@ -26,6 +26,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         SLURM + "; " + STATES,
         mechanism=SIGNAL,
+        priority=6010,
     ),
     root(
         "kube.oom",
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         KUBE,
         mechanism=SIGNAL,
+        priority=6020,
     ),
     root(
         "kube.evicted_memory",
@@ -42,6 +44,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         KUBE,
         mechanism=SIGNAL,
+        priority=6030,
     ),
     root(
         "kube.evicted_disk",
@@ -52,6 +55,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         KUBE,
         mechanism=SIGNAL,
+        priority=6040,
     ),
     # somebody took the machine
     root(
@@ -65,6 +69,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         STATES + "; submitit job_environment.py",
         mechanism=SIGNAL,
+        priority=6050,
     ),
     root(
         "slurm.reboot",
@@ -75,6 +80,7 @@ RULES: tuple[Rule, ...] = (
         C.HOST_MAINTENANCE,
         G.LIKELY,
         STATES,
+        priority=6060,
     ),
     root(
         "cloud.maintenance",
@@ -92,6 +98,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "cloud maintenance notices (aws, gce, azure scheduled events)",
         mechanism=LOST,
+        priority=6070,
     ),
     root(
         "kube.drained",
@@ -104,6 +111,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         KUBE,
         mechanism=SIGNAL,
+        priority=6080,
     ),
     root(
         "host.shutdown",
@@ -117,6 +125,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "systemd, messages of shutdown",
         mechanism=LOST,
+        priority=6090,
     ),
     # the machine went away
     messenger(
@@ -130,6 +139,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.CHASSIS,
         grade=G.HINT,
         mechanism=LOST,
+        priority=6100,
     ),
     messenger(
         "kube.node_lost",
@@ -142,6 +152,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.CHASSIS,
         grade=G.HINT,
         mechanism=LOST,
+        priority=6110,
     ),
     root(
         "kube.gpu_unhealthy",
@@ -157,6 +168,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "nvidia k8s-device-plugin health.go; slurm gres",
         also=(C.HBM, C.CHASSIS),
+        priority=6120,
     ),
     # limits and people
     root(  # what ended it is said; whether it was slow or stood still before, other lines tell
@@ -169,6 +181,7 @@ RULES: tuple[Rule, ...] = (
         SLURM + "; " + KUBE,
         also=(C.USER_CODE, C.SOFTWARE_BUG, C.NETWORK, C.STRAGGLER),
         mechanism=SIGNAL,
+        priority=6130,
     ),
     messenger(
         "slurm.cancelled",
@@ -176,6 +189,7 @@ RULES: tuple[Rule, ...] = (
         r" completing|keyboardinterrupt|step cancelled",
         SLURM,
         mechanism=SIGNAL,
+        priority=6140,
     ),
     messenger(
         "slurm.kill",
@@ -185,6 +199,7 @@ RULES: tuple[Rule, ...] = (
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,
+        priority=6150,
     ),
     messenger(
         "slurm.signals",
@@ -192,6 +207,7 @@ RULES: tuple[Rule, ...] = (
         r" instruction|floating point)",
         SLURM,
         mechanism=SIGNAL,
+        priority=6160,
     ),
     effect(
         "slurm.terminated",
@@ -200,12 +216,14 @@ RULES: tuple[Rule, ...] = (
         r"|slurmstepd: error: \*\*\*|job step aborted: waiting|kill(?:on)?badexit|task launch"
         r" for|mpi/pmi",
         SLURM,
+        priority=6170,
     ),
     messenger(
         "slurm.failed",
         r"\bnonzeroexitcode\b|jobstate=failed|state=failed|\breason=raisedsignal",
         STATES,
         mechanism=EXIT,
+        priority=6180,
     ),
     effect(
         "kube.backoff",
@@ -213,6 +231,7 @@ RULES: tuple[Rule, ...] = (
         r" count|backofflimitexceeded"
         r"|podfailurepolicy",
         KUBE,
+        priority=6190,
     ),
     root(
         "kube.unschedulable",
@@ -221,5 +240,6 @@ RULES: tuple[Rule, ...] = (
         G.HINT,
         KUBE,
         also=(C.GPU,),
+        priority=6200,
     ),
 )

@@ -34,10 +34,13 @@ class Grade(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row.
+    """One row of a table.
 
-    `also` are classes that the line fits too, less well; `device`, `node` and `rank` are named
-    groups of the pattern.
+    also       classes that the line fits too, less well
+    pattern    its groups `device`, `node` and `rank` say where the line is from; "" for a rule that
+               is applied by other code, such as a deduction
+    priority   the place of the rule when several match a line: the smallest number decides what the
+               line is. Every rule with a pattern has a number of its own, and others have 0
     """
 
     name: str
@@ -48,6 +51,7 @@ class Rule:
     grade: Grade = Grade.NONE
     also: tuple[FailureClass, ...] = ()
     mechanism: Mechanism | None = None
+    priority: int = 0
     needles: tuple[bytes, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -56,6 +60,7 @@ class Rule:
         assert self.role is not Role.ROOT or self.failure_class is not None, (
             f"{self.name}: a root names a class"
         )
+        assert (self.priority > 0) == bool(self.pattern), f"{self.name}: a pattern has a priority"
         if not self.needles:
             object.__setattr__(self, "needles", needles_of(self.pattern))
         assert not self.pattern or self.needles, f"{self.name}: no literal of four characters"
@@ -131,14 +136,19 @@ def root(
     grade: Grade,
     source: str,
     *,
+    priority: int,
     also: tuple[FailureClass, ...] = (),
     mechanism: Mechanism | None = None,
 ) -> Rule:
-    return Rule(name, pattern, Role.ROOT, source, failure_class, grade, also, mechanism)
+    """Return a rule for lines that name a cause."""
+    return Rule(name, pattern, Role.ROOT, source, failure_class, grade, also, mechanism, priority)
 
 
-def effect(name: str, pattern: str, source: str, *, mechanism: Mechanism | None = None) -> Rule:
-    return Rule(name, pattern, Role.EFFECT, source, mechanism=mechanism)
+def effect(
+    name: str, pattern: str, source: str, *, priority: int, mechanism: Mechanism | None = None
+) -> Rule:
+    """Return a rule for lines that follow from another failure: teardown, peers of the dead."""
+    return Rule(name, pattern, Role.EFFECT, source, mechanism=mechanism, priority=priority)
 
 
 def messenger(
@@ -146,15 +156,27 @@ def messenger(
     pattern: str,
     source: str,
     *,
+    priority: int,
     failure_class: FailureClass | None = None,
     grade: Grade = Grade.NONE,
     mechanism: Mechanism | None = None,
 ) -> Rule:
-    return Rule(name, pattern, Role.MESSENGER, source, failure_class, grade, mechanism=mechanism)
+    """Return a rule for lines that report a failure which happened elsewhere or earlier."""
+    return Rule(
+        name,
+        pattern,
+        Role.MESSENGER,
+        source,
+        failure_class,
+        grade,
+        mechanism=mechanism,
+        priority=priority,
+    )
 
 
-def advice(name: str, pattern: str, source: str) -> Rule:
-    return Rule(name, pattern, Role.ADVICE, source)
+def advice(name: str, pattern: str, source: str, *, priority: int) -> Rule:
+    """Return a rule for hints that are printed beside a failure and show nothing themselves."""
+    return Rule(name, pattern, Role.ADVICE, source, priority=priority)
 
 
 # --- what a line must contain to match ------------------------------------------------------------

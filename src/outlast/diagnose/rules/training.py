@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
         RERUN,
         also=(C.GPU,),
         mechanism=CORRUPT,
+        priority=9010,
     ),
     root(
         "rerun.application",
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
         RERUN,
         also=(C.SOFTWARE_BUG, C.USER_DATA),
         mechanism=CORRUPT,
+        priority=9020,
     ),
     root(
         "rerun.transient",
@@ -48,6 +50,7 @@ RULES: tuple[Rule, ...] = (
         RERUN,
         also=(C.GPU,),
         mechanism=CORRUPT,
+        priority=9030,
     ),
     root(
         "rerun.reproducible",
@@ -58,6 +61,7 @@ RULES: tuple[Rule, ...] = (
         RERUN + ": the next rerun, elsewhere, decides",
         also=(C.SILENT_DATA_CORRUPTION, C.USER_DATA),
         mechanism=CORRUPT,
+        priority=9040,
     ),
     root(
         "rerun.unexpected",
@@ -67,6 +71,7 @@ RULES: tuple[Rule, ...] = (
         RERUN + ": the rank that computed it",
         also=(C.SOFTWARE_BUG, C.USER_DATA, C.USER_CODE),
         mechanism=CORRUPT,
+        priority=9050,
     ),
     root(
         "sdc.found",
@@ -82,6 +87,7 @@ RULES: tuple[Rule, ...] = (
         "megatron-lm check_param_hashes_across_dp_replicas; nvidia dcgm diag",
         also=(C.SOFTWARE_BUG, C.GPU),
         mechanism=CORRUPT,
+        priority=9060,
     ),
     # speed
     root(
@@ -96,6 +102,7 @@ RULES: tuple[Rule, ...] = (
         STRAGGLER,
         also=(C.THERMAL, C.GPU),
         mechanism=SLOW,
+        priority=9070,
     ),
     root(
         "clocks.thermal",
@@ -111,6 +118,7 @@ RULES: tuple[Rule, ...] = (
         SMI + "; dcgm error codes",
         also=(C.STRAGGLER, C.GPU),
         mechanism=SLOW,
+        priority=9080,
     ),
     root(
         "clocks.power_brake",
@@ -122,6 +130,7 @@ RULES: tuple[Rule, ...] = (
         SMI + "; dcgm error codes",
         also=(C.GPU, C.STRAGGLER, C.CHASSIS),
         mechanism=SLOW,
+        priority=9090,
     ),
     root(
         "clocks.hardware",
@@ -131,6 +140,7 @@ RULES: tuple[Rule, ...] = (
         SMI + "; gpud hw-slowdown component",
         also=(C.POWER_SUPPLY, C.GPU, C.STRAGGLER),
         mechanism=SLOW,
+        priority=9100,
     ),
     # monitors
     root(
@@ -143,6 +153,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         "nvidia GPU memory error management guide; dcgm",
         also=(C.GPU,),
+        priority=9110,
     ),
     root(
         "remap.pending",
@@ -154,6 +165,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "nvidia GPU memory error management guide",
         also=(C.GPU,),
+        priority=9120,
     ),
     root(
         "ecc.volatile",
@@ -166,6 +178,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         SMI + "; dcgm error codes",
         also=(C.SRAM, C.GPU),
+        priority=9130,
     ),
     root(
         "ecc.sram",
@@ -176,6 +189,7 @@ RULES: tuple[Rule, ...] = (
         G.NAMED,
         SMI,
         also=(C.GPU,),
+        priority=9140,
     ),
     root(
         "dcgm.fail",
@@ -187,6 +201,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "dcgm error codes and dcgmi diag",
         also=(C.NVLINK, C.HBM),
+        priority=9150,
     ),
     root(
         "nvlink.inactive",
@@ -197,6 +212,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "nvidia-smi nvlink; dcgm",
         also=(C.GPU,),
+        priority=9160,
     ),
     root(
         "gpu.missing",
@@ -208,6 +224,7 @@ RULES: tuple[Rule, ...] = (
         G.LIKELY,
         "gpud gpu-counts component; gcm check_nvidia_smi; dcgm",
         also=(C.CHASSIS,),
+        priority=9170,
     ),
     # hangs that frameworks notice
     messenger(
@@ -218,11 +235,13 @@ RULES: tuple[Rule, ...] = (
         r" .{0,40}(?:unresponsive|stuck|hung)|training (?:is )?(?:stuck|hung)",
         "nvrx fault tolerance, inprocess; megatron-lm",
         mechanism=HANG,
+        priority=9180,
     ),
     effect(
         "progress.aborted",
         r"aborting training|exiting program at|saving (?:a )?checkpoint .{0,40}(?:and exit|before"
         r" exit)|emergency checkpoint",
         "megatron-lm training; lightning",
+        priority=9190,
     ),
 )
