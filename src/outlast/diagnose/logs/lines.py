@@ -2,8 +2,9 @@
 
 Blocks of lines go through a sieve (`sieve.py`); what it lets through is held against the rules, and
 opens readers that need several lines: tracebacks, stacks, torchrun's table of failures, numbers
-under a header. Of the rules that match a line, the one with the smallest priority decides. Nothing in a line can make
-this raise; a line longer than `LINE_BYTES` is read to that length, and a finding says so.
+under a header. Of the rules that match a line, the one with the smallest priority decides. Nothing
+in a line can make this raise; a line longer than `LINE_BYTES` is read to that length, and a finding
+says so.
 
 Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may
 repeat a line a million times. After an hour without one handed on, by the log's own times,
