@@ -7,9 +7,10 @@ one, bit for bit.
                                          `tree.encode`
     source.seek(position)                # the next batch is the one that followed
 
-Two kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an endless
-sampler, so they live through epochs. A StatefulDataLoader of torchdata: the state it says after
-each batch that was taken, so what was fetched ahead is neither lost nor repeated.
+Three kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an
+endless sampler, so they live through epochs. A StatefulDataLoader of torchdata: the state it says
+after each batch that was taken, so what was fetched ahead is neither lost nor repeated. A function
+that draws a batch (drawn_batches.py).
 
 Randomness in the data set, in collate_fn and in worker_init_fn must come out the same after a seek,
 with any number of workers: the three host generators are seeded before each sample from the
@@ -58,8 +59,7 @@ class BatchSource(ABC):
 
     position_bytes = 0  # room that a position may need beyond what it needs now
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
+    def __init__(self) -> None:
         self._iterator: Iterator[Any] | None = None
         # as the last `next_batch` left it; None where that may have moved it
         self.random: random_state.RandomState | None = None
@@ -144,7 +144,8 @@ class StepSource(BatchSource):
     """
 
     def __init__(self, loader: DataLoader[Any], sampler: StepSampler) -> None:
-        super().__init__(loader)
+        super().__init__()
+        self._loader = loader
         self._sampler = sampler
         self._keyed: _KeyedSampler = _KeyedSampler(sampler)
         self._mine: DataLoader[Any] | None = None
@@ -157,7 +158,7 @@ class StepSource(BatchSource):
         return {"step": self.step}
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        self.step = _count(position, "step")
+        self.step = count_in(position, "step")
         if self._loader.persistent_workers:
             self._iterator = None  # the loader holds it, and winds it back
         else:
@@ -218,7 +219,8 @@ class StatefulSource(BatchSource):
     position_bytes = LOADER_POSITION_BYTES
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        super().__init__(loader)
+        super().__init__()
+        self._loader = loader
         self._epoch = 0
         self._batches = 0
         self._rank = 0
@@ -243,9 +245,9 @@ class StatefulSource(BatchSource):
     def seek(self, position: Mapping[str, Any]) -> None:
         self.close()
         self._epoch, self._batches, self._base = (
-            _count(position, "epoch"),
-            _count(position, "batches"),
-            _count(position, "base"),
+            count_in(position, "epoch"),
+            count_in(position, "batches"),
+            count_in(position, "base"),
         )
         self._state = position["state"]
 
@@ -423,7 +425,8 @@ class _KeyedDataset(_SeedingDataset):
         random_state.seed_cpu(mix(mix(self.seed ^ epoch) ^ index))
 
 
-def _count(position: Mapping[str, Any], key: str) -> int:
+def count_in(position: Mapping[str, Any], key: str) -> int:
+    """Return the count that `position` has under `key`. Raises StateError if it has none."""
     value = position.get(key)
     if type(value) is not int or value < 0:
         said = cut_at_word(str(position), 80)

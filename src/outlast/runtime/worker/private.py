@@ -122,6 +122,14 @@ class PrivateState:
 
     # --- what has moved ---------------------------------------------------------------------------
 
+    def prints(self) -> dict[str, str]:
+        """Return a text for each object and extra state, which changes when that does."""
+        objects = {name: part.get() for name, part in self._objects.items()}
+        return {
+            described({name}): value
+            for name, value in _prints(objects, self._modules.extra()).items()
+        }
+
     def random_moved(self) -> bool:
         """Return whether random numbers were drawn since the last `tensors`."""
         return self._random is None or random_state.moved_since(self._random[0])

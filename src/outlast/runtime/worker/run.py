@@ -27,6 +27,7 @@ from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.model.texts import some
 from outlast.runtime import linux
 from outlast.runtime.worker import ddp, devices, session
+from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
 from outlast.runtime.worker.state import State
@@ -140,9 +141,10 @@ class Run:
 
             state = run.state(model=model, optimizer=optimizer, loader=loader)
 
-        The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader, random
-        generators, and objects with `state_dict` and `load_state_dict`. An argument that is None is
-        left out. The random state of Python, NumPy and torch is always kept and needs no name.
+        The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader (or what
+        `draw` returned), random generators, and objects with `state_dict` and `load_state_dict`. An
+        argument that is None is left out. The random state of Python, NumPy and torch is always
+        kept and needs no name.
 
         It raises StateError for anything that cannot be saved. That also ends the run, because
         every rank runs the same script.
@@ -161,6 +163,22 @@ class Run:
         Setting an attribute that was not named here raises StateError.
         """
         return Values(**values)
+
+    def draw(self, function: Callable[..., Any], *, numbered: bool = False) -> DrawnBatches:
+        """Return the batches of the script's own `function`, to be given to `run.state`.
+
+            batches = run.draw(lambda: get_batch("train"))
+            state = run.state(model=model, optimizer=optimizer, batches=batches)
+            for step in run.steps(state, until=1_000):
+                with step:
+                    x, y = step.batch
+
+        Each rank has batches of its own. They depend on the seed given to `torch.manual_seed`, on
+        the rank and on the batch's number, so a rank that is replaced draws the same ones.
+        `numbered`: call `function(number)`, with numbers from 0, instead of `function()`.
+        `batches.prefetch()`, inside a step, draws the next batch while the device computes.
+        """
+        return DrawnBatches(function, numbered=numbered)
 
     def steps(
         self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10
@@ -232,7 +250,8 @@ class Run:
             self._membership.session.warn(
                 f"{path}:{loop.f_lineno}: {names} {are} carried from one step to the next, and not"
                 " kept: a rank that is replaced begins anew there, so its results may differ. Draw"
-                " batches inside `with step:`, and keep plain values by run.values(...)"
+                " batches by run.draw(...) or inside `with step:`, and keep plain values by"
+                " run.values(...)"
             )
 
     def _forget(self) -> None:

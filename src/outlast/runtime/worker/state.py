@@ -34,6 +34,7 @@ from torch.utils.data import DataLoader
 from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.worker import modules, optim_state, random_state, tree
+from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
@@ -102,10 +103,10 @@ class State:
     `outlast.digest(state)`, which is the same on two runs that hold the same bits. The State lives
     until the run ends, or until `outlast.main` calls its function again.
 
-    The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader, random
-    generators, and objects with `state_dict()` and `load_state_dict()`. An argument that is None is
-    left out (`scaler=None`). It raises StateError for anything else, for a second loader, and for
-    the names "private" and "shared".
+    The arguments are modules, optimizers, schedulers, grad scalers, one DataLoader or what
+    `run.draw(...)` returned, random generators, and objects with `state_dict()` and
+    `load_state_dict()`. An argument that is None is left out (`scaler=None`). It raises StateError
+    for anything else, for a second loader, and for the names "private" and "shared".
 
     It does not keep attributes of modules that are neither parameters nor buffers, requires_grad,
     training mode, random generators that were not named, and values of gradients that are carried
@@ -121,6 +122,8 @@ class State:
         self.parameters: dict[str, torch.Tensor] = dict(self.modules.parameters)
         self._add_loose_parameters()
         self.private = PrivateState(self.modules, self._sorted.objects, self.source)
+        if isinstance(self.source, DrawnBatches):
+            self.source.look_at(self.private.prints)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
         # tensors of the shared half differ between ranks: each rank keeps all of its own
         self.own = False
@@ -398,13 +401,15 @@ class State:
             self._sorted.schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers[name] = value
-        elif isinstance(value, DataLoader):
+        elif isinstance(value, (DataLoader, DrawnBatches)):
             if self.source is not None:
                 raise StateError(
                     f"run.state({name}=...) is a second loader",
                     hint="a step has one loader; zip the data sets into one",
                 )
-            self._sorted.source = open_source(value, name)
+            self._sorted.source = (
+                value if isinstance(value, DrawnBatches) else open_source(value, name)
+            )
         else:
             self._sorted.objects[name] = _object_part(name, value)
 

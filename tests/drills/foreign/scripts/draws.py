@@ -1,0 +1,72 @@
+"""A loop of nanoGPT's shape, adopted: it draws micro-batches by a function of its own, one ahead.
+
+--no-prefetch   draw each batch when its step begins
+--first N       begin with step N, as if a file of the script's own held the state behind N - 1
+--own FOLDER    write that file behind each tenth step, and begin from it where it exists
+"""
+
+import argparse
+import math
+import os
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+import outlast
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=60)
+parser.add_argument("--no-prefetch", action="store_true")
+parser.add_argument("--own", default="")
+given = parser.parse_args()
+
+run = outlast.join()
+torch.manual_seed(1337 + run.rank)
+data = np.random.RandomState(0).randint(0, 64, 4096).astype(np.int64)
+
+
+def get_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    places = torch.randint(len(data) - 9, (4,))
+    x = torch.stack([torch.from_numpy(data[i : i + 8]) for i in places])
+    y = torch.stack([torch.from_numpy(data[i + 1 : i + 9]) for i in places])
+    return x, y
+
+
+def rate(step: int) -> float:
+    return 1e-2 * 0.5 * (1 + math.cos(math.pi * step / given.steps))
+
+
+net = nn.Sequential(nn.Embedding(64, 32), nn.Dropout(0.1), nn.Linear(32, 64))
+model = run.replicate(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+done, own = 0, os.path.join(given.own, "own.pt")
+if given.own and os.path.exists(own):
+    saved = torch.load(own)
+    net.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    done = saved["done"]
+    print(f"rank {run.rank} begins behind {done}", flush=True)
+batches = run.draw(get_batch)
+state = run.state(model=model, optimizer=optimizer, batches=batches)
+for step in run.steps(state, until=given.steps, accumulate=2):
+    for group in optimizer.param_groups:
+        group["lr"] = rate(step.number)
+    with step:
+        for micro, (x, y) in enumerate(step.batches):
+            model.require_backward_grad_sync = micro == 1
+            with torch.amp.autocast("cpu", dtype=torch.bfloat16):
+                logits = model(x)
+                loss = nn.functional.cross_entropy(logits.view(-1, 64), y.view(-1)) / 2
+            if not given.no_prefetch:
+                batches.prefetch()
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+    time.sleep(0.02)
+print(f"digest {run.rank} {outlast.digest(model)}", flush=True)

@@ -1,0 +1,119 @@
+"""Batches of the script's own function: the same again after a seek, with and without prefetch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from outlast.errors import StateError
+from outlast.runtime.worker.drawn_batches import DrawnBatches
+from outlast.runtime.worker.state import State
+
+
+def draw() -> list[float]:
+    return [torch.rand(1).item(), float(np.random.normal()), random.random()]
+
+
+def made(**more: Any) -> DrawnBatches:
+    torch.manual_seed(3)
+    return DrawnBatches(draw, **more)
+
+
+def test_a_batch_is_drawn_again_from_its_position() -> None:
+    """A second process that seeks to the position has the batches that the first had from there."""
+    first = made()
+    batches = [first.next_batch() for _ in range(6)]
+    second = made()
+    for _ in range(3):
+        second.next_batch()
+    torch.manual_seed(99)  # the seed travels with the position
+    third = DrawnBatches(draw)
+    third.seek(second.position())
+    assert [third.next_batch() for _ in range(3)] == batches[3:]
+    assert len({tuple(batch) for batch in batches}) == 6
+
+
+def test_a_prefetch_changes_no_batch_and_no_position() -> None:
+    """The position counts batches that were given: one that was drawn ahead is drawn again."""
+    calm, ahead = made(), made()
+    batches = [calm.next_batch() for _ in range(3)]
+    for number in range(3):
+        ahead.prefetch()
+        ahead.prefetch()
+        assert ahead.position()["given"] == number
+        assert ahead.next_batch() == batches[number]
+
+
+def test_a_draw_leaves_the_scripts_random_state_alone() -> None:
+    source = made()
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    source.next_batch()
+    source.prefetch()
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_ranks_draw_different_batches_also_from_one_seed() -> None:
+    zero, one = made(), made()
+    zero.bind(0, 2)
+    one.bind(1, 2)
+    assert zero.next_batch() != one.next_batch()
+
+
+def test_what_was_drawn_ahead_for_another_rank_is_dropped() -> None:
+    """A hot spare rehearses a step before it has its rank."""
+    spare, rank = made(), made()
+    spare.prefetch()
+    spare.bind(1, 2)
+    rank.bind(1, 2)
+    assert spare.next_batch() == rank.next_batch()
+
+
+def test_an_error_in_the_function_costs_no_batch() -> None:
+    failures = [OSError("disk")]
+
+    def flaky() -> list[float]:
+        if failures:
+            raise failures.pop()
+        return draw()
+
+    torch.manual_seed(3)
+    source = DrawnBatches(flaky)
+    with pytest.raises(OSError, match="disk"):
+        source.next_batch()
+    assert source.next_batch() == made().next_batch()
+
+
+def test_a_numbered_function_is_given_the_number_of_its_batch() -> None:
+    source = DrawnBatches(lambda number: number, numbered=True)
+    assert source.next_batch() == 0
+    source.prefetch()
+    assert source.next_batch() == 1
+    source.seek({"given": 7, "base": 1})
+    assert source.next_batch() == 7
+
+
+def test_a_prefetch_that_moves_kept_state_is_refused_by_name() -> None:
+    """A generator of the script's own would be sealed one draw too far. Without prefetch, and with
+    global generators, nothing is refused.
+    """
+    generator = torch.Generator()
+    source = DrawnBatches(lambda: torch.rand(1, generator=generator))
+    State(model=nn.Linear(2, 2), batches=source, noise=generator)
+    source.next_batch()
+    with pytest.raises(StateError, match="noise"):
+        source.prefetch()
+    calm = made()
+    State(model=nn.Linear(2, 2), batches=calm, noise=generator)
+    calm.prefetch()
+
+
+def test_a_position_of_another_loader_is_refused() -> None:
+    with pytest.raises(StateError, match="given"):
+        made().seek({"step": 3})
