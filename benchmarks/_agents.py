@@ -50,7 +50,7 @@ def say(**news: Any) -> None:
 
 
 def _same(workers: list[int], message: Any) -> Message:
-    """As an outpost says it once all of its workers have said it to it."""
+    """As an agent session says it once all of its workers have said it to it."""
     return message if len(workers) == 1 else FromWorkers(tuple(workers), replace(message, worker=0))
 
 

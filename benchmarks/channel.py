@@ -9,11 +9,11 @@ how long a regroup takes to reach the last rank.
                                                                               goes during the last
                                                                               regroup
 
-The real door, hub and coordinator in this process; all agents in another one (`_agents.py`), over
-real sockets on loopback. A regroup is timed from the moment at which one agent says that a rank has
-died, until the last of all ranks has its plan. Not measured: the ledger (records are dropped), a
-network, and what workers do; agents answer at once. One process stands for all of them, so what it
-takes to answer is counted in, and said.
+The real agent listener, sessions and coordinator in this process; all agents in another one
+(`_agents.py`), over real sockets on loopback. A regroup is timed from the moment at which one agent
+says that a rank has died, until the last of all ranks has its plan. Not measured: the ledger
+(records are dropped), a network, and what workers do; agents answer at once. One process stands for
+all of them, so what it takes to answer is counted in, and said.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.model import limits
 from outlast.runtime.clock import now_s
-from outlast.runtime.coordinator.door import Door
+from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.loop import Loop, Timer
 
 SHARE_TARGET = 0.5  # of one core
@@ -94,7 +94,9 @@ class Seen:
 
 
 class Headquarters:
-    """Door, hub and coordinator, driven as the launcher of a run would, without a ledger."""
+    """Agent listener, sessions and coordinator, driven as the launcher of a run would, without a
+    ledger.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.loop = Loop()
@@ -102,14 +104,16 @@ class Headquarters:
         self.coordinator = Coordinator(
             options=CoordinatorOptions(world, Restart(), nodes=args.peers)
         )
-        self.hub = CoordinatorSessions(
+        self.sessions = CoordinatorSessions(
             self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS
         )
         self.seen = Seen()
         self._timers: dict[str, Timer] = {}
-        self.door = Door(self.loop, self.hub, peers=args.peers, owner=self._own)
-        self.host, self.port = self.door.open()
-        self.door.carry_out(self.hub.start(now_s=now_s()))
+        self.agent_listener = AgentListener(
+            self.loop, self.sessions, peers=args.peers, owner=self._own
+        )
+        self.host, self.port = self.agent_listener.open()
+        self.agent_listener.carry_out(self.sessions.start(now_s=now_s()))
 
     def _own(self, output: Output) -> None:
         if isinstance(output, SetTimer):
@@ -128,14 +132,15 @@ class Headquarters:
         self.seen.asked_s[output.name] = now_s()
         name = output.name
         self._timers[name] = self.loop.call_at(
-            output.at_s, lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name))
+            output.at_s,
+            lambda: self.agent_listener.carry_out(self.sessions.on_timer(now_s=now_s(), name=name)),
         )
 
     def until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
         if not self.loop.run_until(done, within_s=within_s):
             raise Failed(
                 f"not within {within_s:g} s: {what} (stage {self.coordinator.stage.value},"
-                f" {self.door.nodes} agents connected)"
+                f" {self.agent_listener.nodes} agents connected)"
             )
 
 
@@ -228,7 +233,9 @@ def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
     def told() -> bool:
         member = hq.coordinator.roster.in_rank(struck["rank"])
         return (
-            member is not None and member.plan_generation > generation and hq.door.unsent_bytes == 0
+            member is not None
+            and member.plan_generation > generation
+            and hq.agent_listener.unsent_bytes == 0
         )
 
     hq.until(told, patience_s, "the plan of the dead rank's successor")
@@ -403,7 +410,7 @@ def main() -> int:
     finally:
         profile.disable()
         agents.end()
-        hq.door.close()
+        hq.agent_listener.close()
         hq.loop.close()
     if windows:
         show(args, start, windows, regroups)

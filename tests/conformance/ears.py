@@ -20,5 +20,7 @@ class Ear(Protocol):
 
 def put_in_place_of_agent(node: Node, ear: Ear) -> None:
     """Let `ear` hear what the agent of the one node of a world would hear."""
-    assert node.outpost is None, "with several nodes the session with the coordinator hears it"
+    assert node.agent_session is None, (
+        "with several nodes the session with the coordinator hears it"
+    )
     node._seat = replace(node._seat, agent=cast(Agent, ear))

@@ -1,5 +1,5 @@
 """Two connections between an agent and the coordinator under one handle: the simulated link, and
-sockets with the coordinator's door at one end.
+sockets with the coordinator's listener for agents at one end.
 
 Both ends write down what happens there: ("connected",), ("broken",), or a message. The agent's
 first word on each connection is its Enrol.
@@ -17,7 +17,7 @@ from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import Line, Output
 from outlast.model.messages import Enrol, Message
 from outlast.runtime.channel import Channel
-from outlast.runtime.coordinator.door import Door
+from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.loop import Loop
 from outlast.sim.options import Options
 from outlast.sim.world.script import script_of
@@ -29,8 +29,8 @@ Happening = Any
 
 
 def enrol() -> Enrol:
-    outpost = AgentSession(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
-    outputs = outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
+    agent_session = AgentSession(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
+    outputs = agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     (line,) = (one for one in outputs if isinstance(one, Line))
     return cast(Enrol, line.message)
 
@@ -118,18 +118,18 @@ class SimulatedWire:
 
 
 class RealWire:
-    """Between the agent's channel and the door stands a relay, which can stop in the middle of a
-    frame.
+    """Between the agent's channel and the listener stands a relay, which can stop in the middle of
+    a frame.
     """
 
     def __init__(self) -> None:
         self.agent: list[Happening] = []
         self.coordinator: list[Happening] = []
         self._loop = Loop()
-        self._door = Door(
+        self._agent_listener = AgentListener(
             self._loop, cast(CoordinatorSessions, self), peers=1, owner=lambda output: None
         )
-        self._address = self._door.open()
+        self._address = self._agent_listener.open()
         self._channel: Channel | None = None
         self._relay: tuple[socket.socket, socket.socket] | None = None
 
@@ -166,7 +166,7 @@ class RealWire:
             self._channel.send(message)
 
     def down(self, message: Message) -> None:
-        self._door.carry_out([Line(cast(Any, message), NAME)])
+        self._agent_listener.carry_out([Line(cast(Any, message), NAME)])
 
     def a_little(self) -> None:
         self._pass_on(4_096)
@@ -215,5 +215,5 @@ class RealWire:
         self.cut(0.0)
         if self._channel is not None:
             self._channel.close()
-        self._door.close()
+        self._agent_listener.close()
         self._loop.close()

@@ -48,17 +48,17 @@ WORKERS = (7, 8, 9)
 LEASE_S = 600.0
 
 
-def an_outpost() -> AgentSession:
+def an_agent_session() -> AgentSession:
     """It houses three workers, and is welcome."""
-    outpost = AgentSession(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
-    outpost.on_connected(images=(), transfer=(), session=1, now_s=0.0)
-    outpost.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
+    agent_session = AgentSession(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
+    agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
+    agent_session.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
-        outpost.on_line(
+        agent_session.on_line(
             ToNode(number, 0, 0.0, StartWorker(worker, number - 1, "rank", 1)), now_s=0.0
         )
-        outpost.on_event(WorkerStarted(worker, worker, "a", 0.0), now_s=0.0)
-    return outpost
+        agent_session.on_event(WorkerStarted(worker, worker, "a", 0.0), now_s=0.0)
+    return agent_session
 
 
 def lines(outputs: list[Output]) -> list[Any]:
@@ -74,46 +74,58 @@ def underway(worker: int, place: int = 1) -> Underway:
 
 
 def test_what_all_workers_of_a_node_say_is_one_message() -> None:
-    outpost = an_outpost()
-    assert lines(outpost.on_worker(underway(7), now_s=0.0)) == []
-    assert lines(outpost.on_worker(underway(8), now_s=0.0)) == []
-    assert lines(outpost.on_worker(underway(9), now_s=0.0)) == [FromWorkers(WORKERS, underway(0))]
+    agent_session = an_agent_session()
+    assert lines(agent_session.on_worker(underway(7), now_s=0.0)) == []
+    assert lines(agent_session.on_worker(underway(8), now_s=0.0)) == []
+    assert lines(agent_session.on_worker(underway(9), now_s=0.0)) == [
+        FromWorkers(WORKERS, underway(0))
+    ]
 
 
 def test_nobody_waits_for_a_silent_worker_longer_than_a_moment() -> None:
-    outpost = an_outpost()
-    assert SetTimer("batch", 5.0 + limits.BATCH_WAIT_S) in outpost.on_worker(underway(7), now_s=5.0)
+    agent_session = an_agent_session()
+    assert SetTimer("batch", 5.0 + limits.BATCH_WAIT_S) in agent_session.on_worker(
+        underway(7), now_s=5.0
+    )
     assert not [
-        one for one in outpost.on_worker(underway(8), now_s=5.001) if isinstance(one, SetTimer)
+        one
+        for one in agent_session.on_worker(underway(8), now_s=5.001)
+        if isinstance(one, SetTimer)
     ], "the first to speak has set the timer"
-    assert lines(outpost.on_timer(now_s=5.002, name="batch")) == [FromWorkers((7, 8), underway(0))]
-    assert lines(outpost.on_timer(now_s=5.003, name="batch")) == []
+    assert lines(agent_session.on_timer(now_s=5.002, name="batch")) == [
+        FromWorkers((7, 8), underway(0))
+    ]
+    assert lines(agent_session.on_timer(now_s=5.003, name="batch")) == []
 
 
 def test_nobody_waits_for_the_dead() -> None:
-    outpost = an_outpost()
-    outpost.on_event(WorkerExited(9, 9, None, 9, False, 0, (), (), "body", 1.0, 1.0, ""), now_s=1.0)
-    outpost.on_worker(underway(7), now_s=1.0)
-    assert lines(outpost.on_worker(underway(8), now_s=1.0)) == [FromWorkers((7, 8), underway(0))]
+    agent_session = an_agent_session()
+    agent_session.on_event(
+        WorkerExited(9, 9, None, 9, False, 0, (), (), "body", 1.0, 1.0, ""), now_s=1.0
+    )
+    agent_session.on_worker(underway(7), now_s=1.0)
+    assert lines(agent_session.on_worker(underway(8), now_s=1.0)) == [
+        FromWorkers((7, 8), underway(0))
+    ]
 
 
 def test_what_is_not_alike_is_said_apart_and_a_word_alone_as_it_is() -> None:
-    outpost = an_outpost()
-    outpost.on_worker(underway(7), now_s=1.0)
-    outpost.on_worker(underway(8, place=3), now_s=1.0)
-    assert lines(outpost.on_worker(underway(9), now_s=1.0)) == [
+    agent_session = an_agent_session()
+    agent_session.on_worker(underway(7), now_s=1.0)
+    agent_session.on_worker(underway(8, place=3), now_s=1.0)
+    assert lines(agent_session.on_worker(underway(9), now_s=1.0)) == [
         FromWorkers((7, 9), underway(0)),
         underway(8, place=3),
     ]
 
 
 def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
-    outpost = an_outpost()
-    outpost.on_worker(underway(7), now_s=1.0)
+    agent_session = an_agent_session()
+    agent_session.on_worker(underway(7), now_s=1.0)
     broke = Broke(8, 1, 0, "collective", "", "", 1.0)
-    assert lines(outpost.on_worker(broke, now_s=1.0)) == [underway(7), broke]
-    outpost.on_worker(underway(7, place=2), now_s=1.0)
-    assert lines(outpost.on_worker(underway(7, place=3), now_s=1.0)) == [underway(7, place=2)]
+    assert lines(agent_session.on_worker(broke, now_s=1.0)) == [underway(7), broke]
+    agent_session.on_worker(underway(7, place=2), now_s=1.0)
+    assert lines(agent_session.on_worker(underway(7, place=3), now_s=1.0)) == [underway(7, place=2)]
 
 
 def test_of_what_each_has_measured_the_most_is_told() -> None:
@@ -161,7 +173,7 @@ def test_each_message_arrives_once_and_in_order_whatever_breaks(
 
     At the end it is there, and the moment over.
     """
-    outpost, said, heard, numbers = an_outpost(), [], [], 3
+    agent_session, said, heard, numbers = an_agent_session(), [], [], 3
     arrived = numbers
 
     def take(outputs: list[Output]) -> None:
@@ -182,15 +194,15 @@ def test_each_message_arrives_once_and_in_order_whatever_breaks(
 
     for act in [*course, "back", "time"]:
         if act == "time":
-            take(outpost.on_timer(now_s=1.0, name="batch"))
+            take(agent_session.on_timer(now_s=1.0, name="batch"))
         elif act == "lost":
-            outpost.on_disconnected()
+            agent_session.on_disconnected()
         elif act == "back":
-            outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
-            take(outpost.on_line(Welcome(1, arrived, LEASE_S, False, None), now_s=1.0))
+            agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+            take(agent_session.on_line(Welcome(1, arrived, LEASE_S, False, None), now_s=1.0))
         else:
             said.append(act)
-            take(outpost.on_worker(act, now_s=1.0))
+            take(agent_session.on_worker(act, now_s=1.0))
     for worker in WORKERS:
         assert [one for one in heard if one.worker == worker] == [
             one for one in said if one.worker == worker
@@ -201,22 +213,22 @@ def test_a_new_coordinator_hears_what_was_said_since_and_nothing_twice() -> None
     """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had
     heard of neither.
     """
-    outpost = an_outpost()
-    outpost.on_disconnected()
-    outpost.on_worker(underway(7), now_s=1.0)
-    said = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+    agent_session = an_agent_session()
+    agent_session.on_disconnected()
+    agent_session.on_worker(underway(7), now_s=1.0)
+    said = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     (line,) = [one for one in said if isinstance(one, Line)]
     assert [house.said for house in line.message.housed if house.worker == 7] == [(underway(7),)]  # type: ignore[union-attr]
     later = underway(7, place=2)
-    outpost.on_worker(later, now_s=1.0)
-    outpost.on_timer(now_s=1.002, name="batch")
-    welcomed = outpost.on_line(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
+    agent_session.on_worker(later, now_s=1.0)
+    agent_session.on_timer(now_s=1.002, name="batch")
+    welcomed = agent_session.on_line(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
     assert [
         one.message
         for one in welcomed
         if isinstance(one, Line) and isinstance(one.message, FromNode)
     ] == [FromNode(1, 0, 1.01, later)]
-    (second,) = lines(outpost.on_worker(Hello(8, 8), now_s=1.02))
+    (second,) = lines(agent_session.on_worker(Hello(8, 8), now_s=1.02))
     assert second == Hello(8, 8)
 
 
@@ -225,10 +237,10 @@ def test_messages_said_together_are_sent_as_if_each_was_said_alone(
     killed: tuple[int, ...],
 ) -> None:
     """Some of them were to be killed, and have not ended yet: nobody waits for their words."""
-    together, apart = an_outpost(), an_outpost()
-    for outpost in (together, apart):
+    together, apart = an_agent_session(), an_agent_session()
+    for agent_session in (together, apart):
         for number, worker in enumerate(killed, 4):
-            outpost.on_line(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
+            agent_session.on_line(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
     said = lines(together.on_workers(WORKERS, underway(7), now_s=1.0))
     assert said == [
         line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))
@@ -243,20 +255,20 @@ def test_workers_that_speak_when_the_lease_is_out_are_killed() -> None:
 
     Two say it, and then, before they have ended, all three.
     """
-    outpost = an_outpost()
-    out = outpost.on_workers((7, 8), underway(7), now_s=LEASE_S)
+    agent_session = an_agent_session()
+    out = agent_session.on_workers((7, 8), underway(7), now_s=LEASE_S)
     assert [one.worker for one in out if isinstance(one, Kill)] == list(WORKERS)
     assert lines(out) == []
-    assert outpost.on_workers((7, 8), underway(7, place=2), now_s=LEASE_S + 0.1) == []
+    assert agent_session.on_workers((7, 8), underway(7, place=2), now_s=LEASE_S + 0.1) == []
 
 
 def test_a_registration_is_not_undone_by_an_older_one() -> None:
     """What it had said at outlast.join comes once more, behind what it says at run.steps."""
-    outpost = an_outpost()
+    agent_session = an_agent_session()
     newest = Registered(7, 1, 4, "in_place", True, True, "")
     for one in (newest, replace(newest, step=-1, recovery_mode="respawn", at_steps=False)):
-        outpost.on_worker(one, now_s=1.0)
-    said = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+        agent_session.on_worker(one, now_s=1.0)
+    said = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     messages = [one.message for one in said if isinstance(one, Line)]
     (enrol,) = [one for one in messages if isinstance(one, Enrol)]
     assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
@@ -284,12 +296,12 @@ def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
 
 
 def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
-    outpost = an_outpost()
+    agent_session = an_agent_session()
     plan = Regroup(
         1, -1, 3, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, None, None
     )
-    outpost.on_line(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
-    (line,) = outpost.on_connected(images=(), transfer=(), session=1, now_s=1.0)
+    agent_session.on_line(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
+    (line,) = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
     assert isinstance(line, Line)
     assert {house.worker: house.plan and house.plan.rank for house in line.message.housed} == {
         7: 0,

@@ -15,16 +15,16 @@ from outlast.model.messages import (
     ReportedMember,
 )
 from outlast.model.terms import Mechanism
-from tests.engine.test_nodes import a_hub, trains
+from tests.engine.test_nodes import coordinator_sessions, trains
 
 
 def at_work() -> Coordinator:
     """Rank 0 on node a, and rank 1 on node b, train."""
-    hub = a_hub()
-    trains(hub)
+    sessions = coordinator_sessions()
+    trains(sessions)
     for worker in (1, 2):
-        hub.coordinator.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
-    return hub.coordinator
+        sessions.coordinator.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    return sessions.coordinator
 
 
 def stands(

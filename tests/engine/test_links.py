@@ -33,7 +33,7 @@ from outlast.model.messages import (
     WorkerExited,
 )
 from outlast.model.terms import Phase, Rung
-from tests.engine.test_nodes import LEASE_S, Site, a_hub, trains
+from tests.engine.test_nodes import LEASE_S, Site, coordinator_sessions, trains
 
 
 def test_pauses_between_attempts_grow_and_begin_anew_after_a_group() -> None:
@@ -132,7 +132,7 @@ def test_an_agent_past_its_lease_kills_its_workers_before_any_order() -> None:
     site.now_s += LEASE_S + 1.0
     late = site.hears(ToNode(2, 0, site.now_s, ToWorkers((1,), (), Leave(1, "a rank is lost"))))
     assert [type(output) for output in late if isinstance(output, (Kill, Deliver))] == [Kill]
-    assert site.outpost.lent_until_s == -math.inf
+    assert site.agent_session.lent_until_s == -math.inf
     assert not any(
         isinstance(output, Deliver)
         for output in site.hears(ToNode(3, 0, site.now_s, ToWorkers((1,), (), Leave(1, "again"))))
@@ -158,9 +158,9 @@ def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
     """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the
     pause takes.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
     one.on_message(
@@ -199,9 +199,9 @@ def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
 
 def test_however_often_a_link_fails_its_generations_the_run_goes_on_trying() -> None:
     """More often than one step may fail, and all processes live each time."""
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for number in range(2 * limits.SAME_STEP_FAULTS_COUNT):
         fails_for_its_link(one, now_s=1.0 + 40.0 * number)
         assert one.stage is Stage.MOVING
@@ -211,9 +211,9 @@ def test_however_often_a_link_fails_its_generations_the_run_goes_on_trying() -> 
 
 
 def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     fails_for_its_link(one, now_s=1.0)
     one.on_message(
         WorkerExited(2, 102, None, 9, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0
@@ -231,9 +231,9 @@ def test_an_image_out_of_reach_is_a_cut_link_to_its_node() -> None:
     """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on
     node a.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Registered(worker, 1, 0, "reenter", False, True, ""), now_s=1.0)
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)

@@ -268,9 +268,9 @@ def _plan(*, rank: int, generation: int, fault_s: float | None = None) -> Regrou
 
 @dataclass
 class Site:
-    """An outpost, and what it has asked for. Its clock is `now_s`."""
+    """An agent session, and what it has asked for. Its clock is `now_s`."""
 
-    outpost: AgentSession
+    agent_session: AgentSession
     now_s: float = 10.0
     done: list[Output] = field(default_factory=list)
     sessions: Iterator[int] = field(default_factory=lambda: count(1))  # one for each connection
@@ -282,11 +282,11 @@ class Site:
         )
 
     def hears(self, message: OnLine) -> list[Output]:
-        self.done = self.outpost.on_line(message, now_s=self.now_s)
+        self.done = self.agent_session.on_line(message, now_s=self.now_s)
         return self.done
 
     def connects(self, images: tuple[Images, ...] = ()) -> Enrol:
-        (line,) = self.outpost.on_connected(
+        (line,) = self.agent_session.on_connected(
             images=images, transfer=(), session=next(self.sessions), now_s=self.now_s
         )
         assert isinstance(line, Line)
@@ -305,10 +305,10 @@ def test_an_agent_tells_the_next_coordinator_what_it_houses() -> None:
     site = Site.make()
     site.is_welcome()
     assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
-    site.outpost.on_event(WorkerStarted(7, 77, "a", 10.0), now_s=10.0)
-    site.outpost.on_worker(Hello(7, 77), now_s=10.0)
+    site.agent_session.on_event(WorkerStarted(7, 77, "a", 10.0), now_s=10.0)
+    site.agent_session.on_worker(Hello(7, 77), now_s=10.0)
     site.told(2, ToWorkers((7,), (0,), _plan(rank=-1, generation=1)))
-    site.outpost.on_worker(Registered(7, 1, 0, "in_place", True, True, ""), now_s=10.0)
+    site.agent_session.on_worker(Registered(7, 1, 0, "in_place", True, True, ""), now_s=10.0)
     site.told(3, KillWorker(7, "why not"))
     (housed,) = site.connects().housed
     assert (housed.worker, housed.rank, housed.pid, housed.killed, housed.exited) == (
@@ -331,7 +331,7 @@ def test_what_many_workers_have_raised_can_be_told_in_one_enrolment() -> None:
     for worker in range(1, 33):
         site.told(worker, StartWorker(worker, worker - 1, "rank", 1))
         raised = Broke(worker, 1, 5, "exception", f"ValueError: {worker}", traceback, 10.0)
-        site.outpost.on_worker(raised, now_s=10.0)
+        site.agent_session.on_worker(raised, now_s=10.0)
     enrol = site.connects()
     assert sum(len(one.traceback) for house in enrol.housed for one in house.said) > 1 << 20
     came = decode(encode(enrol)[4:])
@@ -348,12 +348,12 @@ def test_an_agent_whose_lease_is_out_kills_all_and_enrols_as_new() -> None:
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     site.now_s = 10.0 + LEASE_S
-    assert Kill(7, "the lease of this node has run out") in site.outpost.on_timer(
+    assert Kill(7, "the lease of this node has run out") in site.agent_session.on_timer(
         now_s=site.now_s, name="lease"
     )
-    again = site.outpost.on_connected(images=(), transfer=(), session=9, now_s=site.now_s)
+    again = site.agent_session.on_connected(images=(), transfer=(), session=9, now_s=site.now_s)
     assert again == [], "something still lives"
-    ended = site.outpost.on_event(
+    ended = site.agent_session.on_event(
         WorkerExited(7, 77, None, 9, False, 4, (), (), "body", 16.0, 16.0, ""), now_s=site.now_s
     )
     assert HangUp() in ended
@@ -366,11 +366,11 @@ def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
     site = Site.make()
     site.is_welcome()
     site.now_s = 12.0
-    site.outpost.on_timer(now_s=12.0, name="beat")
+    site.agent_session.on_timer(now_s=12.0, name="beat")
     site.now_s = 13.0
     site.hears(Grant(2, 0, 5.0))
-    assert site.outpost.lease.until_s == 12.0 + LEASE_S
-    assert site.outpost.on_timer(now_s=10.0 + LEASE_S, name="lease") == [
+    assert site.agent_session.lease.until_s == 12.0 + LEASE_S
+    assert site.agent_session.on_timer(now_s=10.0 + LEASE_S, name="lease") == [
         SetTimer("lease", 12.0 + LEASE_S)
     ]
 
@@ -395,7 +395,7 @@ def test_images_that_do_not_count_are_wiped() -> None:
     assert Wipe((0,)) in site.hears(Welcome(1, 0, LEASE_S, False, (0,)))
 
 
-def a_hub(nodes: int = 2, ranks: int = 2) -> CoordinatorSessions:
+def coordinator_sessions(nodes: int = 2, ranks: int = 2) -> CoordinatorSessions:
     return CoordinatorSessions(
         Coordinator(options=CoordinatorOptions(ranks, Restart(), nodes=nodes)),
         epoch=1,
@@ -403,7 +403,9 @@ def a_hub(nodes: int = 2, ranks: int = 2) -> CoordinatorSessions:
     )
 
 
-def enrols(hub: CoordinatorSessions, node: str, *, now_s: float = 0.0, **told: Any) -> list[Output]:
+def enrols(
+    sessions: CoordinatorSessions, node: str, *, now_s: float = 0.0, **told: Any
+) -> list[Output]:
     said = {
         "session": 1,
         "capacity": 1,
@@ -416,20 +418,20 @@ def enrols(hub: CoordinatorSessions, node: str, *, now_s: float = 0.0, **told: A
         "transfer": (),
         "script": "",
     } | told
-    return hub.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
+    return sessions.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
 
 
 def beats(
-    hub: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0
+    sessions: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0
 ) -> list[Output]:
-    return hub.on_line(node, Beat(number, 0, now_s), now_s=now_s)
+    return sessions.on_line(node, Beat(number, 0, now_s), now_s=now_s)
 
 
-def rings_late(hub: CoordinatorSessions, *, now_s: float) -> list[Output]:
-    """The timer of the leases, and if the hub takes it for its own lateness, once more."""
-    out = hub.on_timer(now_s=now_s, name="leases")
+def rings_late(sessions: CoordinatorSessions, *, now_s: float) -> list[Output]:
+    """The timer of the leases, and if the sessions take it for its own lateness, once more."""
+    out = sessions.on_timer(now_s=now_s, name="leases")
     return (
-        hub.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases")
+        sessions.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases")
         if out == [SetTimer("leases", now_s + limits.SILENT_LOOK_S)]
         else out
     )
@@ -444,30 +446,30 @@ def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
 
 
 def test_a_run_begins_once_its_nodes_have_heard_their_welcome() -> None:
-    hub = a_hub()
-    hub.start(now_s=0.0)
+    sessions = coordinator_sessions()
+    sessions.start(now_s=0.0)
     for node in "ab":
-        assert orders(enrols(hub, node)) == []
-    assert orders(beats(hub, "a")) == []
+        assert orders(enrols(sessions, node)) == []
+    assert orders(beats(sessions, "a")) == []
     started = [
         (node, order.rank)
-        for node, order in orders(beats(hub, "b"))
+        for node, order in orders(beats(sessions, "b"))
         if isinstance(order, StartWorker)
     ]
     assert started == [("a", 0), ("b", 1)]
 
 
 def test_a_run_begins_on_fewer_nodes_if_they_have_room() -> None:
-    hub = a_hub(nodes=3, ranks=2)
-    hub.start(now_s=0.0)
+    sessions = coordinator_sessions(nodes=3, ranks=2)
+    sessions.start(now_s=0.0)
     for node in "ab":
-        enrols(hub, node)
-        beats(hub, node)
+        enrols(sessions, node)
+        beats(sessions, node)
     assert (
         len(
             [
                 order
-                for _, order in orders(hub.on_timer(now_s=limits.ENROL_WAIT_S, name="nodes"))
+                for _, order in orders(sessions.on_timer(now_s=limits.ENROL_WAIT_S, name="nodes"))
                 if isinstance(order, StartWorker)
             ]
         )
@@ -476,13 +478,13 @@ def test_a_run_begins_on_fewer_nodes_if_they_have_room() -> None:
 
 
 def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
-    hub = a_hub(nodes=1, ranks=2)
-    hub.start(now_s=0.0)
-    enrols(hub, "a")
-    assert SetTimer("nodes", limits.NODE_WAIT_S) in beats(hub, "a")
+    sessions = coordinator_sessions(nodes=1, ranks=2)
+    sessions.start(now_s=0.0)
+    enrols(sessions, "a")
+    assert SetTimer("nodes", limits.NODE_WAIT_S) in beats(sessions, "a")
     (end,) = [
         one
-        for one in hub.on_timer(now_s=limits.NODE_WAIT_S, name="nodes")
+        for one in sessions.on_timer(now_s=limits.NODE_WAIT_S, name="nodes")
         if type(one).__name__ == "End"
     ]
     assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
@@ -492,9 +494,9 @@ def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
     """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a
     node with room for one.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
         one.on_message(Finished(worker, 1, 4, False), now_s=2.0)
@@ -506,19 +508,19 @@ def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
     assert told.rung is Rung.RESTART, "it is decided at once, though there is no room for rank 0"
     assert one.stage is Stage.CLEARING
     assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
-    enrols(hub, "c", now_s=6.0)
+    enrols(sessions, "c", now_s=6.0)
     assert sorted(
         order.rank
-        for _, order in orders(beats(hub, "c", now_s=6.0))
+        for _, order in orders(beats(sessions, "c", now_s=6.0))
         if isinstance(order, StartWorker)
     ) == [0, 1]
 
 
 def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
     """The script of rank 1 is not to blame: its last code is run again, as after a kill."""
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
         one.on_message(Finished(worker, 1, 4, False), now_s=2.0)
@@ -530,25 +532,25 @@ def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
 
 
 def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
-    hub, site = a_hub(), Site.make()
-    hub.start(now_s=0.0)
+    sessions, site = coordinator_sessions(), Site.make()
+    sessions.start(now_s=0.0)
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     enrol = site.connects()
-    (line,) = [one for one in hub.on_line("a", enrol, now_s=0.0) if isinstance(one, Line)]
+    (line,) = [one for one in sessions.on_line("a", enrol, now_s=0.0) if isinstance(one, Line)]
     assert line.message == Welcome(1, 0, LEASE_S, True, None)
     assert Kill(7, "this node was counted out: its ranks are given away") in site.hears(
         line.message
     )
 
 
-def trains(hub: CoordinatorSessions) -> None:
+def trains(sessions: CoordinatorSessions) -> None:
     """Rank 0 on node a, and rank 1 on node b, have come to run.steps."""
-    hub.start(now_s=0.0)
+    sessions.start(now_s=0.0)
     for node in "ab":
-        enrols(hub, node)
-        beats(hub, node)
-    coordinator = hub.coordinator
+        enrols(sessions, node)
+        beats(sessions, node)
+    coordinator = sessions.coordinator
     coordinator.on_message(StoreUp("h", 1, 1), now_s=0.0, node="a")
     for worker in (1, 2):
         coordinator.on_message(Hello(worker, worker), now_s=0.0)
@@ -556,30 +558,30 @@ def trains(hub: CoordinatorSessions) -> None:
 
 
 def test_news_that_come_twice_are_taken_once() -> None:
-    hub = a_hub()
-    trains(hub)
-    hub.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
-    assert hub.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0) == []
+    sessions = coordinator_sessions()
+    trains(sessions)
+    sessions.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
+    assert sessions.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0) == []
 
 
 def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None:
-    hub = a_hub()
-    trains(hub)
-    enrols(hub, "b", now_s=1.0, session=2, ended=1, epoch=1)
-    assert hub.coordinator.nodes.returning == {"b"}
-    rings_late(hub, now_s=1.0 + void_after_s(LEASE_S))
-    assert hub.coordinator.nodes.returning == set()
+    sessions = coordinator_sessions()
+    trains(sessions)
+    enrols(sessions, "b", now_s=1.0, session=2, ended=1, epoch=1)
+    assert sessions.coordinator.nodes.returning == {"b"}
+    rings_late(sessions, now_s=1.0 + void_after_s(LEASE_S))
+    assert sessions.coordinator.nodes.returning == set()
 
 
 def test_deaths_on_a_silent_node_are_awaited_until_its_lease_is_void() -> None:
-    hub = a_hub()
-    trains(hub)
-    hub.coordinator.roster.holder(1).life.condemned = True
-    hub.on_disconnected("b")
-    assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in hub.coordinator.on_timer(
+    sessions = coordinator_sessions()
+    trains(sessions)
+    sessions.coordinator.roster.holder(1).life.condemned = True
+    sessions.on_disconnected("b")
+    assert SetTimer("kill", 60.0 + limits.SILENT_LOOK_S) in sessions.coordinator.on_timer(
         now_s=60.0, name="kill"
     )
-    assert hub.coordinator.stage is not Stage.STOPPING
+    assert sessions.coordinator.stage is not Stage.STOPPING
 
 
 def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
@@ -587,18 +589,18 @@ def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
 
     Once its node is connected again, and it has still not answered, it is killed.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     one.on_message(Broke(1, 1, 0, "exception", "boom", "", 1.0), now_s=1.0)
     one.on_timer(now_s=1.1, name="gather")
     one.on_message(Inventory(1, 1, 0, 0, 0, False, ()), now_s=1.2)
-    hub.on_disconnected("b")
-    assert hub.on_timer(now_s=30.0, name="leave") == [
+    sessions.on_disconnected("b")
+    assert sessions.on_timer(now_s=30.0, name="leave") == [
         SetTimer("leave", 30.0 + limits.SILENT_LOOK_S)
     ]
-    enrols(hub, "b", now_s=30.2, epoch=1)
-    out = hub.on_timer(now_s=30.5, name="leave")
+    enrols(sessions, "b", now_s=30.2, epoch=1)
+    out = sessions.on_timer(now_s=30.5, name="leave")
     assert [
         (node, order.worker) for node, order in orders(out) if isinstance(order, KillWorker)
     ] == [("b", 2)]
@@ -610,16 +612,16 @@ def test_steps_done_on_a_lost_node_count_as_repeated_elsewhere() -> None:
 
     The last word of its rank is gone with it: it may have come as far.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
     one.on_message(Progress(7, 7, 0.1, 2.0), now_s=2.0, node="b")
     one.node_lost(now_s=3.0, node="b", reason="no power")
-    enrols(hub, "c", now_s=3.1)
-    beats(hub, "c", now_s=3.1)
-    hub.on_timer(now_s=3.2, name="gather")
+    enrols(sessions, "c", now_s=3.1)
+    beats(sessions, "c", now_s=3.1)
+    sessions.on_timer(now_s=3.2, name="gather")
     one.on_message(Inventory(1, 1, 6, 6, 6, False, ()), now_s=3.3)
     plans = [member.path.plan for member in one.roster.members()]
     assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [
@@ -629,37 +631,37 @@ def test_steps_done_on_a_lost_node_count_as_repeated_elsewhere() -> None:
 
 
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
-    hub = a_hub()
-    trains(hub)
-    roster = hub.coordinator.roster
+    sessions = coordinator_sessions()
+    trains(sessions)
+    roster = sessions.coordinator.roster
     for node, found in (("a", False), ("b", True)):
         roster.remains.lose_rank(1)
-        rings_late(hub, now_s=void_after_s(LEASE_S))
-        enrols(hub, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
-        beats(hub, node, now_s=void_after_s(LEASE_S))
+        rings_late(sessions, now_s=void_after_s(LEASE_S))
+        enrols(sessions, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
+        beats(sessions, node, now_s=void_after_s(LEASE_S))
         assert roster.remains.has_images(1) is found
 
 
 def test_a_delayed_coordinator_reads_what_waits_before_counting_nodes_out() -> None:
-    """Node a's beat waits in the kernel while the hub's timer comes late; b has said nothing, and
-    is counted out at the next look.
+    """Node a's beat waits in the kernel while the timer of the sessions comes late; b has said
+    nothing, and is counted out at the next look.
     """
-    hub = a_hub()
-    trains(hub)
+    sessions = coordinator_sessions()
+    trains(sessions)
     late_s = void_after_s(LEASE_S) + 5.0
-    assert hub.on_timer(now_s=late_s, name="leases") == [
+    assert sessions.on_timer(now_s=late_s, name="leases") == [
         SetTimer("leases", late_s + limits.SILENT_LOOK_S)
     ]
-    beats(hub, "a", 2, now_s=late_s)
-    hub.on_timer(now_s=late_s + limits.SILENT_LOOK_S, name="leases")
-    assert ("a" in hub.coordinator.nodes, "b" in hub.coordinator.nodes) == (True, False)
+    beats(sessions, "a", 2, now_s=late_s)
+    sessions.on_timer(now_s=late_s + limits.SILENT_LOOK_S, name="leases")
+    assert ("a" in sessions.coordinator.nodes, "b" in sessions.coordinator.nodes) == (True, False)
 
 
 def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
-    site, hub = Site.make(), a_hub()
-    trains(hub)
-    beats(hub, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
-    out = rings_late(hub, now_s=void_after_s(LEASE_S))
+    site, sessions = Site.make(), coordinator_sessions()
+    trains(sessions)
+    beats(sessions, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
+    out = rings_late(sessions, now_s=void_after_s(LEASE_S))
     (order,) = [
         order for node, order in orders(out) if node == "b" and type(order).__name__ == "StartStore"
     ]
@@ -669,15 +671,15 @@ def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
 
 def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
     """What it says was on its way when it was counted out."""
-    hub = a_hub()
-    assert hub.on_line("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
+    sessions = coordinator_sessions()
+    assert sessions.on_line("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
 
 
 def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
     """All began anew from an older step, and then a node came back with the replicated state of a
     later one.
     """
-    one = a_hub().coordinator
+    one = coordinator_sessions().coordinator
     one.roster.remains.find_images(0, (3,))
     one.roster.remains.find_images(1, (9, 8))
     assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]

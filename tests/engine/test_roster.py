@@ -24,7 +24,7 @@ from outlast.model.messages import (
 from outlast.model.terms import Rung
 from tests.engine import test_program
 from tests.engine.test_lost_steps import Run
-from tests.engine.test_nodes import a_hub, trains
+from tests.engine.test_nodes import coordinator_sessions, trains
 
 
 def killed(outputs: list[Output]) -> list[int]:
@@ -111,9 +111,9 @@ def test_a_rank_that_has_ended_needs_no_place() -> None:
 
     It hands its state over at once; a place for rank 1 is waited for after that.
     """
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for message in (
         Joined(1, 1, 0, 0.1, 0.1),
         Joined(2, 1, 0, 0.1, 0.1),

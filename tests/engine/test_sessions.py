@@ -52,7 +52,7 @@ TWO = (0, 1)
 class Twin:
     """An agent; another one may have its name. `running`: workers that it has started."""
 
-    outpost: AgentSession
+    agent_session: AgentSession
     connected: bool = False
     running: set[int] = field(default_factory=set)
     ever_ran: set[int] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Twin:
 
     @property
     def lent_until_s(self) -> float:
-        return self.outpost.lent_until_s
+        return self.agent_session.lent_until_s
 
     def turned_away(self) -> bool:
         return bool(self.heard) and isinstance(self.heard[-1], TurnedAway)
@@ -71,13 +71,13 @@ class Twin:
 class Pair:
     """Two agents of one name, "a", and the coordinator of a run of one rank that needs one node.
 
-    What is said arrives at once. As at the coordinator's door, the newest connection of the agent
-    that is let in is the line of its node.
+    What is said arrives at once. As at the coordinator's listener for agents, the newest connection
+    of the agent that is let in is the line of its node.
     """
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.sessions: Iterator[int] = count(1_000)
+        self.session_numbers: Iterator[int] = count(1_000)
         self.twins = tuple(
             Twin(AgentSession(Agent(now_s=100.0, alone=False), node="a", capacity=1, beat_s=1.0))
             for _ in TWO
@@ -95,9 +95,9 @@ class Pair:
         twin = self.twins[which]
         if not twin.connected:
             twin.connected = True
-            session = next(self.sessions)
+            session = next(self.session_numbers)
             told = {"images": (), "transfer": (), "session": session}
-            self._agent_does(twin, twin.outpost.on_connected(**told, now_s=self.now_s))
+            self._agent_does(twin, twin.agent_session.on_connected(**told, now_s=self.now_s))
         return twin
 
     def is_cut(self, which: int) -> None:
@@ -106,14 +106,14 @@ class Pair:
             twin.connected = False
             if self.line is twin:
                 self.line = None
-                self._hub_does(self.hub.on_disconnected("a"), twin)
-            self._agent_does(twin, twin.outpost.on_disconnected())
+                self._sessions_do(self.sessions.on_disconnected("a"), twin)
+            self._agent_does(twin, twin.agent_session.on_disconnected())
 
     def ends(self, which: int) -> None:
         """The agent's process is killed, its workers die with it, and a new one is started."""
         self.is_cut(which)
         twin = self.twins[which]
-        twin.outpost = AgentSession(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
+        twin.agent_session = AgentSession(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
         twin.running.clear()
         twin.timers.clear()
 
@@ -129,16 +129,16 @@ class Pair:
         options = CoordinatorOptions(
             1, Restart(), nodes=1, generation=remembered.generation, first_worker=100 * self.epoch
         )
-        self.hub = CoordinatorSessions(
+        self.sessions = CoordinatorSessions(
             Coordinator(options=options), epoch=self.epoch, lease_s=LEASE_S
         )
-        self.hub.coordinator.remember(remembered)
+        self.sessions.coordinator.remember(remembered)
         began = (
-            self.hub.start(now_s=self.now_s)
+            self.sessions.start(now_s=self.now_s)
             if self.epoch == 1
-            else self.hub.rebuild(now_s=self.now_s, nodes=remembered.nodes)
+            else self.sessions.rebuild(now_s=self.now_s, nodes=remembered.nodes)
         )
-        self._hub_does(began, None)
+        self._sessions_do(began, None)
 
     def waits(self, for_s: float) -> None:
         """Timers ring in their order, a moment after they are due."""
@@ -153,10 +153,10 @@ class Pair:
             self.now_s = max(self.now_s, at_s)
             del self._timers_of(owner)[name]
             if owner is None:
-                self._hub_does(self.hub.on_timer(now_s=self.now_s, name=name), None)
+                self._sessions_do(self.sessions.on_timer(now_s=self.now_s, name=name), None)
             else:
                 twin = self.twins[owner]
-                self._agent_does(twin, twin.outpost.on_timer(now_s=self.now_s, name=name))
+                self._agent_does(twin, twin.agent_session.on_timer(now_s=self.now_s, name=name))
             self.holds()
         self.now_s = until_s
 
@@ -176,41 +176,41 @@ class Pair:
     def _agent_does(self, twin: Twin, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Line) and twin.connected:
-                self._hub_hears(twin, output.message)
+                self._sessions_hear(twin, output.message)
             elif isinstance(output, SetTimer):
                 _set(twin.timers, output)
             elif isinstance(output, Spawn):
                 twin.running.add(output.worker)
                 twin.ever_ran.add(output.worker)
                 started = WorkerStarted(output.worker, 1, "a", self.now_s)
-                self._agent_does(twin, twin.outpost.on_event(started, now_s=self.now_s))
+                self._agent_does(twin, twin.agent_session.on_event(started, now_s=self.now_s))
                 hello = Hello(output.worker, 1)
-                self._agent_does(twin, twin.outpost.on_worker(hello, now_s=self.now_s))
+                self._agent_does(twin, twin.agent_session.on_worker(hello, now_s=self.now_s))
             elif isinstance(output, Kill) and output.worker in twin.running:
                 twin.running.discard(output.worker)
                 at_s = self.now_s
                 gone = WorkerExited(
                     output.worker, 1, None, 9, False, 0, (), (), "body", at_s, at_s, ""
                 )
-                self._agent_does(twin, twin.outpost.on_event(gone, now_s=at_s))
+                self._agent_does(twin, twin.agent_session.on_event(gone, now_s=at_s))
             elif isinstance(output, HostStore):
                 up = StoreUp("127.0.0.1", 1)
-                self._agent_does(twin, twin.outpost.on_event(up, now_s=self.now_s))
+                self._agent_does(twin, twin.agent_session.on_event(up, now_s=self.now_s))
             elif isinstance(output, Tell):
                 twin.told.append(output.text)
             elif isinstance(output, HangUp):
                 self.is_cut(self.twins.index(twin))
 
-    def _hub_hears(self, twin: Twin, message: OnLine) -> None:
-        outputs = self.hub.on_line("a", message, now_s=self.now_s)
+    def _sessions_hear(self, twin: Twin, message: OnLine) -> None:
+        outputs = self.sessions.on_line("a", message, now_s=self.now_s)
         if isinstance(message, Enrol) and not (outputs and isinstance(outputs[0], TurnAway)):
             other, self.line = self.line, twin
             if other is not None and other is not twin:
                 other.connected = False
-                self._agent_does(other, other.outpost.on_disconnected())
-        self._hub_does(outputs, twin)
+                self._agent_does(other, other.agent_session.on_disconnected())
+        self._sessions_do(outputs, twin)
 
-    def _hub_does(self, outputs: list[Output], visitor: Twin | None) -> None:
+    def _sessions_do(self, outputs: list[Output], visitor: Twin | None) -> None:
         for output in outputs:
             if isinstance(output, TurnAway) and visitor is not None:
                 self._agent_hears(visitor, output.message)
@@ -226,7 +226,7 @@ class Pair:
 
     def _agent_hears(self, twin: Twin, message: OnLine) -> None:
         twin.heard.append(message)
-        self._agent_does(twin, twin.outpost.on_line(message, now_s=self.now_s))
+        self._agent_does(twin, twin.agent_session.on_line(message, now_s=self.now_s))
 
 
 def _set(timers: dict[str, float], order: SetTimer) -> None:
@@ -279,7 +279,7 @@ def test_a_second_agent_that_houses_processes_is_told_to_kill_them(pair: Pair) -
     """It cannot have been in: whatever it houses is no part of the run."""
     housed = Housed(7, 0, "rank", 77, None, (), False, None)
     enrol = Enrol("a", 9, 1, 1, 0, 0, None, (housed,), (), (), "", pair.now_s)
-    away, *_ = pair.hub.on_line("a", enrol, now_s=pair.now_s)
+    away, *_ = pair.sessions.on_line("a", enrol, now_s=pair.now_s)
     assert away == TurnAway("a", Welcome(1, 0, LEASE_S, True, None))
 
 
@@ -293,7 +293,7 @@ def test_an_agent_that_was_started_again_waits_for_the_old_lease(pair: Pair) -> 
     assert pair.connects(0).turned_away()
     pair.waits(1.0)
     again = pair.connects(0)
-    assert again.outpost.is_in
+    assert again.agent_session.is_in
     pair.waits(1.0)
     assert len(again.running) == 1
 
@@ -305,7 +305,7 @@ def test_an_agent_that_has_killed_all_need_not_wait(pair: Pair) -> None:
     first = pair.twins[0]
     assert first.ever_ran == {100}
     assert not first.running
-    assert pair.connects(0).outpost.is_in
+    assert pair.connects(0).agent_session.is_in
     assert pair.told == ["node a has begun anew"]
     pair.waits(1.0)
     assert len(first.running) == 1

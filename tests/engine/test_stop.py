@@ -14,7 +14,7 @@ from outlast.model.messages import Committed, Joined, WorkerExited
 from outlast.model.records import Event
 from outlast.model.terms import Mechanism
 from tests.engine.test_lost_steps import Run
-from tests.engine.test_nodes import a_hub, trains
+from tests.engine.test_nodes import coordinator_sessions, trains
 
 
 def is_asked_to_stop(one: Coordinator, *, now_s: float) -> list[Output]:
@@ -44,9 +44,9 @@ STOPPED = End(143, "stopped", "signal 15", "")
 
 def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
     """Asked once, while both ranks train, and then once more."""
-    hub = a_hub()
-    trains(hub)
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
     for worker in (1, 2):
         one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
     for worker in (1, 2):
@@ -57,9 +57,9 @@ def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
 
 def test_a_stop_at_once_is_handed_on_before_it_is_known_who_lives() -> None:
     """Asked twice while the agents enrol with a new coordinator."""
-    hub = a_hub()
-    hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
-    one = hub.coordinator
+    sessions = coordinator_sessions()
+    sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
+    one = sessions.coordinator
     assert known_of_the_end(is_asked_to_stop(one, now_s=1.0)) == (STOPPED, False)
     assert known_of_the_end(is_asked_to_stop(one, now_s=2.0)) == (STOPPED, True)
     assert one.stage is Stage.REBUILDING

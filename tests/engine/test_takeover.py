@@ -35,7 +35,7 @@ from outlast.model.messages import (
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from tests.engine.test_interruptions import log_of, newest
-from tests.engine.test_nodes import LEASE_S, _plan, a_hub, enrols, orders
+from tests.engine.test_nodes import LEASE_S, _plan, coordinator_sessions, enrols, orders
 
 Word = Hello | Registered | Broke | Inventory | Joined | Committed
 
@@ -92,10 +92,10 @@ def the_next(remembered: RecoveredState) -> CoordinatorSessions:
         first_interruption=1 + len(remembered.interruptions),
         first_worker=3,
     )
-    hub = CoordinatorSessions(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
-    hub.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
-    hub.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
-    return hub
+    sessions = CoordinatorSessions(Coordinator(options=options), epoch=2, lease_s=LEASE_S)
+    sessions.coordinator.remember(replace(remembered, homes={0: "a", 1: "b"}))
+    sessions.rebuild(now_s=10.0, nodes={"a": 1, "b": 1})
+    return sessions
 
 
 def rebuilt(
@@ -105,13 +105,17 @@ def rebuilt(
 
     With what came of it once the last node had enrolled.
     """
-    hub = the_next(remembered or RecoveredState())
+    sessions = the_next(remembered or RecoveredState())
     out: list[Output] = []
     for rank, node in enumerate("ab"):
         out = enrols(
-            hub, node, now_s=10.0, epoch=1, housed=tuple(one for one in found if one.rank == rank)
+            sessions,
+            node,
+            now_s=10.0,
+            epoch=1,
+            housed=tuple(one for one in found if one.rank == rank),
         )
-    return hub, out
+    return sessions, out
 
 
 def interrupted(script: ScriptFacts | None = None) -> RecoveredState:
@@ -129,11 +133,11 @@ def booked(outputs: list[Output]) -> list[Interruption]:
     ]
 
 
-def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
+def all_stand_still(sessions: CoordinatorSessions) -> list[Output]:
     """In generation 2, at step 5: whoever lives. With what is made of it."""
-    out = hub.on_timer(now_s=11.0, name="gather")
-    for member in hub.coordinator.roster.live():
-        out = hub.on_line(
+    out = sessions.on_timer(now_s=11.0, name="gather")
+    for member in sessions.coordinator.roster.live():
+        out = sessions.on_line(
             member.home,
             FromNode(1, 0, 11.1, Inventory(member.worker, 2, 5, 5, 5, False, ())),
             now_s=11.1,
@@ -143,14 +147,14 @@ def all_stand_still(hub: CoordinatorSessions) -> list[Output]:
 
 def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
     """Rank 0 on node a is killed after its node has enrolled, and before node b has."""
-    hub = a_hub()
-    hub.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
-    enrols(hub, "a", epoch=1, housed=(at_work(1, 0),))
+    sessions = coordinator_sessions()
+    sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
+    enrols(sessions, "a", epoch=1, housed=(at_work(1, 0),))
     killed = WorkerExited(1, 101, None, 9, False, 0, (), (), "body", 1.0, 1.0, "")
-    assert hub.on_line("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []
-    out = enrols(hub, "b", now_s=2.0, epoch=1, housed=(at_work(2, 1),))
+    assert sessions.on_line("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []
+    out = enrols(sessions, "b", now_s=2.0, epoch=1, housed=(at_work(2, 1),))
     assert [(one.ranks, one.pids, one.error) for one in booked(out)] == [((0,), (101,), "signal 9")]
-    assert hub.coordinator.stage is Stage.GATHERING
+    assert sessions.coordinator.stage is Stage.GATHERING
 
 
 # --- what went on meanwhile -----------------------------------------------------------------------
@@ -176,20 +180,20 @@ def test_a_step_committed_without_a_coordinator_ends_an_interruption(
     found = [
         trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)
     ]
-    hub, out = rebuilt(*found, remembered=interrupted(ScriptFacts(outlast=True)))
-    assert hub.coordinator.stage is Stage.TRAINING
+    sessions, out = rebuilt(*found, remembered=interrupted(ScriptFacts(outlast=True)))
+    assert sessions.coordinator.stage is Stage.TRAINING
     assert [one.resumed_s for one in booked(out)] == ([] if resumed_s is None else [resumed_s])
-    assert bool(hub.coordinator.interruptions.open) == (resumed_s is None)
+    assert bool(sessions.coordinator.interruptions.open) == (resumed_s is None)
 
 
 def test_a_sharded_step_is_not_known_as_committed_while_a_rank_is_gone() -> None:
     """The process of rank 1 is gone; what it had committed nobody can tell."""
-    hub, _ = rebuilt(
+    sessions, _ = rebuilt(
         trains_in(2, 0, sharded=True, committed_s=7.0),
         remembered=interrupted(ScriptFacts(outlast=True, sharded=True)),
     )
-    assert [one.id for one in hub.coordinator.interruptions.open] == [1]
-    assert hub.coordinator.stage is Stage.GATHERING
+    assert [one.id for one in sessions.coordinator.interruptions.open] == [1]
+    assert sessions.coordinator.stage is Stage.GATHERING
 
 
 @pytest.mark.parametrize(("committed_s", "resumed_s"), [(None, []), (7.0, [7.0])])
@@ -199,13 +203,13 @@ def test_what_was_committed_in_an_older_generation_ends_no_interruption(
     """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0
     s.
     """
-    hub, out = rebuilt(
+    sessions, out = rebuilt(
         trains_in(3, 0, committed_s=committed_s),
         trains_in(2, 1, committed_s=4.0),
         remembered=interrupted(ScriptFacts(outlast=True)),
     )
     assert [one.resumed_s for one in booked(out) if one.resumed_s is not None] == resumed_s
-    assert hub.coordinator.stage is Stage.GATHERING
+    assert sessions.coordinator.stage is Stage.GATHERING
 
 
 # --- scripts without outlast calls ----------------------------------------------------------------
@@ -218,8 +222,8 @@ def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> No
 
     Nobody has asked the run to stop.
     """
-    hub, out = rebuilt(*PLAIN, remembered=interrupted())
-    assert hub.coordinator.runs_plain
+    sessions, out = rebuilt(*PLAIN, remembered=interrupted())
+    assert sessions.coordinator.runs_plain
     assert [one.resumed_s for one in booked(out)] == [10.0]
     assert [
         order
@@ -251,8 +255,8 @@ def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> No
 def test_processes_that_are_not_all_at_work_come_to_a_new_generation(
     found: tuple[Housed, ...],
 ) -> None:
-    hub, out = rebuilt(*found)
-    assert hub.coordinator.stage is Stage.GATHERING
+    sessions, out = rebuilt(*found)
+    assert sessions.coordinator.stage is Stage.GATHERING
     assert [(one.mechanism, one.resumed_s) for one in booked(out)][-1:] == [
         (Mechanism.LOST_CONTACT, None)
     ]
@@ -261,11 +265,11 @@ def test_processes_that_are_not_all_at_work_come_to_a_new_generation(
 def test_a_plain_script_is_asked_to_stop_again_by_the_next_coordinator() -> None:
     """The last one may have died before it had sent SIGTERM to all."""
     asked = RecoveredEnd(End(0, "stopped", "enough", ""), by_signal=True)
-    hub, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
+    sessions, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
     assert [
         (node, order.worker) for node, order in orders(out) if isinstance(order, TermWorker)
     ] == [("a", 1), ("b", 2)]
-    assert SetTimer("stop", 10.0 + hub.coordinator.run.options.term_grace_s) in out
+    assert SetTimer("stop", 10.0 + sessions.coordinator.run.options.term_grace_s) in out
 
 
 # --- what the ranks had said ----------------------------------------------------------------------
@@ -274,11 +278,11 @@ def test_a_plain_script_is_asked_to_stop_again_by_the_next_coordinator() -> None
 def test_an_error_raised_without_a_coordinator_is_named_as_the_fault() -> None:
     """Its word was heard by its agent alone."""
     raised = Broke(2, 2, 0, "exception", "boom", "line 3", 9.0)
-    hub, _ = rebuilt(
+    sessions, _ = rebuilt(
         trains_in(2, 0),
         housed(1, Hello(2, 102), Registered(2, 2, 0, "in_place", False, True, ""), raised),
     )
-    (one,) = booked(all_stand_still(hub))
+    (one,) = booked(all_stand_still(sessions))
     assert (one.ranks, one.mechanism, one.error, one.traceback) == (
         (1,),
         Mechanism.EXCEPTION,
@@ -297,21 +301,21 @@ def test_errors_raised_without_a_coordinator_are_booked_after_a_takeover() -> No
         )
         for w in (1, 2)
     ]
-    hub, out = rebuilt(housed(0, *said[0]), housed(1, *said[1]))
+    sessions, out = rebuilt(housed(0, *said[0]), housed(1, *said[1]))
     assert [(one.id, one.ranks, one.mechanism, one.error) for one in booked(out)][-1] == (
         1,
         (0, 1),
         Mechanism.EXCEPTION,
         "boom 1",
     )
-    assert hub.coordinator.stage is Stage.GATHERING
+    assert sessions.coordinator.stage is Stage.GATHERING
 
 
 def test_an_error_is_booked_beside_what_was_dealt_with_before() -> None:
     """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
     before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
-    hub, out = rebuilt(
+    sessions, out = rebuilt(
         housed(0, Hello(1, 101), Registered(1, 2, 0, "in_place", False, True, ""), raised),
         trains_in(2, 1),
         remembered=before,
@@ -322,7 +326,7 @@ def test_an_error_is_booked_beside_what_was_dealt_with_before() -> None:
         (0,),
         Mechanism.EXCEPTION,
     )
-    _, last = {one.id: one for one in booked(all_stand_still(hub))}.values()
+    _, last = {one.id: one for one in booked(all_stand_still(sessions))}.values()
     assert (last.id, last.error) == (2, "boom")
 
 
@@ -361,11 +365,11 @@ def test_nodes_count_as_cut_off_if_the_newest_generation_failed_for_it(
     generation 3.
     """
     broke = Broke(2, generation, 0, "collective", "no connection", "", 9.0, unreached=(0,))
-    hub, _ = rebuilt(
+    sessions, _ = rebuilt(
         housed(0, Hello(1, 101), generation=3),
         housed(1, Hello(2, 102), broke, generation=generation),
     )
-    assert (hub.coordinator.links.reason if hub.coordinator.links else "") == (
+    assert (sessions.coordinator.links.reason if sessions.coordinator.links else "") == (
         "nodes a and b cannot reach each other" if cut else ""
     )
 
@@ -382,7 +386,7 @@ def test_all_have_longer_to_leave_if_a_quiesced_rank_has_no_state_yet(
     answered yet.
     """
     still = Inventory(2, 2, committed, committed, committed, False, ())
-    hub, _ = rebuilt(
+    sessions, _ = rebuilt(
         trains_in(2, 0),
         housed(
             1,
@@ -391,7 +395,7 @@ def test_all_have_longer_to_leave_if_a_quiesced_rank_has_no_state_yet(
             still,
         ),
     )
-    out = hub.on_timer(now_s=11.0, name="gather")
+    out = sessions.on_timer(now_s=11.0, name="gather")
     assert [
         output.at_s for output in out if isinstance(output, SetTimer) and output.name == "leave"
     ] == [11.0 + wait_s]
@@ -409,14 +413,14 @@ def test_plans_carry_the_time_of_a_fault_from_before_the_takeover(
     If it is not known when that happened, it is when it was seen.
     """
     one = replace(newest(log_of()), fault_s=fault_s)
-    hub, _ = rebuilt(
+    sessions, _ = rebuilt(
         trains_in(2, 0),
         remembered=RecoveredState(
             generation=2, script=ScriptFacts(outlast=True), interruptions={1: one}
         ),
     )
-    all_stand_still(hub)
-    plans = [member.path.plan for member in hub.coordinator.roster.members()]
+    all_stand_still(sessions)
+    plans = [member.path.plan for member in sessions.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.fault_s, plan.detected_s) for plan in plans] == [
         (3, told_s, 1.1)
     ] * 2
@@ -427,10 +431,10 @@ def test_the_newest_transfer_image_counts_in_whatever_order_nodes_come(
     transfers: dict[str, tuple[int, int]],
 ) -> None:
     """All ranks have ended since state was handed over: they begin from what was."""
-    hub = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
+    sessions = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
     for rank, node in enumerate("ab"):
         enrols(
-            hub,
+            sessions,
             node,
             now_s=10.0,
             epoch=1,
@@ -439,9 +443,9 @@ def test_the_newest_transfer_image_counts_in_whatever_order_nodes_come(
             housed=() if rank else (trains_in(2, 0),),
         )
     killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")
-    hub.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
-    hub.on_timer(now_s=11.0, name="gather")
-    plans = [member.path.plan for member in hub.coordinator.roster.members()]
+    sessions.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
+    sessions.on_timer(now_s=11.0, name="gather")
+    plans = [member.path.plan for member in sessions.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [
         (3, 5, "transfer")
     ] * 2

@@ -80,12 +80,14 @@ NODE_WAIT_S = 1_800.0
 # long ...
 LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # ... up to this
-DOOR_WAIT_S = 10.0  # a connection that has not said by then whose it is, and proven it, is closed
-DOOR_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
+LISTENER_WAIT_S = (
+    10.0  # a connection that has not said by then whose it is, and proven it, is closed
+)
+LISTENER_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
 # descriptors of the coordinator's process besides its connections: ledger, logs, store
-DOOR_FILES_COUNT = 256
+LISTENER_FILES_COUNT = 256
 # a connection that is silent for so long is asked after: a node that lost its power closes nothing
-DOOR_KEEPALIVE_S = 60.0
+LISTENER_KEEPALIVE_S = 60.0
 
 # --- budgets --------------------------------------------------------------------------------------
 # the same step fails this often, with every process alive, before a dearer rung

@@ -3,7 +3,7 @@
 In a life whose faults strike some ranks at some moments (`alike`), most nodes of a large run are
 never struck, house no rank that has to hand over state, and so are told the same as their like, at
 the same moments. Those draw from the same place, by the same clock: a *fleet*. Its first node is
-simulated, with all that its agent, outpost and processes do; what it says is said to the
+simulated, with all that its agent, its session and processes do; what it says is said to the
 coordinator by each of them, one after the other and each in its own name, and what the coordinator
 tells the first of them it has to tell them all. A coordinator that does otherwise has parted the
 fleet (`Parted`), and the life is lived again node by node. What the coordinator does with thousands

@@ -346,10 +346,10 @@ class SkipAhead:
         """The last heartbeat of the stretch, and what comes of it; the others before it have
         changed nothing that it does not change again.
         """
-        outpost, hub = node.outpost, self._world.host.hub
-        assert outpost is not None and hub is not None
-        outpost.leave_out_beats(asked_s=node.local_s(asked_s - node.beats_every_s))
-        for asked in outpost.on_timer(now_s=node.local_s(asked_s), name="beat"):
+        agent_session, sessions = node.agent_session, self._world.host.sessions
+        assert agent_session is not None and sessions is not None
+        agent_session.leave_out_beats(asked_s=node.local_s(asked_s - node.beats_every_s))
+        for asked in agent_session.on_timer(now_s=node.local_s(asked_s), name="beat"):
             if isinstance(asked, SetTimer):
                 node.do([asked])
                 continue
@@ -364,7 +364,9 @@ class SkipAhead:
                     node.link.carry_at("down", granted.message, heard_s + LEAST_S)
                 else:
                     node.do(
-                        outpost.on_grants(granted.message, now_s=node.local_s(heard_s + LEAST_S))
+                        agent_session.on_grants(
+                            granted.message, now_s=node.local_s(heard_s + LEAST_S)
+                        )
                     )
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:

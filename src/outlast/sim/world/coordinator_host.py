@@ -68,8 +68,8 @@ class CoordinatorHost:
                 one reads the ledger and takes over.
     Not here    What it should decide: the watch looks at each decision, and the rules judge it.
 
-    `epoch`: how many coordinators there have been. `hub`: the sessions with the agents of several
-    nodes; None: there is one node.
+    `epoch`: how many coordinators there have been. `sessions`: the sessions with the agents of
+    several nodes; None: there is one node.
     """
 
     def __init__(self, world: Hosting) -> None:
@@ -81,7 +81,7 @@ class CoordinatorHost:
         self._frame = world.frame
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
         self.coordinator = self._coordinator(generation=0, interruption=1)
-        self.hub = self._hub()
+        self.sessions = self._new_sessions()
 
     @property
     def interruptions(self) -> dict[int, Interruption]:
@@ -128,7 +128,7 @@ class CoordinatorHost:
             )
         )
 
-    def _hub(self) -> CoordinatorSessions | None:
+    def _new_sessions(self) -> CoordinatorSessions | None:
         if self._frame.options.nodes < 2:
             return None
         return CoordinatorSessions(
@@ -140,7 +140,7 @@ class CoordinatorHost:
     @property
     def _lead(self) -> CoordinatorSessions | Coordinator:
         """Return the machine that timers and the start are for."""
-        return self.hub if self.hub is not None else self.coordinator
+        return self.sessions if self.sessions is not None else self.coordinator
 
     # --- driving ----------------------------------------------------------------------------------
 
@@ -155,17 +155,17 @@ class CoordinatorHost:
         self.led(lambda: self.coordinator.on_message(news, now_s=self._frame.now_s))
 
     def _watch_hears(self, news: Any, *, told: bool = True) -> None:
-        alone = self.hub is None
+        alone = self.sessions is None
         self.watch.hear(news, self.coordinator, epoch=self.epoch, alone=alone, told=told)
 
     def on_line(self, node: str, message: OnLine) -> None:
         """Take in what the agent of one of several nodes says."""
-        hub, now_s = self.hub, self._frame.now_s
-        if not self.lives or hub is None:
+        sessions, now_s = self.sessions, self._frame.now_s
+        if not self.lives or sessions is None:
             return
         news = getattr(message, "message", message)
         self._watch_hears(news, told=node not in self._frame.untold)
-        if not (isinstance(message, Enrol) and hub.turns_away(message, now_s=now_s)):
+        if not (isinstance(message, Enrol) and sessions.turns_away(message, now_s=now_s)):
             self.watch.enrolments.hear(
                 node,
                 message,
@@ -173,14 +173,14 @@ class CoordinatorHost:
                 first_epoch=self.epoch == 1,
                 now_s=now_s,
             )
-        self.led(lambda: hub.on_line(node, message, now_s=self._frame.now_s))
+        self.led(lambda: sessions.on_line(node, message, now_s=self._frame.now_s))
 
     def from_fleet(self, fleet: Fleet, message: OnLine) -> None:
         """Take in what each of these nodes says, one after the other; `message` as the first of
         them says it.
         """
-        hub = self.hub
-        if not self.lives or hub is None:
+        sessions = self.sessions
+        if not self.lives or sessions is None:
             return
         now_s = self._frame.now_s
         if self._world.chance.begins:
@@ -195,18 +195,18 @@ class CoordinatorHost:
         for name, said in fleet.said(message):
             coordinator, committed = self.coordinator, self._world.steps.committed
             before = coordinator.generation, coordinator.stage
-            outputs = hub.on_line(name, said, now_s=now_s)
+            outputs = sessions.on_line(name, said, now_s=now_s)
             if outputs or before != (coordinator.generation, coordinator.stage):
                 self._follow(outputs, coordinator, before, committed)
 
     def beaten(self, node: Node, beat: Beat, *, now_s: float) -> list[Output]:
         """Return what comes of the last heartbeat of a stretch, at that moment."""
-        hub = self.hub
-        assert hub is not None
+        sessions = self.sessions
+        assert sessions is not None
         self.watch.enrolments.beats(node.name)
-        granted = hub.on_beats(node.name, beat, now_s=now_s)
+        granted = sessions.on_beats(node.name, beat, now_s=now_s)
         for name, _ in () if node.fleet is None else node.fleet.others():
-            also = hub.on_beats(name, beat, now_s=now_s)
+            also = sessions.on_beats(name, beat, now_s=now_s)
             if [getattr(line, "message", line) for line in also] != [
                 getattr(line, "message", line) for line in granted
             ]:
@@ -215,15 +215,15 @@ class CoordinatorHost:
 
     def on_disconnected(self, node: str) -> None:
         """The link of a node has broken."""
-        hub = self.hub
-        if self.lives and hub is not None:
-            self.led(lambda: hub.on_disconnected(node))
+        sessions = self.sessions
+        if self.lives and sessions is not None:
+            self.led(lambda: sessions.on_disconnected(node))
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Somebody wants the run to end."""
         now_s = self._frame.now_s
         self.led(
-            lambda: self._through_hub(
+            lambda: self._through_sessions(
                 self.coordinator.ask_stop(now_s=now_s, reason=reason, exit_code=exit_code)
             )
         )
@@ -232,7 +232,7 @@ class CoordinatorHost:
         """Somebody has diagnosed an interruption."""
         now_s = self._frame.now_s
         self.led(
-            lambda: self._through_hub(
+            lambda: self._through_sessions(
                 self.coordinator.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)
             )
         )
@@ -241,8 +241,12 @@ class CoordinatorHost:
         """The policy has a node drained."""
         self.watch.plans.drains(node, self.coordinator)
 
-    def _through_hub(self, outputs: list[Output]) -> list[Output]:
-        return self.hub.led(outputs, now_s=self._frame.now_s) if self.hub is not None else outputs
+    def _through_sessions(self, outputs: list[Output]) -> list[Output]:
+        return (
+            self.sessions.led(outputs, now_s=self._frame.now_s)
+            if self.sessions is not None
+            else outputs
+        )
 
     def led(self, act: Callable[[], list[Output]]) -> None:
         """Drive the coordinator, look at the plans that it made, and carry out what it asks for."""
@@ -264,7 +268,7 @@ class CoordinatorHost:
             before,
             committed,
             epoch=self.epoch,
-            alone=self.hub is None,
+            alone=self.sessions is None,
         )
         for output in outputs:
             self._carry_out(output)
@@ -348,7 +352,7 @@ class CoordinatorHost:
     def _manifest_written(self, step: int, folder: str, error: str) -> None:
         now_s, coordinator = self._frame.now_s, self.coordinator
         self.led(
-            lambda: self._through_hub(
+            lambda: self._through_sessions(
                 coordinator.on_manifest(now_s=now_s, step=step, folder=folder, error=error)
             )
         )
@@ -356,7 +360,7 @@ class CoordinatorHost:
     def _checkpoint_found(self, step: int, folder: str, refused: tuple[str, ...]) -> None:
         now_s, coordinator = self._frame.now_s, self.coordinator
         self.led(
-            lambda: self._through_hub(
+            lambda: self._through_sessions(
                 coordinator.on_checkpoint_found(
                     now_s=now_s, step=step, folder=folder, refused=refused
                 )
@@ -411,7 +415,7 @@ class CoordinatorHost:
             interruption=max(remembered.interruptions, default=0) + 1,
         )
         self.coordinator.remember(remembered)
-        self.hub = hub = self._hub()
-        assert hub is not None, "a coordinator dies alone only where there are several nodes"
+        self.sessions = sessions = self._new_sessions()
+        assert sessions is not None, "a coordinator dies alone only where there are several nodes"
         self._frame.say(f"a coordinator of epoch {self.epoch} comes")
-        self.led(lambda: hub.rebuild(now_s=self._frame.now_s, nodes=remembered.nodes))
+        self.led(lambda: sessions.rebuild(now_s=self._frame.now_s, nodes=remembered.nodes))

@@ -122,12 +122,12 @@ class Node:
         words = NodeWords(
             self._frame, self, world.store, roster=lambda: world.host.coordinator.roster
         )
-        outpost = None
+        agent_session = None
         if options.nodes > 1:
-            outpost = AgentSession(
+            agent_session = AgentSession(
                 agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
             )
-        return AgentSeat(number, agent, ticks, words, outpost)
+        return AgentSeat(number, agent, ticks, words, agent_session)
 
     # --- its parts by their short names -----------------------------------------------------------
 
@@ -180,8 +180,8 @@ class Node:
         return self._seat.ticks
 
     @property
-    def outpost(self) -> AgentSession | None:
-        return self._seat.outpost
+    def agent_session(self) -> AgentSession | None:
+        return self._seat.agent_session
 
     @property
     def count(self) -> int:
@@ -190,7 +190,7 @@ class Node:
 
     def begin(self) -> None:
         self.ticks.begin()
-        if self.outpost is not None:
+        if self.agent_session is not None:
             self.link.dial()
 
     @property
@@ -223,7 +223,7 @@ class Node:
 
     def _look(self) -> bool:
         """Let the agent look at its processes; return True if somebody waits for a processor."""
-        memory, agent, session, now_s = self._memory, self.agent, self.outpost, self.now_s
+        memory, agent, session, now_s = self._memory, self.agent, self.agent_session, self.now_s
         readings, starving = readings_of(memory.processes, agent, now_s=now_s)
         outputs = agent.on_tick(readings, now_s=now_s, heard_s=memory.heard_s)
         self.do(outputs if session is None else session.pass_on(outputs, now_s=now_s))
@@ -253,7 +253,7 @@ class Node:
         """Return True if `process` may vote, seal and restore, by the lease that its agent left in
         shared memory.
         """
-        session = self.outpost
+        session = self.agent_session
         return session is None or process.machine.may_act(
             lent_until_s=session.lent_until_s, now_s=self.now_s
         )
@@ -264,12 +264,12 @@ class Node:
         self.still.agent.through(self._on_connected)
 
     def _on_connected(self) -> None:
-        if self.outpost is not None and self.lives:
+        if self.agent_session is not None and self.lives:
             there = self._world.transfer
             transfer = there[:2] if there is not None and there[2] is self else ()
             session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
-                self.outpost.on_connected(
+                self.agent_session.on_connected(
                     images=self._memory.images(),
                     transfer=transfer,
                     session=session,
@@ -281,14 +281,14 @@ class Node:
         self.still.agent.through(self._on_disconnected)
 
     def _on_disconnected(self) -> None:
-        if self.outpost is not None and self.lives and not self.link.connected:
-            self.do(self.outpost.on_disconnected())
+        if self.agent_session is not None and self.lives and not self.link.connected:
+            self.do(self.agent_session.on_disconnected())
 
     def on_line(self, message: OnLine) -> None:
         self.still.agent.through(lambda: self._on_line(message))
 
     def _on_line(self, message: OnLine) -> None:
-        session = self.outpost
+        session = self.agent_session
         if session is not None and self.lives:
             if not isinstance(message, Grant):
                 self.stir()
@@ -321,8 +321,8 @@ class Node:
 
     def is_quiet(self) -> bool:
         """Return True if its link stands, its agent asks nothing, and nothing stands still."""
-        line = self.outpost is None or (
-            self.outpost.is_in
+        line = self.agent_session is None or (
+            self.agent_session.is_in
             and self.link.connected
             and self.link.lags_until_s <= self._frame.now_s
         )
@@ -336,10 +336,10 @@ class Node:
     def _timer(self, name: str, number: int) -> None:
         if not self._timers.take_due(name, number):
             return  # the agent stood still, and it was set anew since
-        if self.outpost is not None and self._frame.end is None:
+        if self.agent_session is not None and self._frame.end is None:
             if name == BATCH:
                 self._seat.words.rings()
-            self.do(self.outpost.on_timer(now_s=self.now_s, name=name))
+            self.do(self.agent_session.on_timer(now_s=self.now_s, name=name))
 
     # --- power ------------------------------------------------------------------------------------
 
@@ -410,7 +410,7 @@ class Node:
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, HangUp):
-            if self.outpost is not None and self.outpost.fenced:
+            if self.agent_session is not None and self.agent_session.fenced:
                 for housed in self.processes.values():
                     # one that had ended may not have been heard of
                     self._world.strikes.fenced(housed)
@@ -421,7 +421,11 @@ class Node:
             }
         elif isinstance(output, Kill):
             self.doomed.add(output.worker)
-            if self.outpost is not None and self.outpost.fenced and output.worker in self.processes:
+            if (
+                self.agent_session is not None
+                and self.agent_session.fenced
+                and output.worker in self.processes
+            ):
                 self._world.strikes.fenced(self.processes[output.worker])
             doomed = self.processes.get(output.worker)
             takes_s = (
@@ -493,8 +497,8 @@ class Node:
 
     def tell(self, process: Process, message: Any) -> None:
         """Let the agent hear what a process says."""
-        workers, outpost = tuple([mate.worker for mate in process.mates]), self.outpost
-        if outpost is None:
+        workers, agent_session = tuple([mate.worker for mate in process.mates]), self.agent_session
+        if agent_session is None:
             self._from(
                 process, lambda: self.do(self._seat.ear.on_worker(message, now_s=self.now_s))
             )
@@ -503,9 +507,9 @@ class Node:
         def arrives() -> None:
             self._seat.words.hears(workers or (message.worker,), message)
             if workers:
-                self.do(outpost.on_workers(workers, message, now_s=self.now_s))
+                self.do(agent_session.on_workers(workers, message, now_s=self.now_s))
             else:
-                self.do(outpost.on_worker(message, now_s=self.now_s))
+                self.do(agent_session.on_worker(message, now_s=self.now_s))
 
         self._from(process, arrives)
 
@@ -568,7 +572,7 @@ class Node:
             if p is not process and (p.node is self or not p.dying)
         )
         beside = living - (not process.dying and process.rank >= 0)
-        room = self._frame.options.ranks_per_node if self.outpost is not None else beside + 1
+        room = self._frame.options.ranks_per_node if self.agent_session is not None else beside + 1
         self._frame.see(RankGiven(process.worker, plan, others, beside, room))
         self._world.population.takes_rank(process, plan.rank)
         self._world.population.done.discard(plan.rank)

@@ -74,20 +74,20 @@ class NodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class AgentSeat:
-    """The agent of one boot of the node, and what belongs to it; `outpost`: its session with the
-    coordinator, where there are several nodes.
+    """The agent of one boot of the node, and what belongs to it; `agent_session`: its session with
+    the coordinator, where there are several nodes.
     """
 
     number: int
     agent: Agent
     ticks: AgentTicks
     words: NodeWords
-    outpost: AgentSession | None
+    agent_session: AgentSession | None
 
     @property
     def ear(self) -> Agent | AgentSession:
         """Return what hears of the node's events."""
-        return self.agent if self.outpost is None else self.outpost
+        return self.agent if self.agent_session is None else self.agent_session
 
 
 def readings_of(

@@ -30,7 +30,7 @@ class Ranks(Protocol):
     def luck(self, process: Process) -> Luck | None: ...
 
 
-class Listener(CoordinatorEnd, Protocol):
+class CoordinatorPlace(CoordinatorEnd, Protocol):
     """What a node asks of the place where the coordinator lives."""
 
     @property
@@ -69,7 +69,7 @@ class Surroundings(Protocol):
     def population(self) -> Ranks: ...
 
     @property
-    def host(self) -> Listener: ...
+    def host(self) -> CoordinatorPlace: ...
 
     @property
     def strikes(self) -> Fences: ...

@@ -49,7 +49,7 @@ class Speaker(Protocol):
     def doomed(self) -> set[int]: ...
 
     @property
-    def outpost(self) -> AgentSession | None: ...
+    def agent_session(self) -> AgentSession | None: ...
 
     @property
     def link(self) -> AgentLink: ...
@@ -126,16 +126,16 @@ class NodeWords:
 
     def rings(self) -> None:
         """That moment is over."""
-        outpost = self._node.outpost
-        if outpost is not None and not outpost.fenced and self._all_have:
+        agent_session = self._node.agent_session
+        if agent_session is not None and not agent_session.fenced and self._all_have:
             self._frame.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
 
     def ends(self) -> None:
         """The agent has heard that a process has ended."""
-        outpost = self._node.outpost
+        agent_session = self._node.agent_session
         if (
-            outpost is not None
-            and outpost.fenced
+            agent_session is not None
+            and agent_session.fenced
             and not self._node.alive()
             and self._empty_s is None
         ):

@@ -59,7 +59,7 @@ class Sleeper(Protocol):
     def now_s(self) -> float: ...
 
     @property
-    def outpost(self) -> AgentSession | None: ...
+    def agent_session(self) -> AgentSession | None: ...
 
     def alive(self) -> list[Process]: ...
 
@@ -105,8 +105,8 @@ class Standstill:
         late = self.agent.shut or self._frame.now_s < self._went_on_s + WOKEN_S
         return (
             late
-            and self._node.outpost is not None
-            and self._node.now_s >= self._node.outpost.lent_until_s
+            and self._node.agent_session is not None
+            and self._node.now_s >= self._node.agent_session.lent_until_s
         )
 
     def lose_power(self) -> None:

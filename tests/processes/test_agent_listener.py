@@ -1,4 +1,4 @@
-"""The coordinator's door: real sockets on loopback.
+"""The coordinator's listener: real sockets on loopback.
 
 At the other end are real `AgentSession` and `Agent` machines, behind it real `CoordinatorSessions`
 and `Coordinator`.
@@ -55,7 +55,7 @@ from outlast.model.wire import encode
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
-from outlast.runtime.coordinator.door import Door
+from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.loop import Loop, Timer
 
 BEAT_S = 0.02
@@ -67,7 +67,7 @@ WITHIN_S = 20.0
 class Headquarters:
     """A coordinator for `nodes` nodes of two ranks each.
 
-    `told`: what the door or the coordinator said.
+    `told`: what the listener or the coordinator said.
     """
 
     def __init__(
@@ -77,13 +77,15 @@ class Headquarters:
         self.coordinator = Coordinator(
             options=CoordinatorOptions(nodes * 2, Restart(), nodes=nodes)
         )
-        self.hub = CoordinatorSessions(self.coordinator, epoch=1, lease_s=lease_s)
+        self.sessions = CoordinatorSessions(self.coordinator, epoch=1, lease_s=lease_s)
         self.told: list[str] = []
         self.others: list[Output] = []
         self._timers: dict[str, Timer] = {}
-        self.door = Door(loop, self.hub, peers=nodes, owner=self._own, token=token)
-        self.address = self.door.open()
-        self.door.carry_out(self.hub.start(now_s=now_s()))
+        self.agent_listener = AgentListener(
+            loop, self.sessions, peers=nodes, owner=self._own, token=token
+        )
+        self.address = self.agent_listener.open()
+        self.agent_listener.carry_out(self.sessions.start(now_s=now_s()))
 
     def _own(self, output: Output) -> None:
         self.others.append(output)
@@ -96,7 +98,9 @@ class Headquarters:
                 name = output.name
                 self._timers[name] = self.loop.call_at(
                     output.at_s,
-                    lambda: self.door.carry_out(self.hub.on_timer(now_s=now_s(), name=name)),
+                    lambda: self.agent_listener.carry_out(
+                        self.sessions.on_timer(now_s=now_s(), name=name)
+                    ),
                 )
 
 
@@ -120,7 +124,9 @@ class Node:
         self._token = token
         self._family = family
         self.name = name
-        self.outpost = AgentSession(Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S)
+        self.agent_session = AgentSession(
+            Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S
+        )
         self.heard: list[Message] = []
         self.delivered: list[tuple[int, ForWorker]] = []
         self.spawned: list[int] = []
@@ -141,7 +147,7 @@ class Node:
     def break_off(self) -> None:
         """As a network does it: nobody says anything to the other end but the kernel."""
         self.channel.close()
-        self._do(self.outpost.on_disconnected())
+        self._do(self.agent_session.on_disconnected())
 
     def end(self) -> None:
         """The agent's process ends."""
@@ -151,7 +157,9 @@ class Node:
 
     def _enrol(self) -> None:
         session = trust.session()
-        self._do(self.outpost.on_connected(images=(), transfer=(), session=session, now_s=now_s()))
+        self._do(
+            self.agent_session.on_connected(images=(), transfer=(), session=session, now_s=now_s())
+        )
 
     def _on_message(self, message: Message) -> None:
         self.heard.append(message)
@@ -161,11 +169,11 @@ class Node:
             self._enrol()
         else:
             assert isinstance(message, (Welcome, TurnedAway, Grant, ToNode)), message
-            self._do(self.outpost.on_line(message, now_s=now_s()))
+            self._do(self.agent_session.on_line(message, now_s=now_s()))
 
     def _on_close(self, reason: str) -> None:
         self.closed.append(reason)
-        self._do(self.outpost.on_disconnected())
+        self._do(self.agent_session.on_disconnected())
 
     def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -176,13 +184,13 @@ class Node:
             elif isinstance(output, Spawn):
                 self.spawned.append(output.worker)
                 self._do(
-                    self.outpost.on_event(
+                    self.agent_session.on_event(
                         WorkerStarted(output.worker, 1, self.name, now_s()), now_s=now_s()
                     )
                 )
-                self._do(self.outpost.on_worker(Hello(output.worker, 1), now_s=now_s()))
+                self._do(self.agent_session.on_worker(Hello(output.worker, 1), now_s=now_s()))
             elif isinstance(output, HostStore):
-                self._do(self.outpost.on_event(StoreUp("127.0.0.1", 1), now_s=now_s()))
+                self._do(self.agent_session.on_event(StoreUp("127.0.0.1", 1), now_s=now_s()))
             elif isinstance(output, Deliver):
                 self.delivered.append((output.worker, output.message))
             elif isinstance(output, Tell):
@@ -197,7 +205,7 @@ class Node:
         if output.at_s is not None:
             name = output.name
             self._timers[name] = self._loop.call_at(
-                output.at_s, lambda: self._do(self.outpost.on_timer(now_s=now_s(), name=name))
+                output.at_s, lambda: self._do(self.agent_session.on_timer(now_s=now_s(), name=name))
             )
 
     def plans(self) -> list[int]:
@@ -264,22 +272,22 @@ def test_agents_enrol_are_given_ranks_and_have_their_leases_renewed(
     nodes = [Node(loop, hq.address, name) for name in "abc"]
     until(lambda: all(len(node.plans()) == 2 and node.grants() >= 3 for node in nodes))
     assert sorted(rank for node in nodes for rank in node.plans()) == list(range(6))
-    assert hq.door.nodes == 3
-    assert hq.door.unsent_bytes == 0
+    assert hq.agent_listener.nodes == 3
+    assert hq.agent_listener.unsent_bytes == 0
     assert not hq.told
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
     hq = Headquarters(loop, nodes=1)
-    hq.door.close()
+    hq.agent_listener.close()
     try:
-        hq.address = hq.door.open(host="::1")
+        hq.address = hq.agent_listener.open(host="::1")
     except UsageError as error:
         pytest.skip(f"no IPv6 here: {error}")
     node = Node(loop, hq.address, "a", family=socket.AF_INET6)
     until(lambda: len(node.plans()) == 2)
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_an_order_reaches_its_agent_once_though_the_connection_broke(
@@ -296,7 +304,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
 
     def order(number: int) -> None:
         leave = ToWorkers((worker,), (), Leave(1_000 + number, "a test"))
-        hq.door.carry_out(hq.hub.led([ToAgent(leave, "a")], now_s=now_s()))
+        hq.agent_listener.carry_out(hq.sessions.led([ToAgent(leave, "a")], now_s=now_s()))
 
     def leaves() -> list[int]:
         return [
@@ -309,7 +317,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
     until(lambda: leaves() == [1])  # it arrived; no beat has said so yet
     order(2)
     node.break_off()  # the second lies in the kernel's buffer, unread
-    until(lambda: hq.door.nodes == 0)
+    until(lambda: hq.agent_listener.nodes == 0)
     order(3)
     node.connect()
     order(4)
@@ -318,7 +326,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
     until(lambda: node.grants() >= grants + 3)  # whatever is said again has come by then
     assert leaves() == [1, 2, 3, 4]
     assert node.spawned == sorted(set(node.spawned)), "no worker was started twice"
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 @pytest.mark.parametrize(
@@ -341,7 +349,7 @@ def test_whoever_does_not_enrol_first_is_shown_the_door(
     assert [why in text for text in hq.told] == [True], hq.told
     node = Node(loop, hq.address, "a")  # nobody else is worse off
     until(lambda: node.grants() >= 1)
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_who_has_enrolled_may_only_say_what_agents_say(
@@ -353,8 +361,8 @@ def test_who_has_enrolled_may_only_say_what_agents_say(
     one.channel.send(Welcome(9, 0, 1.0, False, None))
     until(lambda: bool(one.closed))
     assert "has enrolled, and says Welcome" in hq.told[0]
-    assert hq.door.nodes == 0
-    hq.door.close()
+    assert hq.agent_listener.nodes == 0
+    hq.agent_listener.close()
 
 
 def test_a_corrupt_frame_costs_the_connection_and_no_more(loop: Loop, until: Until) -> None:
@@ -368,9 +376,9 @@ def test_a_corrupt_frame_costs_the_connection_and_no_more(loop: Loop, until: Unt
     nodes[0].connect()
     grants = [node.grants() for node in nodes]
     until(lambda: all(node.grants() > before for node, before in zip(nodes, grants, strict=True)))
-    assert hq.door.nodes == 2
+    assert hq.agent_listener.nodes == 2
     assert hq.coordinator.nodes.silent == set()
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: Until) -> None:
@@ -381,34 +389,34 @@ def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: U
     older = node.channel
     came_over_older: list[str] = []
     older._on_close = came_over_older.append
-    node.outpost.on_disconnected()
+    node.agent_session.on_disconnected()
     node.connect()
     until(lambda: bool(came_over_older))
     grants = node.grants()
     until(lambda: node.grants() >= grants + 3)
-    assert hq.door.nodes == 1
+    assert hq.agent_listener.nodes == 1
     assert hq.coordinator.nodes.silent == set()
     assert len(node.plans()) == 2
     assert not hq.told
-    hq.door.close()
+    hq.agent_listener.close()
 
 
-def test_a_lost_connection_is_told_to_the_hub(loop: Loop, until: Until) -> None:
+def test_a_lost_connection_is_reported_to_the_sessions(loop: Loop, until: Until) -> None:
     hq = Headquarters(loop, nodes=1)
     node = Node(loop, hq.address, "a")
     until(lambda: node.grants() >= 1)
     node.break_off()
     until(lambda: hq.coordinator.nodes.silent == {"a"})
-    assert hq.door.nodes == 0
-    hq.door.close()
+    assert hq.agent_listener.nodes == 0
+    hq.agent_listener.close()
 
 
-def test_the_hub_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -> None:
     hq = Headquarters(loop, nodes=2)
     one = stranger(hq.address)
     one.channel.send(enrol("a"))
-    until(lambda: hq.door.nodes == 1)
-    hq.door.carry_out(
+    until(lambda: hq.agent_listener.nodes == 1)
+    hq.agent_listener.carry_out(
         [
             Line(Grant(7, 0, 0.0), "a"),
             HangUp("a"),
@@ -419,7 +427,7 @@ def test_the_hub_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -
     until(lambda: bool(one.closed))
     assert [message.number for message in one.came if isinstance(message, Grant)] == [7]
     assert hq.coordinator.nodes.silent == {"a"}
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 # --- two of one name ----------------------------------------------------------------------------
@@ -443,7 +451,7 @@ def test_a_second_agent_of_a_name_does_not_touch_the_line_of_the_first(
     assert not second.spawned
     assert hq.told == second.told
     assert ["another agent has enrolled under this name" in text for text in hq.told] == [True]
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
@@ -457,7 +465,7 @@ def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
     first.end()
     until(lambda: len(second.spawned) == 2)
     assert not set(second.spawned) & set(first.spawned)
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 # --- trust ----------------------------------------------------------------------------------------
@@ -470,7 +478,7 @@ def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> No
     until(lambda: all(len(node.plans()) == 2 for node in good) and bool(bad.closed))
     assert [type(message) for message in bad.heard] == [Challenge]
     assert ["does not know the run's token" in text for text in hq.told] == [True]
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_a_proof_serves_for_one_connection_and_one_node(
@@ -503,7 +511,7 @@ def test_a_proof_serves_for_one_connection_and_one_node(
     )
     assert not first.closed
     assert len(hq.told) == 3
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
@@ -521,20 +529,20 @@ def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
 def test_silent_strangers_are_sent_away_and_others_wait_for_their_turn(
     loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DOOR_STRANGERS_COUNT", 2)
-    monkeypatch.setattr(limits, "DOOR_WAIT_S", 0.1)
+    monkeypatch.setattr(limits, "LISTENER_STRANGERS_COUNT", 2)
+    monkeypatch.setattr(limits, "LISTENER_WAIT_S", 0.1)
     hq = Headquarters(loop, nodes=1)
     idle = [stranger(hq.address) for _ in range(5)]
     node = Node(loop, hq.address, "a")
     until(lambda: node.grants() >= 1 and all(one.closed for one in idle))
     assert ["did not enrol within 0.1 s" in text for text in hq.told] == [True] * 5
-    hq.door.close()
+    hq.agent_listener.close()
 
 
 CHILD = """
 import resource, sys
 from outlast.errors import UsageError
-from outlast.runtime.coordinator.door import make_room_for
+from outlast.runtime.coordinator.agent_listener import make_room_for
 soft, hard, peers = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
@@ -557,7 +565,7 @@ def _in_a_child(soft: int, hard: int, peers: int) -> str:
 
 
 def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed() -> None:
-    needed = 300 + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    needed = 300 + limits.LISTENER_STRANGERS_COUNT + limits.LISTENER_FILES_COUNT
     hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], needed + 500)
     assert _in_a_child(64, hard, 300).split() == [str(needed), str(hard)]
     assert _in_a_child(hard, hard, 300).split() == [str(hard), str(hard)]
@@ -565,7 +573,7 @@ def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed() -> None:
 
 def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
     said = _in_a_child(64, 400, 300)
-    needed = 300 + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    needed = 300 + limits.LISTENER_STRANGERS_COUNT + limits.LISTENER_FILES_COUNT
     for words in (
         "RLIMIT_NOFILE",
         "400",
@@ -581,7 +589,7 @@ def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
     ("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)]
 )
 def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int) -> None:
-    door = Door(
+    listener = AgentListener(
         loop,
         CoordinatorSessions(
             Coordinator(options=CoordinatorOptions(1, Restart(), nodes=1)), epoch=1, lease_s=1.0
@@ -590,8 +598,8 @@ def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int
         owner=lambda _: None,
     )
     with pytest.raises(UsageError, match=host):
-        door.open(host=host, port=port)
-    door.close()
+        listener.open(host=host, port=port)
+    listener.close()
 
 
 def test_frames_for_one_node_go_in_one_write(
@@ -601,12 +609,12 @@ def test_frames_for_one_node_go_in_one_write(
     one, other = stranger(hq.address), stranger(hq.address)
     one.channel.send(enrol("a"))
     other.channel.send(enrol("b"))
-    until(lambda: hq.door.nodes == 2)
+    until(lambda: hq.agent_listener.nodes == 2)
     writes: list[bytes] = []
     monkeypatch.setattr(Channel, "send_frames", lambda self, frames: writes.append(frames))
     grants = [Grant(number, 0, 0.0) for number in range(3)]
-    hq.door.carry_out(
+    hq.agent_listener.carry_out(
         [Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")]
     )
     assert writes == [encode(grants[0]) + encode(grants[1]), encode(grants[2]), encode(grants[0])]
-    hq.door.close()
+    hq.agent_listener.close()

@@ -2,7 +2,7 @@
 that has enrolled.
 
     accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
-        ├──anything else, or nothing for DOOR_WAIT_S──> closed, and told why
+        ├──anything else, or nothing for LISTENER_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
 It decides nothing: what arrives goes to the `CoordinatorSessions`, whose lines and hang-ups it
@@ -49,7 +49,7 @@ class _Visitor:
     enrolled: bool = False
 
 
-class Door:
+class AgentListener:
     """`open`, then let the loop run. `owner` gets every output that is no line.
 
     `peers`: how many agents are to be served; raises UsageError where the process may not open so
@@ -59,7 +59,7 @@ class Door:
     def __init__(
         self,
         loop: Loop,
-        hub: CoordinatorSessions,
+        sessions: CoordinatorSessions,
         *,
         peers: int,
         owner: Callable[[Output], None],
@@ -68,7 +68,7 @@ class Door:
         make_room_for(peers)
         collect_seldom(peers)
         self._loop = loop
-        self._hub = hub
+        self._sessions = sessions
         self._peers = peers
         self._owner = owner
         self._token = token
@@ -157,7 +157,7 @@ class Door:
 
     def _accept(self) -> None:
         while self._listener is not None:
-            if len(self._strangers) >= limits.DOOR_STRANGERS_COUNT:
+            if len(self._strangers) >= limits.LISTENER_STRANGERS_COUNT:
                 # until one of them is known, or gone
                 self._loop.remove_reader(self._listener.fileno())
                 return
@@ -174,13 +174,13 @@ class Door:
             self._welcome_in(sock, f"{address[0]} port {address[1]}")
 
     def _accept_again(self) -> None:
-        if self._listener is not None and len(self._strangers) < limits.DOOR_STRANGERS_COUNT:
+        if self._listener is not None and len(self._strangers) < limits.LISTENER_STRANGERS_COUNT:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def _welcome_in(self, sock: socket.socket, address: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(limits.DOOR_KEEPALIVE_S))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(limits.LISTENER_KEEPALIVE_S))
         channel = Channel(
             self._loop,
             sock,
@@ -188,8 +188,8 @@ class Door:
             on_close=lambda reason: self._on_close(visitor, reason),
         )
         patience = self._loop.call_at(
-            now_s() + limits.DOOR_WAIT_S,
-            lambda: self._refuse(visitor, f"it did not enrol within {limits.DOOR_WAIT_S:g} s"),
+            now_s() + limits.LISTENER_WAIT_S,
+            lambda: self._refuse(visitor, f"it did not enrol within {limits.LISTENER_WAIT_S:g} s"),
         )
         visitor = _Visitor(address, channel, patience)
         self._strangers.add(visitor)
@@ -202,7 +202,7 @@ class Door:
     def _on_message(self, visitor: _Visitor, message: Message) -> None:
         if visitor.enrolled:
             if isinstance(message, (Beat, FromNode)):
-                self.carry_out(self._hub.on_line(visitor.node, message, now_s=now_s()))
+                self.carry_out(self._sessions.on_line(visitor.node, message, now_s=now_s()))
             else:
                 self._refuse(visitor, f"it has enrolled, and says {_name(message)}")
         elif visitor.question is not None:
@@ -233,7 +233,7 @@ class Door:
         That holds for connections of one agent. Another agent of the same name is turned away, and
         the line stays as it is.
         """
-        outputs = self._hub.on_line(message.node, message, now_s=now_s())
+        outputs = self._sessions.on_line(message.node, message, now_s=now_s())
         if outputs and isinstance(outputs[0], TurnAway):
             visitor.channel.send(outputs[0].message)
             visitor.channel.close()
@@ -271,11 +271,11 @@ class Door:
         self._no_stranger(visitor)
         if self._lines.get(visitor.node) is visitor:
             del self._lines[visitor.node]
-            self.carry_out(self._hub.on_disconnected(visitor.node))
+            self.carry_out(self._sessions.on_disconnected(visitor.node))
 
     def _no_stranger(self, visitor: _Visitor) -> None:
         if visitor in self._strangers:
-            was_full = len(self._strangers) >= limits.DOOR_STRANGERS_COUNT
+            was_full = len(self._strangers) >= limits.LISTENER_STRANGERS_COUNT
             self._strangers.discard(visitor)
             if was_full:
                 self._accept_again()
@@ -286,7 +286,7 @@ def make_room_for(peers: int) -> None:
 
     Raises UsageError if it may not be raised so far.
     """
-    needed = peers + limits.DOOR_STRANGERS_COUNT + limits.DOOR_FILES_COUNT
+    needed = peers + limits.LISTENER_STRANGERS_COUNT + limits.LISTENER_FILES_COUNT
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
