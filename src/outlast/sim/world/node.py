@@ -250,9 +250,7 @@ class Node:
         self.do(self._seat.ear.on_event(message, now_s=self.now_s))
 
     def lends(self, process: Process) -> bool:
-        """Return True if `process` may vote, seal and restore, by the lease that its agent left in
-        shared memory.
-        """
+        """Return True if the lease that the agent left in shared memory lets `process` act."""
         session = self.agent_session
         return session is None or process.machine.may_act(
             lent_until_s=session.lent_until_s, now_s=self.now_s
@@ -397,7 +395,7 @@ class Node:
                 self._given.links.send_to(unit, partial(self._deliver, unit, order))
 
     def _carry_out(self, output: Output) -> None:
-        after = self._frame.timeline.after
+        after, session = self._frame.timeline.after, self.agent_session
         if isinstance(output, ToCoordinator):
             news = output.message
             self._given.links.send(
@@ -410,7 +408,7 @@ class Node:
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, HangUp):
-            if self.agent_session is not None and self.agent_session.fenced:
+            if session is not None and session.fenced:
                 for housed in self.processes.values():
                     # one that had ended may not have been heard of
                     self._world.strikes.fenced(housed)
@@ -420,25 +418,7 @@ class Node:
                 rank: slots for rank, slots in self.slots.items() if rank in output.keep
             }
         elif isinstance(output, Kill):
-            self.doomed.add(output.worker)
-            if (
-                self.agent_session is not None
-                and self.agent_session.fenced
-                and output.worker in self.processes
-            ):
-                self._world.strikes.fenced(self.processes[output.worker])
-            doomed = self.processes.get(output.worker)
-            takes_s = (
-                self._given.kernel.between(0.0005, 0.005)
-                if doomed is None or doomed.luck is None
-                else doomed.luck.once(0.0005, 0.005)
-            )
-            after(
-                takes_s,
-                lambda: self.still.kernel.through(
-                    lambda: self._runner.kill(self.processes.get(output.worker))
-                ),
-            )
+            self._kill(output.worker, fenced=session is not None and session.fenced)
         elif isinstance(output, Spawn):
             self._seat.words.spawns(output.worker)
             spawn = partial(self._spawn, output, self._seat.number)
@@ -450,6 +430,19 @@ class Node:
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
+
+    def _kill(self, worker: int, *, fenced: bool) -> None:
+        """The agent kills a worker, which takes a moment. `fenced`: the lease is over."""
+        self.doomed.add(worker)
+        doomed, draws = self.processes.get(worker), self._given.kernel
+        if fenced and doomed is not None:
+            self._world.strikes.fenced(doomed)
+        luck = None if doomed is None else doomed.luck
+        takes_s = draws.between(0.0005, 0.005) if luck is None else luck.once(0.0005, 0.005)
+        kill = partial(
+            self.still.kernel.through, lambda: self._runner.kill(self.processes.get(worker))
+        )
+        self._frame.timeline.after(takes_s, kill)
 
     # --- processes --------------------------------------------------------------------------------
 
