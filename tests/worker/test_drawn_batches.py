@@ -117,3 +117,11 @@ def test_a_prefetch_that_moves_kept_state_is_refused_by_name() -> None:
 def test_a_position_of_another_loader_is_refused() -> None:
     with pytest.raises(StateError, match="given"):
         made().seek({"step": 3})
+
+
+def test_batches_are_skipped_by_their_count() -> None:
+    """A script that resumes from its own file has the batches of the steps that follow."""
+    whole, resumed = made(), made()
+    batches = [whole.next_batch() for _ in range(5)]
+    resumed.skip(4)
+    assert resumed.next_batch() == batches[4]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills._run import Drill, Outcome
+from tests.drills._scripts import go
 
 DRAWS = str(Path(__file__).with_name("scripts") / "draws.py")
 
@@ -42,6 +43,48 @@ def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, spares: int) -> 
     assert hit.digests == calm.digests != {}, hit
     assert "not bit-exact" not in hit.stderr, hit
     assert "carried" not in hit.stderr, hit
+
+
+def test_a_script_resumes_from_its_own_file_by_first(tmp_path: Path) -> None:
+    """A run of 30 steps leaves a file. A second run begins from it, loses rank 1, then all ranks at
+    once, and goes back to the file that it has written itself: the same weights as without a stop,
+    and the steps since that file are lost, no more.
+    """
+    own = tmp_path / "own"
+    own.mkdir()
+    calm = struck(tmp_path / "calm", "--own", str(tmp_path), at=(), flags=())
+    (tmp_path / "own.pt").unlink()
+    struck(tmp_path / "first", "--own", str(own), "--until", "30", at=(), flags=())
+    (tmp_path / "second").mkdir()
+    slowly = ("--own", str(own), "--pause", "0.2")  # a look at the status takes a while
+    with Drill(tmp_path / "second", DRAWS, *slowly, workers=2) as drill:
+        drill.until(lambda: drill.status.get("step", 0) >= 34, "step 34")
+        kill(drill, 1)
+        drill.until(lambda: resumed(drill) == 1, "recovery of rank 1")
+        drill.until(lambda: drill.status.get("step", 0) >= 43, "step 43")
+        kill(drill, 0, 1)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.digests == calm.digests != {}, outcome
+    assert "begins behind 30" in outcome.stdout, outcome
+    behind = int(outcome.stdout.rpartition("begins behind ")[2].split()[0])
+    assert behind in (40, 50), outcome
+    alone, both = (one["steps_lost"] for one in outcome.interruptions)
+    assert alone == 0, outcome
+    assert both <= 60 - behind, outcome
+    assert outcome.report["steps"] == 60, outcome
+
+
+def test_ranks_that_begin_with_different_steps_are_refused(tmp_path: Path) -> None:
+    ran = go(tmp_path, "for step in run.steps(named(), first=1 + run.rank, until=9): pass")
+    assert ran.code == 2, ran.outcome
+    assert "run.steps(first=...) differs between ranks: 1, 2" in ran.err, ran.outcome
+    ran.ended_clean()
+
+
+def kill(drill: Drill, *ranks: int) -> None:
+    for pid in [one["pid"] for one in drill.status["workers"] if one["rank"] in ranks]:
+        os.kill(pid, signal.SIGKILL)
 
 
 def resumed(drill: Drill) -> int:

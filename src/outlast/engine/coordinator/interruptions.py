@@ -234,7 +234,7 @@ class InterruptionLog:
             )
 
     def went_on_from(self, step: int | None) -> None:
-        """Book that a script without outlast calls goes on behind `step`; None: nobody can tell.
+        """Book that a script goes on behind `step`, from a file of its own; None: nobody can tell.
 
         Until now it was booked as if it began from nothing.
         """

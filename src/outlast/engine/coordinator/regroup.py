@@ -373,6 +373,10 @@ class Regroup:
             return []
         run.course.enter(Stage.TRAINING)
         run.progress.is_live(True)
+        if message.step > run.progress.planned:
+            # Nothing of the run's own was left, and the script went on from a file of its own.
+            run.interruptions.went_on_from(message.step)
+            run.progress.note(message.step, message.step)
         run.links.forget()
         run.interruptions.joined(now_s=now_s, restore_s=run.faults.restore_s)
         spares = set_timer(Timer.SPARES, now_s)

@@ -9,9 +9,11 @@ successor can take such parts from a peer (private.py), or all ranks vote late (
 
 from __future__ import annotations
 
-from outlast.errors import DivergedError
+from outlast.errors import DivergedError, UsageError
 from outlast.model.messages import Regroup
+from outlast.model.texts import some
 from outlast.runtime.worker import sameness
+from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.images import Images
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
@@ -44,6 +46,25 @@ class Agreement:
         if together and not self._state.sharded:
             self._undo.late.unproven = True
             self._find_own(plan.step)
+
+    def on_first(self, first: int) -> None:
+        """Compare which step each rank says that the run begins with.
+
+        Ends the run if they differ: they have read different files of their own.
+        """
+        if self._member.world_size == 1:
+            return
+        with self._member.guards.ours():
+            said = [int(one.decode()) for one in gather_bytes(str(first).encode())]
+        if min(said) != max(said):
+            with self._member.refusing():
+                raise UsageError(
+                    f"run.steps(first=...) differs between ranks: {some([str(one) for one in said])}",
+                    hint=(
+                        "let every rank read the same file before run.steps, or let rank 0 read it"
+                        " and tell the others"
+                    ),
+                )
 
     def after_first(self, step: int) -> bool:
         """Compare the ranks' states after the first step is applied, before it is committed.

@@ -8,7 +8,7 @@ agree on.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -45,6 +45,7 @@ class StepsCall:
     high_water     the newest step that this rank has committed before: doing it again books as
                    repeated
     first_step     no step of this call has ended yet
+    first          the step that a run begins with which has no state yet
     begun_behind   the step behind which this call began, as long as that is the newest; -1 before
     again          what this process began with, if the others are in the next call already
     """
@@ -52,6 +53,7 @@ class StepsCall:
     accumulate: int
     high_water: int = 0
     first_step: bool = True
+    first: int = 1
     begun_behind: int = -1
     again: tuple[Regroup, Image] | None = None
 
@@ -64,7 +66,9 @@ class Attachment:
     writes to the disk, `call` is what is known of this call of run.steps.
     """
 
-    def __init__(self, membership: Membership, state: State, *, accumulate: int) -> None:
+    def __init__(
+        self, membership: Membership, state: State, *, accumulate: int, first: int = 1
+    ) -> None:
         self.member = membership
         self.state = state
         # Replicas that the script made itself count too, also if run.state was given the
@@ -77,7 +81,7 @@ class Attachment:
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
         membership.script.in_steps = True
-        self.call = StepsCall(accumulate)
+        self.call = StepsCall(accumulate, first=first)
         # the line that needed a group before run.steps; collectives of the steps do not count
         self._need = ""
         self._strangers: list[str] = []
@@ -92,7 +96,7 @@ class Attachment:
         member, session = self.member, self.member.session
         self.state.bind(member.rank(), member.world_size)
         if session is None:
-            return 0
+            return self._begin_behind(self.call.first - 1)
         session.enter(Phase.REGROUP, cause=Cause.RESTORE)
         self.images.reserve()
         while True:
@@ -104,6 +108,9 @@ class Attachment:
                 self._freeze()
                 began_s = clock.now_s()
                 self._restore(plan)
+                if _has_no_state(plan):
+                    self.agreement.on_first(self.call.first)
+                    plan = replace(plan, step=self._begin_behind(self.call.first - 1))
                 self.agreement.at_start(plan)
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile
@@ -114,6 +121,15 @@ class Attachment:
                 member.destroy()
                 member.stand_still(in_hook=False)
                 self._leave_if_reentering()
+
+    def _begin_behind(self, step: int) -> int:
+        """Begin a run that has no state yet behind `step`, which the script itself has restored.
+
+        Return `step`. The loader goes to its place if it can find that by counting.
+        """
+        if step and self.state.source is not None:
+            self.state.source.skip(step * self.call.accumulate)
+        return step
 
     def _plan(self) -> Regroup:
         """Take the newest plan and return it.
@@ -436,6 +452,12 @@ class Attachment:
     def after_rehearsal(self) -> None:
         for parameter in self.state.parameters.values():
             parameter.grad = None
+
+
+def _has_no_state(plan: Regroup) -> bool:
+    """Return whether nothing of the run's own is restored: it begins from what the script made."""
+    from_a_peer = plan.replicated in ("donor", "transfer")
+    return not (plan.step or from_a_peer or plan.checkpoint or plan.private == "slot")
 
 
 def _is_a_call_ahead(donated: Image | None, step: int) -> bool:

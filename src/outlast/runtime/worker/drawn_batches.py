@@ -97,6 +97,11 @@ class DrawnBatches(BatchSource):
         self._ahead.clear()
         self._given, self._base = count_in(position, "given"), count_in(position, "base")
 
+    def skip(self, batches: int) -> None:
+        """Go on behind so many batches, counted from the first."""
+        self._ahead.clear()
+        self._given = batches
+
     def _next(self) -> Any:
         batch = self._ahead.pop() if self._ahead else self._drawn()
         self._given += 1

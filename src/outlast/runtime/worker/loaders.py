@@ -85,6 +85,10 @@ class BatchSource(ABC):
     def seek(self, position: Mapping[str, Any]) -> None: ...
 
     @abstractmethod
+    def skip(self, batches: int) -> None:
+        """Go behind so many batches, counted from the first, where counting is enough for that."""
+
+    @abstractmethod
     def _next(self) -> Any: ...
 
     def close(self) -> None:
@@ -163,6 +167,9 @@ class StepSource(BatchSource):
             self._iterator = None  # the loader holds it, and winds it back
         else:
             super().close()
+
+    def skip(self, batches: int) -> None:
+        self.seek({"step": batches})
 
     def close(self) -> None:
         if self._iterator is None and self._mine is not None:
@@ -250,6 +257,9 @@ class StatefulSource(BatchSource):
             count_in(position, "base"),
         )
         self._state = position["state"]
+
+    def skip(self, batches: int) -> None:
+        """Stay: a script that resumes by itself has put its loader in its place."""
 
     def close(self) -> None:
         super().close()

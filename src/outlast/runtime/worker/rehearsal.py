@@ -36,7 +36,7 @@ class Rehearsal:
 
         A script that asks for its rank inside the step waits there instead.
         """
-        yield from self._step(1)
+        yield from self._step(self._attachment.call.first)
         if self._member.is_spare:
             self._member.park()
 

@@ -181,7 +181,13 @@ class Run:
         return DrawnBatches(function, numbered=numbered)
 
     def steps(
-        self, state: State, *, until: int, accumulate: int = 1, log_every: int = 10
+        self,
+        state: State,
+        *,
+        until: int,
+        first: int = 1,
+        accumulate: int = 1,
+        log_every: int = 10,
     ) -> Iterator[Step]:
         """Yield a `Step` for each optimizer update up to and including step `until`.
 
@@ -189,6 +195,9 @@ class Run:
 
         state        what `run.state(...)` returned; always the same object
         until        the number of the last step; steps count from 1, also over restarts
+        first        the number of the first step, for a script that has read the state behind
+                     `first - 1` from a file of its own; it counts only where the run itself has
+                     no state yet
         accumulate   the number of micro-batches in a step: `step.batches` has that many
         log_every    rank 0 prints the values of `step.log` every so many steps; 0 means never
 
@@ -197,12 +206,23 @@ class Run:
         the script from its beginning, and skips the calls that the run has finished. What the
         script does between two calls must therefore have the same result each time.
 
+        A script that resumes from its own file says where it is by `first`:
+
+            for step in run.steps(state, first=saved["step"] + 1, until=1_000):
+
+        The loader begins with the batches of that step, if it is one over `StepSampler` or
+        `run.draw`. Another loader stays where the script has put it. Random state is the script's.
+
         A rank may `break` out of the loop if all ranks do so at the same step. A rank that is lost
         after a `break` is not promised to come back behind it.
 
-        It raises UsageError if it is called with another state, and TransactionError if the block
+        It raises UsageError if it is called with another state, or if ranks give different
+        `first`, and TransactionError if the block
         of a step was not entered.
         """
+        if first < 1:
+            with self._membership.refusing():
+                raise UsageError(f"run.steps(first={first})", hint="steps count from 1")
         before = self._transaction
         if before is not None and before.state is not state:
             with self._membership.refusing():
@@ -212,7 +232,7 @@ class Run:
                 )
         if before is None:
             before = self._transaction = Transaction(
-                self._membership, state, accumulate=accumulate, log_every=log_every
+                self._membership, state, accumulate=accumulate, log_every=log_every, first=first
             )
             self._warn_of_carried(sys._getframe(1))
         else:

@@ -65,11 +65,17 @@ class Transaction:
     """
 
     def __init__(
-        self, membership: Membership, state: State, *, accumulate: int, log_every: int
+        self,
+        membership: Membership,
+        state: State,
+        *,
+        accumulate: int,
+        log_every: int,
+        first: int = 1,
     ) -> None:
         self.member = membership
         self.state = state
-        self.attachment = Attachment(membership, state, accumulate=accumulate)
+        self.attachment = Attachment(membership, state, accumulate=accumulate, first=first)
         session = membership.session
         self._machine = CommitMachine(
             # without a launcher nobody asks the worker's machine for anything

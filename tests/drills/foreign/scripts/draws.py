@@ -1,8 +1,8 @@
 """A loop of nanoGPT's shape, adopted: it draws micro-batches by a function of its own, one ahead.
 
 --no-prefetch   draw each batch when its step begins
---first N       begin with step N, as if a file of the script's own held the state behind N - 1
---own FOLDER    write that file behind each tenth step, and begin from it where it exists
+--own FOLDER    save to a file of its own at each tenth step, and begin from it where it exists
+--until N       stop behind step N
 """
 
 import argparse
@@ -18,6 +18,8 @@ import outlast
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=60)
+parser.add_argument("--until", type=int, default=0)
+parser.add_argument("--pause", type=float, default=0.02)
 parser.add_argument("--no-prefetch", action="store_true")
 parser.add_argument("--own", default="")
 given = parser.parse_args()
@@ -38,7 +40,13 @@ def rate(step: int) -> float:
     return 1e-2 * 0.5 * (1 + math.cos(math.pi * step / given.steps))
 
 
-net = nn.Sequential(nn.Embedding(64, 32), nn.Dropout(0.1), nn.Linear(32, 64))
+def save(number: int) -> None:
+    kept = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**kept, "done": number}, own + ".new")
+    os.replace(own + ".new", own)
+
+
+net = nn.Sequential(nn.Embedding(64, 32), nn.Dropout(0.0 if given.own else 0.1), nn.Linear(32, 64))
 model = run.replicate(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
@@ -51,7 +59,7 @@ if given.own and os.path.exists(own):
     print(f"rank {run.rank} begins behind {done}", flush=True)
 batches = run.draw(get_batch)
 state = run.state(model=model, optimizer=optimizer, batches=batches)
-for step in run.steps(state, until=given.steps, accumulate=2):
+for step in run.steps(state, first=done + 1, until=given.until or given.steps, accumulate=2):
     for group in optimizer.param_groups:
         group["lr"] = rate(step.number)
     with step:
@@ -68,5 +76,7 @@ for step in run.steps(state, until=given.steps, accumulate=2):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-    time.sleep(0.02)
+        if given.own and run.rank == 0 and step.number % 10 == 0:
+            step.on_commit(lambda number=step.number: save(number))
+    time.sleep(given.pause)
 print(f"digest {run.rank} {outlast.digest(model)}", flush=True)
