@@ -24,11 +24,13 @@ from outlast.model.messages import (
     Registered,
     StartWorker,
     StoreUp,
+    Underway,
     WorkerExited,
     WorkerStarted,
 )
-from outlast.model.terms import Rung
+from outlast.model.terms import Rung, Waypoint
 from tests.engine.test_lost_steps import Run
+from tests.engine.test_roster import killed
 
 
 def told(run: Run) -> list[tuple[str, str, str]]:
@@ -165,6 +167,62 @@ def test_after_the_donor_has_handed_over_a_generation_has_boot_time() -> None:
     run = loses_rank_1("in_place", replicated=True)
     run.say(Donated(run.workers[0], 2, 10))
     assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S)
+
+
+def is_on_the_way(*, first: Waypoint, second: Waypoint) -> tuple[Run, int]:
+    """Rank 1 was lost, and rank 0 has handed over. Both are at these places in generation 2."""
+    run = loses_rank_1("in_place", replicated=True)
+    born = comes_up(run)
+    run.say(Donated(run.workers[0], 2, 10))
+    run.say(Underway(run.workers[0], 2, first.value), Underway(born, 2, second.value))
+    return run, born
+
+
+@pytest.mark.parametrize("second", [Waypoint.CONNECTS, Waypoint.RESTORES])
+def test_once_no_script_is_at_work_the_deadline_of_a_regroup_holds(second: Waypoint) -> None:
+    run, _ = is_on_the_way(first=Waypoint.CONNECTS, second=second)
+    assert run.timers["move"] == pytest.approx(run.now_s + limits.REGROUP_DEADLINE_S)
+
+
+@pytest.mark.parametrize("second", [Waypoint.BEGINS, Waypoint.AWAITS_STATE, Waypoint.IN_SCRIPT])
+def test_while_a_script_is_at_work_it_has_boot_time(second: Waypoint) -> None:
+    run, _ = is_on_the_way(first=Waypoint.CONNECTS, second=second)
+    assert run.timers["move"] > run.now_s + limits.REGROUP_DEADLINE_S
+
+
+def test_ranks_that_wait_for_each_other_are_not_killed_but_try_again() -> None:
+    """Both are in the new group and never join. All leave it, and form the next one."""
+    run, born = is_on_the_way(first=Waypoint.RESTORES, second=Waypoint.RESTORES)
+    run.now_s = run.timers["move"]
+    assert not killed(run.coordinator.on_timer(now_s=run.now_s, name="move"))
+    assert run.coordinator.stage is Stage.GATHERING
+    run.gathers()
+    run.say(
+        Inventory(run.workers[0], 2, 10, 10, 10, False, (10,)),
+        Inventory(born, 2, -1, -1, -1, False, ()),
+    )
+    assert run.coordinator.generation == 3
+    assert run.coordinator.roster.holder(1).worker == born
+
+
+def test_ranks_that_never_come_together_end_the_run() -> None:
+    """The budgets bound how often it is tried: nothing here waits without an end."""
+    run, born = is_on_the_way(first=Waypoint.RESTORES, second=Waypoint.RESTORES)
+    tries = 0
+    while run.coordinator.stage is Stage.MOVING and tries < 100:
+        tries += 1
+        generation = run.coordinator.generation
+        run.coordinator.on_timer(now_s=run.now_s, name="move")
+        run.gathers()
+        run.say(
+            Inventory(run.workers[0], generation, 10, 10, 10, False, (10,)),
+            Inventory(born, generation, -1, -1, -1, False, ()),
+        )
+        generation = run.coordinator.generation
+        run.say(Donated(run.workers[0], generation, 10))
+        run.say(*(Underway(one, generation, 4) for one in (run.workers[0], born)))
+    assert 2 <= tries <= limits.SAME_STEP_FAULTS_COUNT + 1
+    assert run.coordinator.stage in (Stage.CLEARING, Stage.STOPPING)
 
 
 # --- spares ---------------------------------------------------------------------------------------

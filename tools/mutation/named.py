@@ -220,7 +220,7 @@ NAMED = (
     Mutant(
         "whoever_has_not_joined_is_blamed",
         MEMBERS,
-        "return [m for m in late if m.path.place == least]",
+        "return [m for m in late if m.path.waypoint == least]",
         "return late",
     ),
     Mutant(

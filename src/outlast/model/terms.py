@@ -5,7 +5,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 
 class Mechanism(str, Enum):
@@ -84,6 +84,20 @@ class Phase(str, Enum):
     REGROUP = "regroup"  # building the group, moving state
     EPILOGUE = "epilogue"  # after the last step
     EXIT = "exit"  # the script has ended well; the interpreter cleans up
+
+
+class Waypoint(IntEnum):
+    """How far a worker has come on its way into a generation. Later ones are larger.
+
+    A worker waits for other ranks at AWAITS_STATE, CONNECTS and RESTORES. At the two others its
+    script is at work, and takes as long as it takes.
+    """
+
+    BEGINS = 0  # it has said nothing since it was sent its plan
+    AWAITS_STATE = 1  # in run.steps, without a group
+    CONNECTS = 2  # at the group
+    IN_SCRIPT = 3  # it has a group, and its script is on the way to run.steps
+    RESTORES = 4  # in run.steps or in a step, with a group
 
 
 class Cause(str, Enum):

@@ -3,6 +3,9 @@
 Each rank prints `digest RANK HEX` and `over RANK` at its end, and appends "RANK STEP PID" to
 $DRILL_COMMITS at each commit. Its places for strikes: start, forward, after (behind the last step),
 exit (in the interpreter's own clean-up).
+
+    --tangle    where the second generation restores its state, all ranks but rank 0 enter a
+                collective that rank 0 does not: so all wait for each other, without an end
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ import time
 
 import strikes
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from commits import note_commit, note_digest
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import outlast
+from outlast.runtime.worker import ddp
 
 
 class Numbers(Dataset[tuple[Tensor, Tensor]]):
@@ -30,14 +36,29 @@ class Numbers(Dataset[tuple[Tensor, Tensor]]):
         return torch.randn(16, generator=noise), torch.randn(4, generator=noise)
 
 
+def tangle(run: outlast.Run) -> None:
+    """Let the ranks of the second generation enter different collectives, as a bug would."""
+    freeze = ddp.freeze_buckets
+
+    def frozen(wrapped: DistributedDataParallel) -> str:
+        if run.generation == 2 and run.rank > 0:
+            dist.all_reduce(torch.zeros(1))
+        return freeze(wrapped)
+
+    ddp.freeze_buckets = frozen
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--tangle", action="store_true")
     parser.add_argument("--loaders", type=int, default=0)
     args = parser.parse_args()
     strikes.strike("start", rank=-1, step=0)
     run = outlast.join()
+    if args.tangle:
+        tangle(run)
     torch.manual_seed(5)
     model = run.replicate(nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer
+from outlast.model.terms import Waypoint
 
-_PLACES = {
-    0: "its script is on the way to run.steps",
-    1: "it waits for the state",
-    2: "it connects to its peers",
-    3: "it restores its state",
+_WAYPOINTS = {
+    Waypoint.BEGINS: "its script is on the way to run.steps",
+    Waypoint.AWAITS_STATE: "it waits for the state",
+    Waypoint.CONNECTS: "it connects to its peers",
+    Waypoint.IN_SCRIPT: "its script is on the way to run.steps",
+    Waypoint.RESTORES: "it restores its state",
 }
 
 
@@ -91,7 +93,7 @@ def _state_of(member: Member) -> str:
         return "its process is being started"
     if not member.process.hello_seen:
         return "its interpreter starts"
-    return _PLACES[min(member.path.place, max(_PLACES))]
+    return _WAYPOINTS[member.path.waypoint]
 
 
 def _or_store(run: Run, what: str) -> str:

@@ -296,7 +296,7 @@ class Coordinator:
             case Registered():
                 return self._words.on_registered(now_s, members, message)
             case Underway():
-                return self._words.on_underway(members, message)
+                return self.regroup.on_underway(now_s, members, message)
             case Inventory():
                 return self.regroup.on_inventory(now_s, members, message)
             case Joined():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from outlast.model.messages import Inventory, Registered, Regroup
+from outlast.model.terms import Waypoint
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Path:
 
     plan              the plan that was made for it, whether it was sent or not
     plan_generation   the generation of the newest plan that was sent; 0: none was
-    place             how far it has come since then, as it says itself (Underway)
+    waypoint          how far it has come since then, as it says itself (Underway)
     joined            it is in the current generation
     committed_s       when it committed its first step in this generation
     inventory         what it holds; it has left the generation and stands still
@@ -70,7 +71,7 @@ class Path:
 
     plan: Regroup | None = None
     plan_generation: int = 0
-    place: int = 0
+    waypoint: Waypoint = Waypoint.BEGINS
     joined: bool = False
     committed_s: float | None = None
     inventory: Inventory | None = None
@@ -78,9 +79,14 @@ class Path:
     raised: tuple[str, str] | None = None
     collateral: bool = False
 
+    def come_to(self, place: int) -> None:
+        """Take in the value of a waypoint. Words may arrive late, and nobody goes back."""
+        self.waypoint = max(self.waypoint, Waypoint(place))
+
     def is_sent(self, plan: Regroup) -> None:
         """The process was sent `plan`: its way into that generation begins."""
-        self.plan_generation, self.inventory, self.place = plan.generation, None, 0
+        self.plan_generation, self.inventory = plan.generation, None
+        self.waypoint = Waypoint.BEGINS
         self.collateral = False  # of the last generation: how this one ends is another matter
 
 

@@ -14,6 +14,7 @@ from outlast.engine.coordinator.remains import Remains, ScriptFacts
 from outlast.engine.recovery import RECOVERY_MODES
 from outlast.engine.restore import Holding, RestoreVerdict
 from outlast.model.messages import Inventory
+from outlast.model.terms import Waypoint
 
 
 class Roster:
@@ -145,12 +146,14 @@ class Roster:
     def holding_up(self) -> list[Member]:
         """Return the members that hold the others up on their way into the generation."""
         # one that is underway has called outlast.join
-        known = self.outlast or any(m.path.place for m in self.live())
-        late = (
-            [m for m in self.live() if not m.path.joined and not m.life.condemned] if known else []
-        )
-        least = min((m.path.place for m in late), default=0)
-        return [m for m in late if m.path.place == least]
+        known = self.outlast or any(m.path.waypoint for m in self.live())
+        late = self.late() if known else []
+        least = min((m.path.waypoint for m in late), default=Waypoint.BEGINS)
+        return [m for m in late if m.path.waypoint == least]
+
+    def late(self) -> list[Member]:
+        """Return the living members that have not joined the generation."""
+        return [m for m in self.live() if not m.path.joined and not m.life.condemned]
 
     def spares(self) -> list[Member]:
         return list(self._spares.values())

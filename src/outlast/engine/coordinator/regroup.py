@@ -34,8 +34,11 @@ from outlast.engine.protocol.outputs import End, Output, SaveLast
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
-from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave
-from outlast.model.terms import Mechanism, Rung
+from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave, Underway
+from outlast.model.terms import Mechanism, Rung, Waypoint
+
+# At these waypoints ranks wait for each other.
+_TOGETHER = (Waypoint.CONNECTS, Waypoint.RESTORES)
 
 
 class Regroup:
@@ -356,6 +359,28 @@ class Regroup:
 
     # --- resumed ---------------------------------------------------------------------------------
 
+    def on_underway(self, now_s: float, members: list[Member], message: Underway) -> list[Output]:
+        """Take in how far members have come on their way into the generation.
+
+        Scripts take as long as they take. Once every member that is missing waits for the others,
+        no script is at work any more, and the deadline of a regroup holds.
+        """
+        run = self.run
+        if message.generation != run.course.generation:
+            # This word is of a generation that is over.
+            return []
+        for member in members:
+            member.path.come_to(message.place)
+        if not run.course.is_in(Stage.MOVING, Stage.STARTING):
+            return []
+        # Ranks that start compare their states, and read checkpoints: that takes its time too.
+        waiting = {Waypoint.CONNECTS}
+        if run.course.is_in(Stage.MOVING):
+            waiting.add(Waypoint.RESTORES)
+        if any(member.path.waypoint not in waiting for member in run.roster.late()):
+            return []
+        return [set_timer(Timer.MOVE, now_s + limits.REGROUP_DEADLINE_S)]
+
     def on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
         """Take in that members are in the generation. Once all are, the run trains."""
         run = self.run
@@ -439,7 +464,23 @@ class Regroup:
             why = "did not hand over its state in time"
             return self._too_late(now_s, Timer.MOVE, [donor], why)
         late = self.run.roster.holding_up()
+        if len(late) > 1 and all(m.path.waypoint in _TOGETHER for m in late):
+            # They wait for each other, so none of them is known to be at fault.
+            return self._try_again(now_s, late)
         return self._too_late(now_s, Timer.MOVE, late, "did not join the new generation in time")
+
+    def _try_again(self, now_s: float, members: list[Member]) -> list[Output]:
+        """Let all leave the generation that `members` could not join, and form the next one.
+
+        The budgets of repeats and restarts bound how often this is tried.
+        """
+        ranks = ", ".join(str(m.rank) for m in members)
+        what = (
+            "connecting to each other" if members[0].path.waypoint is _TOGETHER[0] else "restoring"
+        )
+        why = f"ranks {ranks} were {what}, and did not join the new generation in time"
+        contact = Mechanism.LOST_CONTACT
+        return self.fault(now_s, members[0], contact, None, "", "", why)
 
     def on_handover_timer(self, now_s: float) -> list[Output]:
         """Give up the donor, which has not written the transfer image by now."""

@@ -8,7 +8,7 @@ from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Timer, cancel
 from outlast.engine.protocol.outputs import Output, Tell
-from outlast.model.messages import Registered, Underway, WorkerStarted
+from outlast.model.messages import Registered, WorkerStarted
 
 
 class ScriptWords:
@@ -84,10 +84,3 @@ class ScriptWords:
             return []
         self._warned.add(text)
         return [event(now_s, "warning", {"text": text}), Tell(f"warning: {text}")]
-
-    def on_underway(self, members: list[Member], message: Underway) -> list[Output]:
-        """Take in how far workers have come on their way into the generation."""
-        if message.generation == self.run.course.generation:
-            for member in members:
-                member.path.place = max(member.path.place, message.place)
-        return []

@@ -264,7 +264,7 @@ class Takeover:
             case Donated():
                 run.sources.find_transfer(Transfer(said.generation, said.step, member.home))
             case Underway():
-                member.path.place = said.place
+                member.path.come_to(said.place)
             case Inventory():
                 member.path.inventory = said
                 member.script.attached = member.script.attached or said.committed >= 0

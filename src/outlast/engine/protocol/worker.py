@@ -31,6 +31,7 @@ from outlast.model.messages import (
     Stop,
     Underway,
 )
+from outlast.model.terms import Waypoint
 
 
 class State(Enum):
@@ -199,9 +200,9 @@ class WorkerMachine:
             )
         ]
 
-    def underway(self, *, place: int) -> list[Output]:
-        """Say that this rank is at a place where it may wait for others (see Underway)."""
-        return [Say(Underway(self.worker, self.generation, place))]
+    def underway(self, waypoint: Waypoint) -> list[Output]:
+        """Say how far this rank has come on its way into the generation."""
+        return [Say(Underway(self.worker, self.generation, waypoint.value))]
 
     def donated(self, *, step: int) -> list[Output]:
         """Say that the transfer image of `step` is written."""

@@ -109,10 +109,9 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """While it joins `generation`, this worker has reached a place where it may wait for others.
+    """While it joins `generation`, this worker has come to another waypoint.
 
-    place  1 in run.steps, without a group; 2 at the group; 3 in run.steps, in the group. A worker
-           that has not come so far holds the others up
+    place  the value of a `terms.Waypoint`. A worker that has not come so far holds the others up
     """
 
     worker: int

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from outlast.engine.commit.image_place import Place, choose_image
 from outlast.errors import CorruptError, Reenter
 from outlast.model.messages import Regroup
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.model.texts import some
 from outlast.runtime import clock
 from outlast.runtime.tiers.image import Image
@@ -101,7 +101,7 @@ class Attachment:
         self.images.reserve()
         while True:
             plan = self._plan()
-            session.do(lambda machine: machine.underway(place=3 if member.has_group else 1))
+            member.came_to(Waypoint.RESTORES if member.has_group else Waypoint.AWAITS_STATE)
             try:
                 if not member.has_group:
                     self._build(plan)
@@ -160,6 +160,7 @@ class Attachment:
         """
         self.mark("grouping")
         group_s = self.member.build(plan)
+        self.member.came_to(Waypoint.RESTORES)
         for wrapped in self.replicas:
             with self.member.guards.ours():
                 ddp.rebuild(wrapped)

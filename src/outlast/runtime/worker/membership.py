@@ -31,7 +31,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-expor
 from outlast.errors import CorruptError, OutlastError, Reenter, StepInterrupted, UsageError
 from outlast.model import limits
 from outlast.model.messages import Regroup
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
 from outlast.runtime.worker import ddp, devices, groups, rank_variables, shared_vote
 from outlast.runtime.worker.guards import Guards
@@ -341,6 +341,7 @@ class Membership:
         self.session.enter(Phase.REGROUP)
         self.session.mark("grouping", self.session.beacon.step)
         self.build(plan)
+        self.came_to(Waypoint.IN_SCRIPT)
         self.session.enter(Phase.SETUP)
         return True
 
@@ -354,6 +355,11 @@ class Membership:
                 )
             )
 
+    def came_to(self, waypoint: Waypoint) -> None:
+        """Say how far this rank has come on its way into the generation of its newest plan."""
+        assert self.session is not None
+        self.session.do(lambda machine: machine.underway(waypoint))
+
     # --- the group ---
 
     def build(self, plan: Regroup) -> float:
@@ -363,7 +369,7 @@ class Membership:
         """
         assert self.session is not None
         began_s = clock.now_s()
-        self.session.do(lambda machine: machine.underway(place=2))
+        self.came_to(Waypoint.CONNECTS)
         self.destroy()
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):

@@ -41,7 +41,7 @@ from outlast.engine.commit.image_place import BEGUN, PREPARED, Place
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.exhaustive import assert_never
 from outlast.model.messages import Checkpointed, Regroup
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.processes import Thread
 
@@ -165,6 +165,7 @@ class CommitCommands:
             case Join():
                 yield from thread.mark("grouping")
                 yield from thread.build(command.plan)
+                thread.do(thread.machine.underway(Waypoint.RESTORES))
                 thread.joined(command.plan)
             case _:
                 assert_never(command)

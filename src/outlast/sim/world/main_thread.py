@@ -16,7 +16,7 @@ from outlast.engine.protocol.outputs import Output
 from outlast.errors import StepInterrupted
 from outlast.model import limits
 from outlast.model.messages import Refused, Regroup
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.durations import SEAL_MOST_S, SEAL_S
 from outlast.sim.rules.observations import Arrived
 from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
@@ -113,7 +113,7 @@ class MainThread:
 
     def build(self, plan: Regroup) -> Thread:
         """Leave the old group, and enter that of `plan`."""
-        self.do(self.machine.underway(place=2))
+        self.do(self.machine.underway(Waypoint.CONNECTS))
         self.world.collectives.leave(self.p)
         try:
             yield "build", plan

@@ -12,7 +12,7 @@ from outlast.errors import Reenter
 from outlast.model import limits
 from outlast.model.booking import Book
 from outlast.model.messages import IMAGE, Hello, Parked, Regroup, Warned
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.rules.observations import MadeAnew, Restored
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
@@ -151,6 +151,7 @@ class Main:
             except PeerFailure as error:
                 yield from self.thread.cut_short(error)
                 continue
+            self.thread.do(self.p.machine.underway(Waypoint.IN_SCRIPT))
             self.thread.enter(Phase.SETUP)
             return
 
@@ -188,11 +189,13 @@ class Main:
         self.thread.enter(Phase.REGROUP, cause=Cause.RESTORE)
         while True:
             plan = yield from self.newest_plan()
-            self.thread.do(self.p.machine.underway(place=1 if self.p.group is None else 3))
+            at = Waypoint.AWAITS_STATE if self.p.group is None else Waypoint.RESTORES
+            self.thread.do(self.p.machine.underway(at))
             try:
                 if self.p.group is None:
                     yield from self.thread.mark("grouping")
                     yield from self.thread.build(plan)
+                    self.thread.do(self.p.machine.underway(Waypoint.RESTORES))
                 yield from self.restore(plan, loop)
                 yield from self.ready(plan)
                 return
