@@ -45,7 +45,7 @@ FLAWS = {  # what is replaced, by what, the line it is named at, and a word of t
 def checked(folder: Path, text: str) -> tuple[int, dict]:
     path = folder / "train.py"
     path.write_text(text)
-    done = outlast("check", path, "--json")
+    done = outlast("check", "--static", path, "--json")
     assert done.stderr == "", done
     return done.returncode, json.loads(done.stdout)
 
@@ -70,13 +70,13 @@ def test_a_planted_flaw_is_named_with_its_line(tmp_path: Path, flaw: str) -> Non
 
 @pytest.mark.parametrize("name", ["train_gpt.py", "train_fsdp.py"])
 def test_our_examples_have_nothing_to_change(name: str) -> None:
-    done = outlast("check", HOME / "examples" / name)
+    done = outlast("check", "--static", HOME / "examples" / name)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "nothing to change was found" in done.stdout
 
 
 def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: Path) -> None:
-    done = outlast("check", FOREIGN / "loop.py")
+    done = outlast("check", "--static", FOREIGN / "loop.py")
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "makes no outlast call" in done.stdout
     assert "it loads its own file at line" in done.stdout
@@ -100,7 +100,7 @@ def test_a_loop_of_a_library_is_not_said_to_save_nothing(tmp_path: Path, library
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("for x in\n")
-    done = outlast("check", path)
+    done = outlast("check", "--static", path)
     assert done.returncode == 2, done
     assert "cannot be read as Python" in done.stderr
     assert "hint:" in done.stderr

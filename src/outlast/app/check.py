@@ -1,50 +1,107 @@
-"""`outlast check`: read a training script and say, before it runs, what outlast would refuse, what
-it could not keep, and what a failure costs.
+"""`outlast check`: say what outlast would refuse or could not keep of a training script.
 
-Exit codes   0 nothing to change, 1 there is something to change, 2 wrong usage.
+The script is read. Then it is tried: it runs for a few steps in peace, and once more while ranks
+are killed and replaced, and the two runs are compared bit by bit. `--static` only reads it.
+
+Exit codes   0 nothing to change, 1 there is something to change, 2 wrong usage, 3 undetermined:
+             nothing was found, but something could not be compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Sequence
 
-from outlast.app.command_line import Parser
+from outlast.app.check_trial import Findings, Wishes, try_script
+from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.diagnose.script_text import Remark, ScriptText, read_script
 from outlast.errors import UsageError
+from outlast.model.limits import TRIAL_LIMIT_S, TRIAL_STEPS, TRIAL_STEPS_LEAST
 from outlast.model.texts import escaped
 from outlast.runtime.given import read_text
 
+UNDETERMINED = 3
+
 
 def main(argv: Sequence[str]) -> int:
-    args = parser().parse_args(argv)
+    own, _, given = _split(argv)
+    args = parser().parse_args(own)
     text = _read(args.script)
+    found = None if args.static else _try(args, given, text)
+    remarks = _merged(text.remarks, found.remarks if found else ())
     if args.json:
-        facts = {
-            "script": args.script,
-            "calls_outlast": text.calls_outlast,
-            "after_failure": text.after_failure,
-            "remarks": [dataclasses.asdict(one) for one in text.remarks],
-            "adoption": [dataclasses.asdict(one) for one in text.adoption],
-        }
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(_facts(args.script, text, remarks, found), indent=2))
     else:
-        _show(escaped(args.script), text)
-    return int(bool(text.remarks))
+        _show(escaped(args.script), text, remarks, found)
+    if remarks:
+        return 1
+    return UNDETERMINED if found and found.undetermined else 0
 
 
 def parser() -> Parser:
     out = Parser(
         prog="outlast check",
+        usage="outlast check [options] SCRIPT [options] [-- arguments of the script]",
         description=(
-            "Read a training script and say what outlast would refuse or could not keep. The script"
-            " is not run, and what it does in other files is not seen."
+            "Say what outlast would refuse or could not keep of a training script. The script is"
+            " run for a few steps in the current folder, twice or three times, and ranks are"
+            " killed. Files that it writes by Python or torch.save are put back."
         ),
     )
     out.add_argument("script", metavar="SCRIPT", help="the training script")
-    out.add_argument("--json", action="store_true", help="print JSON, for programs")
+    out.add_argument("--static", action="store_true", help="only read the script; run nothing")
+    out.add_argument(
+        "--nproc-per-node", type=whole, default=2, metavar="N", help="how many ranks (2)"
+    )
+    out.add_argument(
+        "--steps", type=whole, default=TRIAL_STEPS, metavar="K",
+        help=f"end the script behind step K ({TRIAL_STEPS})",
+    )  # fmt: skip
+    out.add_argument(
+        "--time-limit", type=finite, default=TRIAL_LIMIT_S, metavar="SECONDS",
+        help=f"stop all runs after so long ({TRIAL_LIMIT_S:g})",
+    )  # fmt: skip
+    add_json(out)
     return out
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Split at the first `--`: what follows is the script's."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], "--", words[at + 1 :]
+
+
+def _try(args: object, given: list[str], text: ScriptText) -> Findings:
+    wishes = Wishes(
+        script=os.path.abspath(args.script),  # type: ignore[attr-defined]
+        arguments=tuple(given),
+        workers=args.nproc_per_node,  # type: ignore[attr-defined]
+        steps=args.steps,  # type: ignore[attr-defined]
+        limit_s=args.time_limit,  # type: ignore[attr-defined]
+    )
+    if wishes.workers < 2:
+        raise UsageError(
+            f"--nproc-per-node {wishes.workers}: a rank is replaced with the help of another",
+            hint="give 2 or more, or --static to only read the script",
+        )
+    if wishes.steps < TRIAL_STEPS_LEAST:
+        raise UsageError(
+            f"--steps {wishes.steps}: ranks are killed in steps 4 and 6",
+            hint=f"give {TRIAL_STEPS_LEAST} or more",
+        )
+    if wishes.limit_s <= 0:
+        raise UsageError(f"--time-limit {wishes.limit_s:g}: no time", hint="give seconds")
+    print(
+        f"outlast check: runs {escaped(args.script)} up to step {wishes.steps} in"  # type: ignore[attr-defined]
+        f" {escaped(os.getcwd())}, with {wishes.workers} processes, at least twice. Files that it"
+        " writes are put back.",
+        file=sys.stderr,
+    )
+    return try_script(wishes, text)
 
 
 def _read(path: str) -> ScriptText:
@@ -56,19 +113,61 @@ def _read(path: str) -> ScriptText:
         ) from None
 
 
-def _show(path: str, text: ScriptText) -> None:
+def _merged(read: Sequence[Remark], tried: Sequence[Remark]) -> list[Remark]:
+    """Return all remarks by their lines; what the trial says of a variable or a line goes first."""
+    names = {one.about for one in tried if one.about}
+    lines = {one.line for one in tried if not one.about and not one.file}
+    kept = [one for one in read if one.about not in names and one.line not in lines]
+    return sorted([*kept, *tried], key=lambda one: (one.file, one.line))
+
+
+def _facts(
+    script: str, text: ScriptText, remarks: Sequence[Remark], found: Findings | None
+) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "script": script,
+        "calls_outlast": text.calls_outlast,
+        "after_failure": text.after_failure,
+        "remarks": [dataclasses.asdict(one) for one in remarks],
+        "adoption": [dataclasses.asdict(one) for one in text.adoption],
+    }
+    if found is not None:
+        facts["trial"] = {
+            "seen": list(found.seen),
+            "undetermined": list(found.undetermined),
+            "files_put_back": list(found.touched),
+        }
+    return facts
+
+
+def _show(path: str, text: ScriptText, remarks: Sequence[Remark], found: Findings | None) -> None:
     how = "calls outlast" if text.calls_outlast else "makes no outlast call"
-    if not text.remarks and not text.after_failure:
+    if remarks or text.after_failure:
+        print(f"{path} {how}. {text.after_failure}".rstrip())
+    else:
         print(f"{path} {how}: nothing to change was found.")
-        return
-    print(f"{path} {how}. {text.after_failure}".rstrip())
-    for one in text.remarks:
+    for one in remarks:
         print("\n".join(["", *_lines(path, one)]))
     if text.adoption:
         print("\nTo lose no step, adopt outlast:")
         for one in text.adoption:
             print("\n".join(_lines(path, one)))
+    if found is not None:
+        _show_trial(found)
+
+
+def _show_trial(found: Findings) -> None:
+    print()
+    for one in found.undetermined:
+        print(f"Not determined: {escaped(one, lines=True)}")
+    for one in found.seen:
+        print(escaped(one))
+    if found.touched:
+        print(f"Files that the script wrote and that are as before again: {len(found.touched)}")
+        for path in found.touched[:10]:
+            print(f"    {escaped(path)}")
 
 
 def _lines(path: str, one: Remark) -> list[str]:
-    return [f"{path}:{one.line}: {escaped(one.what)}", f"    {escaped(one.do)}"]
+    place = escaped(os.path.relpath(one.file)) if one.file else path
+    return [f"{place}:{one.line}: {escaped(one.what)}", f"    {escaped(one.do)}"]

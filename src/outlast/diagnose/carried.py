@@ -47,6 +47,19 @@ def carried(source: str, line: int) -> list[Carried]:
     return [Carried(name, at) for name, at in sorted(reading.first.items(), key=lambda one: one[1])]
 
 
+def temporaries(source: str, line: int) -> frozenset[str]:
+    """Return the names that the loop at `line` sets in each round before it reads them."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    loop = _loop_at(tree, line)
+    if loop is None:
+        return frozenset()
+    read_first = {one.name for one in carried(source, line)}
+    return frozenset((_assigned(loop.body) | _names(loop.target)) - read_first)
+
+
 def _loop_at(tree: ast.AST, line: int) -> ast.For | None:
     """Return the innermost `for` over a call of `.steps(...)` whose head holds the line."""
     found = [

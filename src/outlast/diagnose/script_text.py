@@ -25,11 +25,17 @@ _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names h
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A line of the script, what is the matter there, and what to do."""
+    """A line of the script, what is the matter there, and what to do.
+
+    file   another file than the script; "": the script itself
+    about  the variable that it is about, if it is about one
+    """
 
     line: int
     what: str
     do: str
+    file: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,7 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
                     f"{ast.unparse(target)} is not in run.state(...): a rank that is replaced"
                     " begins with a new one",
                     f"name it there: run.state(..., {ast.unparse(target)}={ast.unparse(target)})",
+                    about=ast.unparse(target),
                 )
 
 
@@ -209,6 +216,7 @@ def _carried(source: str, calls: Calls) -> Iterator[Remark]:
                     one.line,
                     f"{one.name} is carried from one step to the next, and not kept",
                     "draw batches inside `with step:`; keep plain values by run.values(...)",
+                    about=one.name,
                 )
 
 

@@ -42,6 +42,16 @@ def die_with(parent_pid: int) -> None:
         raise ProcessLookupError(f"the parent {parent_pid} is gone")
 
 
+def stop_with(parent_pid: int) -> None:
+    """SIGTERM us when the thread that is our parent ends.
+
+    Raises ProcessLookupError if it has ended already.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        raise ProcessLookupError(f"the parent {parent_pid} is gone")
+
+
 def line_buffer_c_stdout() -> None:
     """C code that prints (libraries) flushes at line ends, as it would on a terminal, so that a
     kill loses no line.

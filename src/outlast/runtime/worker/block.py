@@ -111,6 +111,7 @@ class Block:
         self._member.script.in_body = False
         if (swallowed := self._swallowed()) is not None:
             raise swallowed
+        session.mark("stepping", self._machine.committed)
         self._attachment.look_for_edits("in front of the optimizer")
         if late.on:
             self._attachment.images.note_private()

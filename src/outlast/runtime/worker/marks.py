@@ -9,6 +9,8 @@ once      a file that is made when the fault fires: it fires only while the file
           a replaced process is spared
 A list of such objects is a plan of several faults.
 
+    stepping   in front of the first optimizer call of a step
+    stepped    behind an optimizer call of a script without outlast calls; `step` counts the calls
     prepared   private state of the step is sealed           voting     about to enter the vote
     passed     the vote passed here                          applied    the block is over, the step
                not yet counted

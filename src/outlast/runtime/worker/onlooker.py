@@ -93,6 +93,9 @@ class Onlooker:
         session.do(lambda machine: machine.now_stepped(step=step if known else 0, now_s=now_s))
         session.beacon.step = step
         session.enter(Phase.BOOT, cause=self._cause_after(step))
+        session.mark("stepped", count)
+        if (trial := sys.modules.get("outlast.runtime.worker.trial")) is not None:
+            trial.stepped(session.beacon.rank, step, known=known, count=count)
 
     def _cause_after(self, step: int) -> Cause:
         """Return what the next step is: new, done before, or not known."""

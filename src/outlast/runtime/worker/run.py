@@ -26,7 +26,7 @@ from outlast.diagnose.carried import carried
 from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.model.texts import some
 from outlast.runtime import linux
-from outlast.runtime.worker import ddp, devices, session
+from outlast.runtime.worker import ddp, devices, session, trial
 from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
@@ -237,6 +237,8 @@ class Run:
             self._warn_of_carried(sys._getframe(1))
         else:
             before.call_again(accumulate=accumulate, log_every=log_every)
+        if (tried := trial.current()) is not None and self._membership.session is not None:
+            return tried.watch(before, before.steps(tried.last_step(until)), until=until)
         return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:

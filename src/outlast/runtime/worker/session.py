@@ -9,6 +9,7 @@ waiting main thread.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import socket
@@ -34,7 +35,7 @@ from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import marks, rank_variables
+from outlast.runtime.worker import marks, rank_variables, trial_plan
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
@@ -113,6 +114,7 @@ class Session:
         self.vault.expect_transfer()
         self.enter(Phase.PARKED)
         self._channel.send(Parked(self.spec.worker, self.spec.kind))
+        trial_plan.note_parked()
         plan = self.wait_plan()
         self.take_rank(plan)
         return self.spec
@@ -306,6 +308,11 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
     session.onlooker.begin()
     if spec.kind == "hot":
         rank_variables.ask_in_front_of(session.wait_for_rank)
+    if (plan := trial_plan.asked()) is not None:
+        # it imports torch, which a script without torch must not pay for
+        importlib.import_module("outlast.runtime.worker.trial").begin(
+            plan, worker=spec.worker, run_folder=spec.run_folder, vault=spec.vault_folder
+        )
     session.listen()
     return session
 

@@ -94,6 +94,11 @@ class Transaction:
         """The newest step that this rank has applied after its vote passed. It counts from 0."""
         return self._machine.committed
 
+    @property
+    def for_nothing(self) -> bool:
+        """Return whether the step in turn is a rehearsal, which will not count."""
+        return self._rehearsal.runs
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def steps(self, until: int) -> Iterator[Step]:

@@ -1,0 +1,245 @@
+"""The runs of `outlast check`, and what they show.
+
+A script that calls outlast runs in peace, then with two ranks killed: the last one in step 4, whose
+place a spare takes, and rank 0 in step 6. If the state then differs and no variable explains it, the
+script runs in peace once more, to see whether it gives other results by itself.
+
+A script without outlast calls runs in peace, then with one rank killed behind step 4, to see with
+which step it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from outlast.diagnose.carried import temporaries
+from outlast.diagnose.script_text import Remark, ScriptText
+from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, compare
+from outlast.diagnose.trial_remarks import (
+    failure_remark,
+    own_differences,
+    resumption,
+    state_remark,
+    variable_remark,
+)
+from outlast.model.limits import TRIAL_KILL_STEPS
+from outlast.model.own_bugs import is_own_bug
+from outlast.runtime import clock
+from outlast.runtime.given import read_text
+from outlast.runtime.trials import TrialFolder, TrialRun, stops_raise
+
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asked for. `script` is an absolute path."""
+
+    script: str
+    arguments: tuple[str, ...]
+    workers: int
+    steps: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """remarks   what is to be changed
+    seen         what was tried, in sentences
+    undetermined what could not be told, and why
+    touched      files that the script wrote
+    """
+
+    remarks: tuple[Remark, ...] = ()
+    seen: tuple[str, ...] = ()
+    undetermined: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+
+
+def try_script(wishes: Wishes, text: ScriptText) -> Findings:
+    """Run the script, and say what was found. What it leaves behind is cleaned up."""
+    home = os.path.dirname(os.path.realpath(wishes.script))
+    with stops_raise(), TrialFolder(home) as folder:
+        check = _Check(wishes, folder, clock.now_s() + wishes.limit_s)
+        return check.adopted() if text.calls_outlast else check.plain(text)
+
+
+class _Check:
+    """The runs of one check. `until_s`: all of them are stopped then."""
+
+    def __init__(self, wishes: Wishes, folder: TrialFolder, until_s: float) -> None:
+        self._wishes = wishes
+        self._folder = folder
+        self._until_s = until_s
+        self._touched: set[str] = set()
+        self._sources: dict[str, str] = {}
+
+    def adopted(self) -> Findings:
+        """Check a script that calls outlast."""
+        peace = self._run("peace", "--max-restarts", "0")
+        if (ended := self._unfit(peace)) is not None:
+            return ended
+        strikes = (
+            Struck(self._wishes.workers - 1, TRIAL_KILL_STEPS[0]), Struck(0, TRIAL_KILL_STEPS[1])
+        )  # fmt: skip
+        war = self._run(
+            "war", "--max-restarts", "5", "--spares", "1",
+            strikes=strikes, spare_step=TRIAL_KILL_STEPS[0],
+        )  # fmt: skip
+        spare = _spare_remarks(war, self._wishes.script)
+        if not war.struck:
+            why = "no rank reached an optimizer call in step 4, so none was killed"
+            return self._findings(spare, undetermined=[f"{why}{_tail(war)}"])
+        killed = " and ".join(f"rank {one.rank} in step {one.step}" for one in war.struck)
+        if war.code != 0:
+            return self._findings([*spare, self._not_recovered(war, killed)])
+        found = compare(peace.notes, war.notes, war.struck, self._temporaries(peace))
+        seen = [
+            f"Tried: {self._wishes.steps} steps on {self._wishes.workers} ranks; killed and"
+            f" replaced: {killed}; compared up to step {found.last_step}."
+        ]
+        if not found.state and not found.own:
+            seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
+        seen.append(f"Not seen: what the script does only behind step {self._wishes.steps}.")
+        remarks, undetermined = self._judged(peace, found)
+        return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
+
+    def _judged(self, peace: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
+        remarks = [
+            variable_remark(one, self._source(one.file), changes=found.differs_from)
+            for one in found.variables
+        ]
+        if found.last_step == 0:
+            return remarks, ["no step ended on every rank in both runs"]
+        if found.own:
+            return remarks, [own_differences(found)]
+        if found.state and not remarks:
+            again = self._run("again", "--max-restarts", "0")
+            if again.code != 0:
+                return [], [
+                    "the state differs, and there was no time to see whether it always does"
+                ]
+            calm = compare(peace.notes, again.notes, (), ())
+            if calm.state or calm.own:
+                return [], [own_differences(_as_own(calm))]
+            return [state_remark(found, _loop(peace))], []
+        return remarks, []
+
+    def plain(self, text: ScriptText) -> Findings:
+        """Check a script without outlast calls."""
+        peace = self._run("peace", "--max-restarts", "0")
+        if peace.code != 0 and (ended := self._unfit(peace)) is not None:
+            return ended
+        if not peace.steps:
+            return self._findings([], undetermined=["no call of a torch optimizer was seen"])
+        behind = TRIAL_KILL_STEPS[0]
+        war = self._run(
+            "war", "--max-restarts", "2",
+            strikes=(Struck(self._wishes.workers - 1, behind),), mark="stepped",
+        )  # fmt: skip
+        if not war.struck:
+            return self._findings([], undetermined=[f"it ended before step {behind}"])
+        said = f"Tried: a rank was killed behind step {behind}; "
+        return self._findings([], seen=[said + resumption(war.steps, killed_behind=behind) + "."])
+
+    # --- one run ----------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        name: str,
+        *options: str,
+        strikes: tuple[Struck, ...] = (),
+        mark: str = "stepping",
+        spare_step: int = 0,
+    ) -> TrialRun:
+        words = [
+            "--nproc-per-node", str(self._wishes.workers), "--quiet", *options,
+            self._wishes.script, *self._wishes.arguments,
+        ]  # fmt: skip
+        run = self._folder.run(
+            name, words, steps=self._wishes.steps, strikes=strikes, mark=mark,
+            spare_step=spare_step, until_s=self._until_s,
+        )  # fmt: skip
+        self._touched.update(run.touched)
+        return run
+
+    def _unfit(self, peace: TrialRun) -> Findings | None:
+        """Return what to say if the undisturbed run cannot be compared with anything."""
+        if peace.code is None:
+            return self._findings([], undetermined=[
+                f"the script was not over step {self._wishes.steps} after"
+                f" {self._wishes.limit_s:g} s (--time-limit){_tail(peace)}"
+            ])  # fmt: skip
+        if is_own_bug(peace.stderr):
+            return self._findings([], undetermined=[f"outlast itself failed{_tail(peace)}"])
+        if peace.code != 0:
+            return self._findings([failure_remark(peace.stderr, self._wishes.script)])
+        if not peace.notes:
+            why = "the script ended well, and no step of run.steps was seen"
+            return self._findings([], undetermined=[f"{why}{_tail(peace)}"])
+        return None
+
+    def _not_recovered(self, war: TrialRun, killed: str) -> Remark:
+        if war.code is None:
+            what = f"after {killed} was killed, the run had not gone on when time was up"
+            return Remark(1, f"{what}{_tail(war)}", "read what the ranks say; raise --time-limit")
+        found = failure_remark(war.stderr, self._wishes.script)
+        what = f"after {killed} was killed, the run failed: {found.what}"
+        return Remark(found.line, what, found.do, file=found.file)
+
+    def _findings(
+        self,
+        remarks: list[Remark],
+        *,
+        seen: list[str] | None = None,
+        undetermined: list[str] | None = None,
+    ) -> Findings:
+        mine = [
+            Remark(one.line, one.what, one.do, about=one.about)
+            if one.file == self._wishes.script
+            else one
+            for one in remarks
+        ]
+        return Findings(
+            tuple(mine), tuple(seen or ()), tuple(undetermined or ()), tuple(sorted(self._touched))
+        )
+
+    # --- texts ------------------------------------------------------------------------------------
+
+    def _temporaries(self, peace: TrialRun) -> set[str]:
+        loops = {noted.loop for noted in peace.notes.values()}
+        return {
+            f"{loop.file}:{loop.function}:{name}"
+            for loop in loops
+            for name in temporaries(self._source(loop.file), loop.line)
+        }
+
+    def _source(self, path: str) -> str:
+        if path not in self._sources:
+            self._sources[path] = read_text(path)
+        return self._sources[path]
+
+
+def _loop(run: TrialRun) -> Loop:
+    return next(iter(run.notes.values())).loop
+
+
+def _as_own(found: Comparison) -> Comparison:
+    parts = {part for parts in found.state.values() for part in parts}
+    return Comparison((), {}, 0, (*found.own, *sorted(parts)), found.last_step)
+
+
+def _spare_remarks(war: TrialRun, script: str) -> list[Remark]:
+    lines = [line for line in war.stderr.splitlines() if "ended before it could park" in line]
+    if not lines:
+        return []
+    what = "a spare ended before it stood ready: it runs the script without a rank"
+    found = failure_remark(war.stderr, script)
+    do = "read rank and world size from outlast.join(), and not from the environment"
+    return [Remark(found.line, f"{what} ({lines[0].strip()})", do)]
+
+
+def _tail(run: TrialRun) -> str:
+    text = (run.stderr or run.stdout).rstrip().splitlines()[-_TAIL_LINES:]
+    return ":\n    " + "\n    ".join(text) if text else ""

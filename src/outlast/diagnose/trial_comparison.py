@@ -1,0 +1,202 @@
+"""Two runs of a script compared: one in peace, and one in which ranks were killed and replaced.
+
+Each rank has noted, at the beginning and at the end of each step, the prints of the script's
+variables and of what run.state holds (`outlast.runtime.worker.trial`). The same step must begin
+and end with the same prints in both runs. What does not is named.
+
+    begin of the step in which a rank died   a variable that differs there was not kept (in the
+                                             process that replaced it), or was changed by the
+                                             attempt that was interrupted (in the others)
+    end of the last step                     where the state differs, the run gives other results
+
+What differed before any rank died is the script's own: times, folders, draws without a seed.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+BEGIN, END = "begin", "end"
+STATE = "state:"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Where the loop over the steps stands."""
+
+    file: str
+    function: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What one rank saw at one moment. `prints` have a type behind the digits."""
+
+    pid: int
+    loop: Loop
+    prints: Mapping[str, str]
+
+
+Notes = Mapping[tuple[int, str, int], Noted]  # by rank, BEGIN or END, step
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A rank that was killed in a step, in front of its optimizer."""
+
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that one rank did not have as in peace.
+
+    name      with its attributes: "trainer.best"
+    kind      its type's name
+    replaced  the rank was replaced; else it has repeated the step
+    lasting   it also differs at the end of the last step
+    """
+
+    file: str
+    function: str
+    name: str
+    kind: str
+    rank: int
+    step: int
+    replaced: bool
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """variables   that were not kept, each once
+    state          by rank, the parts of run.state that differ at the end of the last step
+    differs_from   the first step behind which a part of the state differs; 0: none does
+    own            parts of the state that differ before any rank was replaced
+    last_step      the last step that every rank has ended in both runs
+    """
+
+    variables: tuple[Variable, ...]
+    state: Mapping[int, tuple[str, ...]]
+    differs_from: int
+    own: tuple[str, ...]
+    last_step: int
+
+
+def compare(
+    peace: Notes, war: Notes, struck: Collection[Struck], temporary: Collection[str]
+) -> Comparison:
+    """Return what differs.
+
+    `temporary` are the variables (by their whole keys, without attributes) that the loop sets in
+    each step before it reads them.
+    """
+    first = min((one.step for one in struck), default=1)
+    before = [at for at in peace if at[2] < first and at in war]
+    unstable = {key for at in before for key in _differing(peace[at], war[at])}
+    own = tuple(sorted(key for key in unstable if key.startswith(STATE)))
+    last = _last_step(peace, war)
+    state = {
+        rank: tuple(sorted(key[len(STATE) :] for key in found))
+        for rank in _ranks(peace)
+        if (found := _state_differences(peace, war, rank, last) - unstable)
+    }
+    variables: dict[str, Variable] = {}
+    for strike in sorted(struck, key=lambda one: one.step):
+        for lost in _lost(peace, war, strike, unstable, temporary, last):
+            key = f"{lost.file}:{lost.function}:{lost.name}"
+            if lost.lasting or state:
+                variables.setdefault(key, lost)
+    return Comparison(
+        tuple(variables.values()), state, _differs_from(peace, war, unstable), own, last
+    )
+
+
+def _ranks(notes: Notes) -> set[int]:
+    return {rank for rank, _, _ in notes}
+
+
+def _differing(left: Noted, right: Noted) -> set[str]:
+    return {
+        key
+        for key in left.prints.keys() | right.prints.keys()
+        if left.prints.get(key) != right.prints.get(key)
+    }
+
+
+def _last_step(peace: Notes, war: Notes) -> int:
+    """Return the newest step whose end every rank has noted in both runs."""
+    ranks = _ranks(peace)
+    steps = {step for _, when, step in peace if when == END}
+    return max(
+        (
+            step
+            for step in steps
+            if all((rank, END, step) in notes for rank in ranks for notes in (peace, war))
+        ),
+        default=0,
+    )
+
+
+def _state_differences(peace: Notes, war: Notes, rank: int, step: int) -> set[str]:
+    at = (rank, END, step)
+    if at not in peace or at not in war:
+        return set()
+    return {key for key in _differing(peace[at], war[at]) if key.startswith(STATE)}
+
+
+def _differs_from(peace: Notes, war: Notes, unstable: Collection[str]) -> int:
+    return min(
+        (
+            step
+            for rank, when, step in peace
+            if when == END and _state_differences(peace, war, rank, step).difference(unstable)
+        ),
+        default=0,
+    )
+
+
+def _lost(
+    peace: Notes,
+    war: Notes,
+    strike: Struck,
+    unstable: Collection[str],
+    temporary: Collection[str],
+    last: int,
+) -> list[Variable]:
+    """Return the variables that differ where the interrupted step began again."""
+    out = []
+    for rank in sorted(_ranks(peace), key=lambda one: (one != strike.rank, one)):
+        at = (rank, BEGIN, strike.step)
+        if at not in peace or at not in war:
+            continue
+        earlier = (rank, BEGIN, strike.step - 1)
+        known = set(unstable)
+        if earlier in peace and earlier in war:
+            known |= _differing(peace[earlier], war[earlier])  # an earlier kill has told of it
+        end = (rank, END, last)
+        later = _differing(peace[end], war[end]) if end in peace and end in war else set()
+        for key in sorted(_differing(peace[at], war[at]) - known):
+            if key.startswith(STATE) or _whole(key) in temporary:
+                continue
+            text = peace[at].prints.get(key) or war[at].prints.get(key, "")
+            out.append(_variable(key, text, rank, strike, key in later))
+    return out
+
+
+def _whole(key: str) -> str:
+    """Return the key of a variable without attributes."""
+    place, _, name = key.rpartition(":")
+    return f"{place}:{name.partition('.')[0]}"
+
+
+def _variable(key: str, text: str, rank: int, strike: Struck, lasting: bool) -> Variable:
+    place, _, name = key.rpartition(":")
+    file, _, function = place.rpartition(":")
+    kind = text.partition(" ")[2]
+    return Variable(file, function, name, kind, rank, strike.step, rank == strike.rank, lasting)

@@ -1,0 +1,159 @@
+"""What `outlast check` says of a script that it has tried: from differences to lines and advice.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from outlast.diagnose.script_text import Remark
+from outlast.diagnose.trial_comparison import Comparison, Loop, Variable
+from outlast.model.texts import some
+
+_PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
+_ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")
+_PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
+_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
+def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
+    """Name a variable that was not kept.
+
+    source    the text of the file that it lives in
+    changes   the step behind which the state differs; 0: the state is the same
+    """
+    what = (
+        f"{one.name} is not kept: rank {one.rank}, which was replaced in step {one.step}, began"
+        " that step without the value that its predecessor had"
+        if one.replaced
+        else f"{one.name} is changed twice by a step that is repeated: rank {one.rank} began step"
+        f" {one.step} again with what the interrupted attempt had left"
+    )
+    if changes:
+        what += f"; the state differs behind step {changes}"
+    line = last_set(source, one.function, one.name)
+    return Remark(line, what, _advice(one), file=one.file, about=one.name)
+
+
+def _advice(one: Variable) -> str:
+    short = one.name.rpartition(".")[2]
+    if any(word in one.kind for word in _ITERATORS):
+        return (
+            "its position is lost: give the DataLoader to run.state(..., loader=loader) and read"
+            " step.batch"
+        )
+    if one.kind == "Tensor":
+        return (
+            f"make {short} inside `with step:`, by a generator that run.state keeps, or keep it as"
+            " a buffer of a module"
+        )
+    if one.kind in _PLAIN or one.kind == "":
+        return f"keep it: kept = run.values({short}=...), run.state(..., kept=kept), kept.{short}"
+    return f"name it: run.state(..., {short}={one.name})"
+
+
+def state_remark(found: Comparison, loop: Loop) -> Remark:
+    """Say that the state differs, and that no variable explains it."""
+    ranks = some([f"rank {rank}" for rank in sorted(found.state)])
+    parts = some(sorted({part for parts in found.state.values() for part in parts}))
+    return Remark(
+        loop.line,
+        f"the state differs behind step {found.differs_from} from that of a run without a failure"
+        f" ({ranks}: {parts}), and no variable that can be seen explains it",
+        "look for what is kept outside run.state(...): iterators, generators, closures, files, and"
+        " state of libraries",
+        file=loop.file,
+    )
+
+
+def own_differences(found: Comparison) -> str:
+    return (
+        "the script itself gives other results each time, before any rank is killed"
+        f" ({some([one.removeprefix('state:') for one in found.own])}): whether a failure changes"
+        " them cannot be told; look for clocks, threads and unordered sets"
+    )
+
+
+def failure_remark(stderr: str, script: str) -> Remark:
+    """Name what a run ended with: what was refused, or the script's own error, with its line."""
+    errors = re.findall(r"^error: (.*)$", stderr, re.MULTILINE)
+    hints = re.findall(r"^hint: (.*)$", stderr, re.MULTILINE)
+    what = (
+        errors[-1] if errors else (stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    )
+    do = hints[-1] if hints and "outlast report" not in hints[-1] else "mend this first"
+    if placed := _PLACE.search(what):
+        line, what = int(placed["line"]), what[: placed.start()] + what[placed.end() :]
+        return Remark(line, what, do, file=placed["file"])
+    lines = [int(line) for file, line in _FRAME.findall(stderr) if file == script]
+    return Remark(lines[-1] if lines else 1, what, do)
+
+
+def last_set(source: str, function: str, name: str) -> int:
+    """Return the last line of the function ("<module>": of the file) that sets the variable.
+
+    A call of one of its methods counts where nothing else does, as `history.append(x)`. 1: none.
+    """
+    try:
+        tree: ast.AST = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return 1
+    scope = tree if function == "<module>" else _function(tree, function) or tree
+    wanted = name.rpartition(".")[2]
+    attribute = "." in name
+    set_at, used_at = [0], [0]
+    for node in ast.walk(tree if attribute or scope is tree else scope):
+        match node:
+            case ast.Name(id=found, ctx=ast.Store()) if not attribute and found == wanted:
+                set_at.append(node.lineno)
+            case ast.Attribute(attr=found, ctx=ast.Store()) if attribute and found == wanted:
+                set_at.append(node.lineno)
+            case ast.Subscript(value=inner, ctx=ast.Store()) if _named(inner) == wanted:
+                set_at.append(node.lineno)
+            case ast.Call(func=ast.Attribute(value=inner)) if _named(inner) == wanted:
+                used_at.append(node.lineno)
+            case ast.arg(arg=found) if not attribute and found == wanted:
+                used_at.append(node.lineno)
+            case _:
+                pass
+    return max(set_at) or max(used_at) or 1
+
+
+def _function(tree: ast.AST, name: str) -> ast.AST | None:
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    ]
+    return found[-1] if found else None
+
+
+def _named(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def resumption(steps: Sequence[Mapping[str, object]], *, killed_behind: int) -> str:
+    """Say with which step a script without outlast calls went on after a rank was killed."""
+    pids = list(dict.fromkeys(one["pid"] for one in steps if one["rank"] == 0))
+    if len(pids) < 2:
+        return "it did not come back within the time"
+    again = next(one for one in steps if one["pid"] == pids[-1])
+    number = again["step"]
+    if not isinstance(number, int):
+        return (
+            "it came back, and which step it went on with cannot be told: its optimizer keeps no"
+            " count"
+        )
+    repeated = killed_behind - number + 1
+    return (
+        f"it came back with step {number}, so {repeated} of {killed_behind} steps were done again"
+        if repeated > 0
+        else f"it came back with step {number} and repeated none"
+    )

@@ -1,0 +1,158 @@
+"""Prints of Python values: two values with the same content have the same print, in any process.
+
+    print_of(value)      16 hexadecimal digits, or None for what cannot be compared
+    parts_of(name, it)   the prints of what a run.state argument holds, by name
+
+What can be compared: plain values, tensors and arrays, containers of these, random generators, and
+whatever has a `state_dict()`. Of an iterator over a sequence or a DataLoader, how far it is.
+
+Limits   Containers are read up to TRIAL_ITEMS items, and tensors up to TRIAL_TENSOR_BYTES: what is
+         larger has no print. Of a distributed tensor, this rank's part counts.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from outlast.model.limits import TRIAL_ITEMS, TRIAL_TENSOR_BYTES
+from outlast.runtime.worker.fingerprint import fingerprint
+from outlast.runtime.worker.sharding import local
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_SEQUENCES = (list, tuple, collections.deque)
+_COUNTED: tuple[type, ...] = (
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    enumerate,
+    zip,
+    map,
+)
+_DEPTH = 12
+
+
+class _Unknown(Exception):
+    """The value holds something that cannot be compared."""
+
+
+def print_of(value: object) -> str | None:
+    """Return the print of a value, or None if it has none."""
+    hasher = xxhash.xxh3_64()
+    try:
+        _feed(hasher, value, _DEPTH)
+    except _Unknown:
+        return None
+    return hasher.hexdigest()
+
+
+def parts_of(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the prints of the entries of a value's `state_dict()`; else that of the value."""
+    entries = _entries(value)
+    if not isinstance(entries, Mapping):
+        if (whole := print_of(value)) is not None:
+            yield name, whole
+        return
+    for key, entry in _flat(entries):
+        if (part := print_of(entry)) is not None:
+            yield f"{name}.{key}", part
+
+
+def _flat(entries: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the entries; those of an optimizer by parameter."""
+    for key, value in entries.items():
+        if isinstance(value, Mapping) and len(value) <= TRIAL_ITEMS:
+            yield from ((f"{key}.{inner}", one) for inner, one in value.items())
+        else:
+            yield str(key), value
+
+
+def _entries(value: object) -> object:
+    """Return what `state_dict()` gives, or None where the value has none."""
+    get = getattr(value, "state_dict", None)
+    if not callable(get) or isinstance(value, type):
+        return None
+    with contextlib.suppress(Exception):  # boundary: the script's objects
+        return get()  # type: ignore[no-any-return]
+    return None
+
+
+def _feed(hasher: xxhash.xxh3_64, value: Any, depth: int) -> None:
+    if depth == 0:
+        raise _Unknown
+    if isinstance(value, _PLAIN):
+        hasher.update(f"{type(value).__name__} {value!r};".encode(errors="surrogatepass"))
+    elif isinstance(value, torch.Tensor):
+        hasher.update(_tensor(value).encode())
+    elif isinstance(value, np.ndarray | np.generic):
+        hasher.update(_array(np.asarray(value)))
+    elif isinstance(value, _SEQUENCES):
+        _feed_all(hasher, "sequence", value, depth)
+    elif isinstance(value, set | frozenset):
+        _feed_all(hasher, "set", sorted(value, key=repr), depth)
+    elif isinstance(value, Mapping):
+        # optimizer state that was loaded may have its keys in another order
+        items = sorted(value.items(), key=lambda item: repr(item[0]))
+        _feed_all(hasher, "mapping", [part for item in items for part in item], depth)
+    else:
+        _feed_other(hasher, value, depth)
+
+
+def _feed_all(hasher: xxhash.xxh3_64, kind: str, items: Any, depth: int) -> None:
+    if len(items) > TRIAL_ITEMS:
+        raise _Unknown
+    hasher.update(f"{kind} {len(items)};".encode())
+    for one in items:
+        _feed(hasher, one, depth - 1)
+
+
+def _feed_other(hasher: xxhash.xxh3_64, value: Any, depth: int) -> None:
+    """Feed what is no plain data but can tell its state."""
+    if isinstance(value, torch.Generator):
+        inner: object = value.get_state()
+    elif isinstance(value, random.Random):
+        inner = value.getstate()
+    elif isinstance(value, np.random.Generator):
+        inner = value.bit_generator.state
+    elif isinstance(value, np.random.RandomState):
+        inner = value.get_state(legacy=False)
+    elif isinstance(value, _BaseDataLoaderIter):
+        inner = value._num_yielded
+    elif isinstance(value, _COUNTED):
+        inner = _position(value)
+    elif (inner := _entries(value)) is None:
+        raise _Unknown
+    hasher.update(f"{type(value).__name__} ".encode())
+    _feed(hasher, inner, depth - 1)
+
+
+def _position(value: Any) -> object:
+    """Return how far an iterator is, and not what it goes through."""
+    _, inner, *index = value.__reduce__()
+    if index:
+        return index
+    return [one for one in inner if isinstance(one, int | _BaseDataLoaderIter | _COUNTED)]
+
+
+def _tensor(value: torch.Tensor) -> str:
+    mine = local(value)
+    if mine.is_meta or mine.layout is not torch.strided or mine.is_quantized:
+        raise _Unknown
+    if mine.nbytes > TRIAL_TENSOR_BYTES:
+        raise _Unknown
+    return fingerprint(mine.detach().resolve_conj().resolve_neg())
+
+
+def _array(value: np.ndarray[Any, Any]) -> bytes:
+    if value.dtype.hasobject or value.nbytes > TRIAL_TENSOR_BYTES:
+        raise _Unknown
+    data = np.ascontiguousarray(value)
+    return f"array {data.dtype} {data.shape} ".encode() + data.tobytes()

@@ -1,0 +1,48 @@
+"""What `outlast check` asks of the workers that it starts. It imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "OUTLAST_TRIAL"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """folder   where workers write
+    steps       the script ends behind this one
+    home        the script's folder
+    spare_step  in front of this step the ranks wait for a spare; 0: there is none
+    """
+
+    folder: Path
+    steps: int
+    home: str
+    spare_step: int = 0
+
+    @property
+    def parked(self) -> Path:
+        """Return the file that is made once a spare stands ready."""
+        return self.folder / "spare-parked"
+
+    def as_text(self) -> str:
+        given = (str(self.folder), self.steps, self.home, self.spare_step)
+        return json.dumps(dict(zip(("folder", "steps", "home", "spare_step"), given, strict=True)))
+
+
+def asked() -> TrialPlan | None:
+    """Return what this process's environment asks for; None: nothing."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return None
+    value = json.loads(text)
+    return TrialPlan(Path(value["folder"]), value["steps"], value["home"], value["spare_step"])
+
+
+def note_parked() -> None:
+    """Say that this spare stands ready, if anybody waits for it."""
+    if (plan := asked()) is not None:
+        plan.parked.touch()
