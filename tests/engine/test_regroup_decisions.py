@@ -166,7 +166,7 @@ def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
 
     held = RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it")
     assert decide(held) == LastSave("hand_over", "rank 2 holds the state of step 7")
-    assert decide(held, sharded=True).way == "sealed"
+    assert decide(held, sharded=True).method == "sealed"
     for nothing, reason in (
         (decide(NOTHING), "no state is left that could be saved"),
         (decide(replace(held, step=0), newest=0), "no step was committed"),

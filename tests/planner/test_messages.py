@@ -12,7 +12,7 @@ from benchmarks.validate_plan.depths import grid
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.terms import Rung
-from outlast.planner.messages import compare, measure, spread_faults, told
+from outlast.planner.messages import as_scenario, compare, measure, spread_faults
 from outlast.sim.durations import steady_step_s
 from outlast.sim.options import Options
 from outlast.sim.simulated_run import simulate
@@ -116,7 +116,7 @@ def test_a_life_is_told_with_its_own_kinds_and_seconds() -> None:
     kinds = ("kill", "hang", "lose_node")
     faults = spread_faults(SMALL, kinds, count=3, seed=1)
     known = measure(SMALL, seed=9, kinds=kinds)
-    scenario, history = told(SMALL, faults, known)
+    scenario, history = as_scenario(SMALL, faults, known)
     course = course_of(scenario, history)
     assert [one.at_s + known.began_s for one in course.interruptions] == pytest.approx(
         [fault.at_s for fault in faults]
@@ -139,4 +139,4 @@ def test_what_cannot_be_told_as_a_scenario_is_refused(
     options: Options, faults: tuple[PlannedFault, ...]
 ) -> None:
     with pytest.raises(UsageError, match="cannot be told"):
-        told(options, faults, measure(SMALL, seed=1, kinds=()))
+        as_scenario(options, faults, measure(SMALL, seed=1, kinds=()))

@@ -24,7 +24,7 @@ from outlast.model.messages import (
 from outlast.sim.draws import Stream
 from outlast.sim.faults.drawn_faults import draw_failures
 from outlast.sim.options import Options, draw_options
-from outlast.sim.shortcuts.identical_nodes import Fleet, Likeness, alike
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes, Likeness, alike
 from outlast.sim.shortcuts.identical_ranks import Parted
 from outlast.sim.simulated_run import simulate
 from outlast.sim.world.script import script_of
@@ -80,7 +80,7 @@ def run(
 ) -> World:
     """A life with all lines of its trace kept.
 
-    `tells_all`: of the nodes of a fleet too that are not its first.
+    `tells_all`: of the nodes of identical nodes too that are not its first.
     """
     world = World(
         options=options,
@@ -119,7 +119,7 @@ def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
                 each.accounts.worked.seconds(), abs=1e-6
             )
             assert one.population.done == each.population.done & one.population.done
-        assert one.shortcuts.fleet is not None
+        assert one.shortcuts.twins is not None
         saved += nodes.timeline.events - one.timeline.events
     assert saved > 0
 
@@ -146,7 +146,7 @@ def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
 
 def test_most_of_a_large_life_is_a_fleet() -> None:
     """Of eighteen nodes that house ranks, four are struck, two may have to hand over state, and one
-    comes before the fleet, one after it.
+    comes before these nodes, one after it.
     """
     faults = tuple(PlannedFault(str(n), "kill", 20 + 4 * n, at_s=40.0 * n) for n in range(1, 5))
     likeness = alike(LARGE, faults)
@@ -196,7 +196,7 @@ def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(
 ) -> None:
     """As if the coordinator had told one of them something else."""
     whole = simulate(seed=1, options=LARGE, faults=(KILL,))
-    monkeypatch.setattr(Fleet, "_is_same", lambda *_: False)
+    monkeypatch.setattr(IdenticalNodes, "_is_same", lambda *_: False)
     again = simulate(seed=1, options=LARGE, faults=(KILL,))
     assert (again.trace_digest, again.result, again.end) == (whole.trace_digest, "ok", "stopped")
     assert again.events > whole.events
@@ -231,21 +231,21 @@ PLAN = Regroup(
 def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
     first: object, other: object, same: bool
 ) -> None:
-    fleet = Fleet(Likeness(2, (3, 4), 4), LARGE.node_names)
-    fleet.told(ToNode(7, 1, 5.0, first))  # type: ignore[arg-type]
-    fleet.echo(1, ToNode(7, 1, 5.0, other))  # type: ignore[arg-type]
+    twins = IdenticalNodes(Likeness(2, (3, 4), 4), LARGE.node_names)
+    twins.first_hears(ToNode(7, 1, 5.0, first))  # type: ignore[arg-type]
+    twins.echo(1, ToNode(7, 1, 5.0, other))  # type: ignore[arg-type]
     if same:
-        fleet.check(now_s=9.0)
-        fleet.check(now_s=9.5)
+        twins.check(now_s=9.0)
+        twins.check(now_s=9.5)
     else:
         with pytest.raises(Parted):
-            fleet.check(now_s=9.0)
+            twins.check(now_s=9.0)
 
 
 def test_what_not_all_of_a_fleet_are_told_at_one_moment_parts_it() -> None:
-    fleet = Fleet(Likeness(2, (3, 4, 5), 4), LARGE.node_names)
-    fleet.told(Grant(1, 0, 5.0))
-    fleet.echo(1, Grant(1, 0, 5.0))
-    fleet.check(now_s=9.0)  # the third may follow
+    twins = IdenticalNodes(Likeness(2, (3, 4, 5), 4), LARGE.node_names)
+    twins.first_hears(Grant(1, 0, 5.0))
+    twins.echo(1, Grant(1, 0, 5.0))
+    twins.check(now_s=9.0)  # the third may follow
     with pytest.raises(Parted):
-        fleet.check(now_s=9.1)
+        twins.check(now_s=9.1)

@@ -142,23 +142,25 @@ def test_a_crew_that_is_told_different_things_is_none() -> None:
     )
     assert plan.held_by(9) == replace(plan, rank=9)
     with pytest.raises(Parted):
-        identical_ranks.told_as_one(
-            _crew(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9, donate=True))]
+        identical_ranks.check_same_orders(
+            _stand_in(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9, donate=True))]
         )
     with pytest.raises(Parted):
-        identical_ranks.told_as_one(_crew(8, 9), [Deliver(1, Leave(1, "why"))])
-    identical_ranks.told_as_one(_crew(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9))])
+        identical_ranks.check_same_orders(_stand_in(8, 9), [Deliver(1, Leave(1, "why"))])
+    identical_ranks.check_same_orders(
+        _stand_in(8, 9), [Deliver(1, plan), Deliver(2, replace(plan, rank=9))]
+    )
 
 
-def _crew(*ranks: int) -> Process:
+def _stand_in(*ranks: int) -> Process:
     world = World(options=LARGE, script=script_of("in_place"))
     mates = [
         Process(place + 1, rank, "rank", 1, None, None, None, 0.0, world.nodes[1])
         for place, rank in enumerate(ranks)
     ]  # type: ignore[arg-type]
-    crew = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])
-    crew.mates = mates
-    return crew
+    stand_in = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])
+    stand_in.mates = mates
+    return stand_in
 
 
 def test_those_who_begin_at_the_same_place_draw_alike_in_whatever_order() -> None:

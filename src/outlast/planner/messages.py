@@ -114,7 +114,7 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
     return Measured(began_s, detect_s, regroup_s)
 
 
-def told(
+def as_scenario(
     options: Options, faults: Sequence[PlannedFault], measured_s: Measured
 ) -> tuple[Scenario, History]:
     """The life of these options and faults, from its first step to the moment at which it is asked
@@ -185,13 +185,13 @@ def _tier(options: Options) -> Tier:
     return Tier("replicas", _step_s(options), 0.0, 0.0, Extent.RACK, constant(0.0))
 
 
-class Told(Histories):
+class GivenHistory(Histories):
     """One replica whose luck was not drawn, for Monte Carlo."""
 
     @staticmethod
-    def of(scenario: Scenario, history: History) -> Told:
+    def of(scenario: Scenario, history: History) -> GivenHistory:
         classes = len(scenario.failures)
-        told = Told(
+        given = GivenHistory(
             0,
             0,
             history.at_s[None, :],
@@ -200,8 +200,8 @@ class Told(Histories):
             np.arange(classes),
             classes,
         )
-        object.__setattr__(told, "_luck", history.luck)  # the class is frozen
-        return told
+        object.__setattr__(given, "_luck", history.luck)  # the class is frozen
+        return given
 
     def luck(self, column: Luck) -> NDArray[np.float64]:
         numbers: NDArray[np.float64] = self._luck[None, :, column]  # type: ignore[attr-defined]
@@ -279,16 +279,20 @@ def compare(
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
     life = simulate(seed=seed, options=options, faults=tuple(faults))
     # who strikes nobody is no failure
-    scenario, history = told(options, [fault for fault in faults if fault.id in life.fired], known)
+    scenario, history = as_scenario(
+        options, [fault for fault in faults if fault.id in life.fired], known
+    )
     decided = live(
-        scenario, history, RULES if options.way == "sharded" else replace(RULES, way=options.way)
+        scenario,
+        history,
+        RULES if options.way == "sharded" else replace(RULES, recovery_mode=options.way),
     )
     step_s = scenario.job.step_s
     newest = decided.position_s / step_s
     if decided.ended_s is not None and decided.answers:
         fallback = decided.answers[-1].fallback
         newest = fallback.step + fallback.lost_s / step_s
-    by_course = float(run(scenario, Told.of(scenario, history)).position_s[0]) / step_s
+    by_course = float(run(scenario, GivenHistory.of(scenario, history)).position_s[0]) / step_s
     return Compared(
         life,
         decided,

@@ -196,7 +196,7 @@ def simulate(
                 faults=faults,
                 every_step=every_step,
                 every_node=True,
-                every_rank=every_node or not world.has_fleet,
+                every_rank=every_node or not world.has_twins,
             )
     return _outcome(world, seed=seed, end=end)
 

@@ -295,11 +295,11 @@ def _extended(
 class LastSave:
     """How the newest state is saved by a run that gives up.
 
-    way   "none"; "sealed": all of it lies in the ranks' slots; "hand_over": a survivor writes what
-          all hold alike first
+    method   "none"; "sealed": all of it lies in the ranks' slots; "hand_over": a survivor first
+             writes the replicated state
     """
 
-    way: str
+    method: str
     reason: str
 
 

@@ -336,11 +336,11 @@ class Regroup:
             restore=restore, sharded=run.roster.sharded, checkpoint=run.sources.checkpoint,
             donor_lives=any(m.rank == restore.donor and not m.life.dead for m in members),
         )  # fmt: skip
-        if save.way == "hand_over":
+        if save.method == "hand_over":
             self._gives_up = end
             return [*self.plans.hand_over(now_s, restore)]
         saved: list[Output] = []
-        if save.way == "sealed" and restore.step is not None:
+        if save.method == "sealed" and restore.step is not None:
             saved = [SaveLast(restore.step, run.roster.sharded)]
         return [*saved, *self.stop.kill_all(now_s, end)]
 

@@ -182,7 +182,7 @@ class WorkerMachine:
             self.state = State.MOVING
 
     def register(
-        self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
+        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
     ) -> list[Output]:
         """Say how this script can be healed: when it joins, and again at run.steps."""
         return [
@@ -191,7 +191,7 @@ class WorkerMachine:
                     self.worker,
                     self.generation,
                     self.committed,
-                    way,
+                    recovery_mode,
                     sharded,
                     exact,
                     note,

@@ -82,7 +82,7 @@ class Rules:
                   they are started when they are needed
     """
 
-    way: str = "in_place"
+    recovery_mode: str = "in_place"
     node_wait_s: float = limits.NODE_WAIT_S
     max_restarts: int | None = None
     hangs: frozenset[FailureClass] = frozenset()

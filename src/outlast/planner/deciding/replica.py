@@ -72,7 +72,7 @@ class Replica:
         self._members = Membership(scenario.job, scenario.repair.spare_nodes)
         self._tiers = Tiers(scenario)
         self._engine = _Engine(
-            Restoring(self._members, self._tiers, self.out.asked, rules.way),
+            Restoring(self._members, self._tiers, self.out.asked, rules.recovery_mode),
             Ladder(rules, world_size=scenario.job.gpus),
             Hangs(scenario.job.gpus, scenario.job.step_s),
             Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None,

@@ -47,7 +47,7 @@ class Point:
 
     step: int
     tier: int | None
-    way: str
+    recovery_mode: str
     state: bool
     reason: str
 
@@ -59,7 +59,7 @@ class Restoring:
     members: Membership
     tiers: Tiers
     asked: Counter[str]
-    way: str = "in_place"
+    recovery_mode: str = "in_place"
 
     def point(
         self,
@@ -104,7 +104,7 @@ class Restoring:
                     verdict.step,
                     [index for index in live if survives[index] >= extent],
                     restore_s,
-                    self.way,
+                    self.recovery_mode,
                     verdict,
                 )
         good = self._newest_good(extent, unfinished, restore_s)
@@ -119,22 +119,22 @@ class Restoring:
                     "reenter",
                     verdict,
                 )
-        way = "reenter" if images or not live else "respawn"
+        mode = "reenter" if images or not live else "respawn"
         if good is None:
-            return Point(0, None, way, False, "nothing is left: the run begins anew")
+            return Point(0, None, mode, False, "nothing is left: the run begins anew")
         which = (
             f"the checkpoint of step {good.step} is the newest good one"
             if good.step
             else "the run begins again with the state that it began with"
         )
-        return Point(good.step, good.tier, way, False, which)
+        return Point(good.step, good.tier, mode, False, which)
 
     def _at(
         self,
         step: int,
         among: Sequence[int],
         restore_s: Sequence[float],
-        way: str,
+        recovery_mode: str,
         verdict: RestoreVerdict,
     ) -> Point:
         """Return the tier that restores this step fastest, the first of equals."""
@@ -142,7 +142,7 @@ class Restoring:
             (index for index in among if self.tiers.sealed[index] == step),
             key=lambda index: restore_s[index],
         )
-        return Point(step, tier, way, True, verdict.reason)
+        return Point(step, tier, recovery_mode, True, verdict.reason)
 
     def _newest_good(
         self, extent: Extent, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]

@@ -128,7 +128,7 @@ class Ladder:
         situation = Situation(
             lost=recovery.loss.dead.ranks,
             raised=tuple(sorted(recovery.loss.raised)),
-            recovery_mode=point.way,
+            recovery_mode=point.recovery_mode,
             state=point.state,
             committed=self._step,
             reached=self.reached,

@@ -197,11 +197,11 @@ class Attachment:
         notes = [reason for wrapped in self.replicas if (reason := ddp.not_rebuildable(wrapped))]
         own = self._own_groups()
         if not self.state.sharded and not own and not notes:
-            way, note = "in_place", ""
+            mode, note = "in_place", ""
         elif member.reenters:
-            way, note = "reenter", ""
+            mode, note = "reenter", ""
         else:
-            way = "respawn"
+            mode = "respawn"
             note = notes[0] if notes else "" if self.state.sharded else own
             note = "the ranks hold different parameters" if self.state.own else note
             note += (
@@ -209,10 +209,10 @@ class Attachment:
                 " need not start anew"
             )
         member.register(
-            way=way,
+            recovery_mode=mode,
             sharded=self.state.sharded,
             exact=True,
-            note=note.lstrip("; ") if way == "respawn" else "",
+            note=note.lstrip("; ") if mode == "respawn" else "",
         )
 
     def _warn_if_alone(self) -> None:

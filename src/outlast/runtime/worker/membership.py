@@ -272,7 +272,7 @@ class Membership:
         else:
             self._get_in()
         self.register(
-            way="reenter" if self.reenters else "respawn",
+            recovery_mode="reenter" if self.reenters else "respawn",
             sharded=False,
             exact=True,
             note="",
@@ -346,12 +346,16 @@ class Membership:
         return True
 
     def register(
-        self, *, way: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
+        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
     ) -> None:
         if self.session is not None:
             self.session.do(
                 lambda machine: machine.register(
-                    way=way, sharded=sharded, exact=exact, note=note, at_steps=at_steps
+                    recovery_mode=recovery_mode,
+                    sharded=sharded,
+                    exact=exact,
+                    note=note,
+                    at_steps=at_steps,
                 )
             )
 
@@ -487,7 +491,7 @@ class Membership:
         """
         if self.session is None or self.is_spare:
             return None
-        self.register(way="reenter", sharded=False, exact=True, note="")
+        self.register(recovery_mode="reenter", sharded=False, exact=True, note="")
         return self.cut_short(error)
 
     def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:

@@ -302,12 +302,14 @@ class Strikes:
         ):
             self.in_recovery.append(fault.id)
         if not self.struck:
-            told = all(
+            has_plan = all(
                 one.machine.generation == world.host.coordinator.generation
                 for one in world.population.alive()
                 if one.rank >= 0
             )
-            self._at_work = stage is Stage.TRAINING or (world.host.coordinator.runs_plain and told)
+            self._at_work = stage is Stage.TRAINING or (
+                world.host.coordinator.runs_plain and has_plan
+            )
         self.struck.append((world.frame.now_s, fault, worker))
 
     def _strike_thing(self, fault: PlannedFault) -> None:

@@ -123,7 +123,7 @@ class Answered:
     ready: int
     held: bool
     over: bool
-    way: str
+    recovery_mode: str
     ranks: int
     stop_asked: bool
     apart: bool
@@ -253,7 +253,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TextShown:
     """A line for whoever watches the run.
 
     `ended_early`: some spare has ended before it could park, and nobody had killed it, or it may

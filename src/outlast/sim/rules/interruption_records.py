@@ -18,7 +18,7 @@ from outlast.sim.rules.final_observations import (
     Noted,
     Rewritten,
     RunOver,
-    Told,
+    TextShown,
     ToWarn,
     Written,
 )
@@ -250,13 +250,13 @@ class ToldSince(Checker):
     of = (RankGiven, Noted)
 
     def __init__(self) -> None:
-        self._told: dict[int, Regroup] = {}
+        self._plans: dict[int, Regroup] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven):
-            self._told[seen.plan.generation] = seen.plan
+            self._plans[seen.plan.generation] = seen.plan
         elif isinstance(seen, Noted) and seen.nodes == 1 and seen.record.parent is None:
-            one, plan = seen.record, self._told.get(seen.record.generation + 1)
+            one, plan = seen.record, self._plans.get(seen.record.generation + 1)
             if plan is None:
                 return
             for name, told_s, known_s in (
@@ -315,19 +315,21 @@ class WarnedOnce(Checker):
 class SpareWasLost(Checker):
     """That a spare ended too early is told if one did, and only then."""
 
-    of = (Told, RunOver)
+    of = (TextShown, RunOver)
 
     def __init__(self) -> None:
-        self._told = False
+        self._shown = False
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Told) and "ended before it could park" in seen.text:
-            self._told = True
+        if isinstance(seen, TextShown) and "ended before it could park" in seen.text:
+            self._shown = True
             if not seen.ended_early:
                 yield (
                     f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
                 )
-        elif isinstance(seen, RunOver) and not self._told and seen.early_s > seen.ending_s + TOLD_S:
+        elif (
+            isinstance(seen, RunOver) and not self._shown and seen.early_s > seen.ending_s + TOLD_S
+        ):
             yield (
                 f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
             )

@@ -19,7 +19,7 @@ from outlast.sim.rules.final_observations import (
     RunOver,
     StartedThere,
     StaysOut,
-    Told,
+    TextShown,
     ToWarn,
     Written,
 )
@@ -409,7 +409,7 @@ Observation = (
     | DrainPlanned
     | StartedThere
     | Written
-    | Told
+    | TextShown
     | KillOrdered
     | StopAsked
     | PowerLost

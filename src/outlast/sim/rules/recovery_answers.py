@@ -72,7 +72,7 @@ class NoDearer(Checker):
 
     def _judge(self, seen: Answered) -> Iterator[str]:
         if not seen.moves:
-            if seen.way in IN_PROCESS and seen.there and seen.held:
+            if seen.recovery_mode in IN_PROCESS and seen.there and seen.held:
                 yield (
                     f"ranks {list(seen.there)} stand ready to go on, and all come anew:"
                     f" {seen.reason}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import RunOver, Told
+from outlast.sim.rules.final_observations import RunOver, TextShown
 from outlast.sim.rules.observations import KillOrdered, Observation, StopAsked
 
 AT_ONCE_S = 0.4  # all are killed, and that is heard
@@ -20,7 +20,7 @@ class StopsSoftly(Checker):
     workers SIGTERM, and kills nobody within the grace.
     """
 
-    of = (StopAsked, Told, KillOrdered)
+    of = (StopAsked, TextShown, KillOrdered)
 
     def __init__(self) -> None:
         self._asked: StopAsked | None = None
@@ -35,7 +35,7 @@ class StopsSoftly(Checker):
         elif self._asked is None:
             return
         elif (
-            isinstance(seen, Told)
+            isinstance(seen, TextShown)
             and seen.text.startswith("stopping: ")
             and ("SIGTERM" in seen.text) != self._asked.plain
         ):

@@ -1,21 +1,21 @@
-"""Nodes that have had the same fate, simulated as one.
+"""Nodes that nothing tells apart, simulated as one.
 
-In a life whose faults strike some ranks at some moments (`alike`), most nodes of a large run are
-never struck, house no rank that has to hand over state, and so are told the same as their like, at
-the same moments. Those draw from the same place, by the same clock: a *fleet*. Its first node is
-simulated, with all that its agent, its session and processes do; what it says is said to the
-coordinator by each of them, one after the other and each in its own name, and what the coordinator
-tells the first of them it has to tell them all. A coordinator that does otherwise has parted the
-fleet (`Parted`), and the life is lived again node by node. What the coordinator does with thousands
-of nodes is done in full.
+The world uses this in lives whose faults strike some ranks at given moments (see `alike`). Most
+nodes of a large run are never struck, and house no rank that has to hand over state. So they get
+the same messages at the same moments. Such *identical nodes* have one clock, and draw from the same
+place. The first of them is simulated, with its agent, its session and its processes.
 
-The node before the first, the *herald*, is as they are, and simulated by itself: at each moment it
-comes before them, so that where the first to speak is answered otherwise than others, that is the
-herald. For the same reason the last node with ranks is in no fleet: who comes last is whom all wait
-for.
+What the first node says is said to the coordinator by each of them, one after the other and in its
+own name. What the coordinator tells the first, it has to tell them all. If it does not (`Parted`),
+the life is simulated again node by node. So the coordinator does all of its work for thousands of
+nodes.
 
-Until the first stretch, or the first fault, nothing is drawn: the nodes come in their order. The
-trace tells of no node of a fleet but the first.
+The node before the first is the *herald*. It is as they are, but it is simulated by itself, and
+speaks before them. If the coordinator answers the first to speak in another way, that is the
+herald. For the same reason the last node with ranks is not one of them: all wait for the last.
+
+Until the first stretch, or the first fault, nothing is drawn, and the nodes come in their order.
+The trace shows only the first of the identical nodes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ STRIKES = (
     "lose_node",
     "cut",
     "lag",
-)  # and nobody but those that live there
+)  # they strike one node, and nothing beyond it
 LEAST_NODES = 2
-PLACE = 700_001  # where the draws of a fleet begin (sim/draws.py)
+PLACE = 700_001  # where the draws of identical nodes begin (sim/draws.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,9 @@ class Likeness:
 
 
 def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
-    """The nodes that nothing tells apart in this life, but for their names and those of their
-    ranks. None: there are too few, or none can be told.
+    """Return the nodes that differ only in their names and the names of their ranks.
+
+    Return None if there are too few of them, or if it is not known which they are.
     """
     timed = all(
         fault.kind in STRIKES
@@ -128,15 +129,15 @@ def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
     return Likeness(same[0], tuple(same[1:]), each) if len(same) > LEAST_NODES else None
 
 
-class Fleet:
-    """`first`: the node that is simulated; `names`: of all, the first before the others."""
+class IdenticalNodes:
+    """The nodes that one node is simulated for; `names` has that node's name first."""
 
     def __init__(self, likeness: Likeness, names: Sequence[str]) -> None:
         self.likeness = likeness
         self.names = [names[number] for number in likeness.members]
         # from a rank, or worker, of the first to theirs
         self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]
-        self._told: list[OnLine] = []  # in this event, the first
+        self._heard: list[OnLine] = []  # in this event, the first
         # and the others, by their place among the names
         self._echoes: list[tuple[int, OnLine]] = []
         self._since_s = math.inf  # when they were told what was not checked yet
@@ -225,41 +226,41 @@ class Fleet:
             ]
         return found
 
-    # --- what they are told -----------------------------------------------------------------------
+    # --- what they hear ---------------------------------------------------------------------------
 
-    def told(self, message: OnLine) -> None:
-        """The first is."""
-        self._told.append(message)
+    def first_hears(self, message: OnLine) -> None:
+        """Note a message to the first node."""
+        self._heard.append(message)
 
     def echo(self, which: int, message: OnLine) -> None:
-        """Another is. See `check`."""
+        """Note a message to another node, which `check` compares with that to the first."""
         self._echoes.append((which, message))
 
     def check(self, *, now_s: float) -> None:
-        """An event is over.
+        """Compare the messages to all nodes after an event.
 
-        Raises Parted, if a moment has passed at which not all were told what the first was.
+        Raises Parted if a moment has passed at which not all got what the first got.
         """
-        if not self._told and not self._echoes:
+        if not self._heard and not self._echoes:
             return
-        told, echoes = self._told, self._echoes
-        if len(echoes) != len(told) * (len(self) - 1):
+        heard, echoes = self._heard, self._echoes
+        if len(echoes) != len(heard) * (len(self) - 1):
             self._since_s = min(self._since_s, now_s)
             if now_s == self._since_s:
                 return
             raise Parted(
-                f"of {len(self)} nodes that are alike, not all are told {told[:1] or echoes[:1]}"
+                f"of {len(self)} nodes that are alike, not all are told {heard[:1] or echoes[:1]}"
             )
-        self._told, self._echoes, self._since_s = [], [], math.inf
-        heard = [0] * len(self)
+        self._heard, self._echoes, self._since_s = [], [], math.inf
+        seen = [0] * len(self)
         for which, message in echoes:
-            number = heard[which]
-            if number >= len(told) or not self._is_same(told[number], message, which):
+            number = seen[which]
+            if number >= len(heard) or not self._is_same(heard[number], message, which):
                 raise Parted(
                     f"node {self.names[which]} is told {message}, and {self.names[0]}, which is"
-                    f" like it, {told[min(number, len(told) - 1)]}"
+                    f" like it, {heard[min(number, len(heard) - 1)]}"
                 )
-            heard[which] = number + 1
+            seen[which] = number + 1
 
     def _is_same(self, first: OnLine, other: OnLine, which: int) -> bool:
         if not isinstance(first, ToNode) or not isinstance(other, ToNode):
@@ -291,12 +292,12 @@ class Fleet:
 class Echo:
     """The coordinator's end of the line of a node that is simulated as another one."""
 
-    def __init__(self, fleet: Fleet, which: int) -> None:
-        self._fleet = fleet
+    def __init__(self, twins: IdenticalNodes, which: int) -> None:
+        self._twins = twins
         self._which = which
 
     def down(self, message: OnLine) -> None:
-        self._fleet.echo(self._which, message)
+        self._twins.echo(self._which, message)
 
 
 def _of_another(message: Any, name: str, by: int) -> Any:
@@ -304,7 +305,7 @@ def _of_another(message: Any, name: str, by: int) -> Any:
     if not by or isinstance(message, Beat):
         return message
     if isinstance(message, Enrol):
-        assert not message.housed and not message.images, "a fleet enrols once"
+        assert not message.housed and not message.images, "identical nodes enrol once"
         return replace(message, node=name)
     assert isinstance(message, FromNode), message
     said = message.message

@@ -1,15 +1,19 @@
-"""Ranks of one node that have had the same fate, simulated as one.
+"""Ranks of one node that are in the same state, simulated as one process.
 
-In a life whose ranks draw alike (options.alike), those of a node that come to a stretch in the same
-state go the same way from there on: they draw from the same place (draws.Luck), are told the same,
-and say the same. Such a *crew* is one process to the timeline, the groups and the script: its
-`mates` stay where the agent, the faults and the rules look for them, and what is seen, said or
-booked of the crew is so of each of them. A mate that ends leaves its crew first, with what it has
-of its own. Whoever may have to be something else than dead is in no crew: ranks that a plan names
-for such a fault, and those of the lowest two nodes, which hand over state. Should a crew be told
-what it cannot do as one, the life is lived again without it (`Parted`).
+The world uses this in lives whose ranks draw alike (`options.alike`). Ranks of one node that begin
+a stretch in the same state go the same way from there on: they draw from the same place
+(`draws.Luck`), get the same messages, and send the same.
 
-`every_rank` simulates each by itself: the course is the same.
+One process is then the *stand-in* for all of them. The timeline, the process groups and the script
+see only the stand-in. Its `mates` stay where the agent, the faults and the rules look for them.
+What is seen, sent or booked by the stand-in holds for each mate. A mate that ends leaves its
+stand-in first, and takes along what is its own.
+
+A rank that may have to do anything but end has no stand-in. These are ranks that a plan strikes
+with such a fault, and those of the lowest two nodes, which hand over state. If a stand-in gets
+messages that differ between its mates, the life is simulated again without it (`Parted`).
+
+`every_rank` simulates each rank by itself. The course is the same.
 """
 
 from __future__ import annotations
@@ -34,7 +38,10 @@ ENDS = ("kill", "exit")
 
 
 class IdenticalRanks:
-    """`every_rank`: there are none, though all draw as if."""
+    """Finds identical ranks at the end of a step, and lets one process stand in for them.
+
+    every_rank   every rank is simulated by itself, though its draws are the same
+    """
 
     def __init__(
         self,
@@ -53,9 +60,9 @@ class IdenticalRanks:
         self._apart = _apart(faults, options)
 
     def form(self, there: dict[int, Process], nodes: Iterable[Home], *, now_s: float) -> None:
-        """All of these stand at the end of a step.
+        """Simulate ranks of a node as one from now on, where they are in the same state.
 
-        Those of a node that are alike are one from now on.
+        there   the process of each rank; all of them have come to the end of a step
         """
         pool = self._pool
         assert pool is not None
@@ -90,20 +97,22 @@ class IdenticalRanks:
                     there.pop(process.rank, None)
 
     def _one_of(self, same: list[Process]) -> None:
-        """The first, or the crew that it is, is the crew of all."""
-        crew = same[0]
-        if not crew.mates:
-            crew.mates = [mate := _first_mate(crew)]
+        """Let the first of these processes stand in for all."""
+        stand_in = same[0]
+        if not stand_in.mates:
+            stand_in.mates = [mate := _first_mate(stand_in)]
             self._takes_place(mate)
         for other in same[1:]:
             for mate in list(other.mates) or [other]:
-                _joins(crew, mate, other)
-        by_rank(crew)
+                _joins(stand_in, mate, other)
+        by_rank(stand_in)
 
 
 def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
-    """Ranks that are in no crew: what strikes them is more than an end, or strikes them in the
-    midst of what they do; or they may have to hand over.
+    """Return the ranks that have no stand-in.
+
+    Either a fault does more to them than end them, or it strikes them within a step, or they may
+    have to hand over state.
     """
     struck = {
         fault.rank
@@ -115,7 +124,7 @@ def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
 
 
 def _state(process: Process) -> tuple[Any, ...]:
-    """Whatever its course depends on from here on."""
+    """Return all that the course of a process depends on from here on."""
     machine, slots = process.machine, process.node.slots.get(process.rank, {})
     struck = process.repeats_until_s, process.lingers_s, process.held_until_s, process.mute_until_s
     return (
@@ -138,26 +147,25 @@ def _state(process: Process) -> tuple[Any, ...]:
     )
 
 
-def _first_mate(crew: Process) -> Process:
-    """The process whose main thread becomes that of a crew; so what it was by itself is another
-    one.
-    """
-    mate = copy.copy(crew)
+def _first_mate(stand_in: Process) -> Process:
+    """Return a copy of a process that becomes a stand-in: the mate that it was by itself."""
+    mate = copy.copy(stand_in)
     mate.main, mate.backlog, mate.mates = None, [], []
-    mate.book, mate.beacon = copy.copy(crew.book), copied(crew.beacon)
-    mate.crew, mate.owed = crew, dict.fromkeys(CAUSES, 0.0)
+    mate.book, mate.beacon = copy.copy(stand_in.book), copied(stand_in.beacon)
+    mate.stand_in, mate.owed = stand_in, dict.fromkeys(CAUSES, 0.0)
     return mate
 
 
-def _joins(crew: Process, mate: Process, was: Process) -> None:
-    """`was`: what it was simulated as until now."""
+def _joins(stand_in: Process, mate: Process, was: Process) -> None:
+    """Add a mate to a stand-in. `was` is the process that it was simulated as until now."""
     owed = mate.owed or dict.fromkeys(CAUSES, 0.0)
     mate.owed = {
-        cause: owed[cause] + was.book.seconds[cause] - crew.book.seconds[cause] for cause in CAUSES
+        cause: owed[cause] + was.book.seconds[cause] - stand_in.book.seconds[cause]
+        for cause in CAUSES
     }
-    mate.crew, mate.machine = crew, crew.machine
-    mate.node.slots[mate.rank] = mate.node.slots.get(crew.rank, {})
-    crew.mates.append(mate)
+    mate.stand_in, mate.machine = stand_in, stand_in.machine
+    mate.node.slots[mate.rank] = mate.node.slots.get(stand_in.rank, {})
+    stand_in.mates.append(mate)
     if was.group is not None:
         was.group.members.pop(was, None)
     if was.main is not None:
@@ -165,11 +173,11 @@ def _joins(crew: Process, mate: Process, was: Process) -> None:
         was.main = None
 
 
-def _named(crew: Process) -> None:
-    """Name a crew after its first mate."""
-    first = crew.mates[0]
-    crew.worker = crew.machine.worker = first.worker
-    crew.rank = crew.beacon.rank = first.rank
+def _named(stand_in: Process) -> None:
+    """Name a stand-in after its first mate."""
+    first = stand_in.mates[0]
+    stand_in.worker = stand_in.machine.worker = first.worker
+    stand_in.rank = stand_in.beacon.rank = first.rank
 
 
 def by_rank(process: Process) -> None:
@@ -178,64 +186,73 @@ def by_rank(process: Process) -> None:
         _named(process)
 
 
-def in_order(crew: Process, workers: Sequence[int]) -> None:
-    """So they come to whatever follows."""
-    crew.mates.sort(key=lambda mate: workers.index(mate.worker))
-    _named(crew)
+def in_order(stand_in: Process, workers: Sequence[int]) -> None:
+    """Sort the mates as `workers` are: in this order they come to whatever follows."""
+    stand_in.mates.sort(key=lambda mate: workers.index(mate.worker))
+    _named(stand_in)
 
 
 def leave(mate: Process) -> None:
     """Simulate a mate by itself from here on. It has no main thread, because it is about to end."""
-    crew, owed = mate.crew, mate.owed
-    assert crew is not None and owed is not None
-    mate.crew = mate.owed = None
+    stand_in, owed = mate.stand_in, mate.owed
+    assert stand_in is not None and owed is not None
+    mate.stand_in = mate.owed = None
     opened_s, opened_ns = mate.book.opened_s, mate.beacon.opened_ns
     mate.machine, mate.book, mate.beacon, mate.read = (
-        copy.copy(crew.machine),
-        copy.copy(crew.book),
-        copied(crew.beacon),
+        copy.copy(stand_in.machine),
+        copy.copy(stand_in.book),
+        copied(stand_in.beacon),
         None,
     )
     mate.machine.worker = mate.beacon.worker = mate.worker
     mate.beacon.rank = mate.rank
     mate.book.opened_s, mate.beacon.opened_ns = opened_s, opened_ns
     mate.book.seconds = {
-        cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.book.seconds.items()
+        cause: max(0.0, seconds + owed[cause]) for cause, seconds in stand_in.book.seconds.items()
     }
     mate.beacon.seconds = {
-        cause: max(0.0, seconds + owed[cause]) for cause, seconds in crew.beacon.seconds.items()
+        cause: max(0.0, seconds + owed[cause]) for cause, seconds in stand_in.beacon.seconds.items()
     }
     mate.group, mate.collectives, mate.waits, mate.high_water = (
-        crew.group,
-        crew.collectives,
-        crew.waits,
-        crew.high_water,
+        stand_in.group,
+        stand_in.collectives,
+        stand_in.waits,
+        stand_in.high_water,
     )
-    mate.told_s, mate.said_s, mate.luck = crew.told_s, crew.said_s, crew.luck and crew.luck.copy()
+    mate.told_s, mate.said_s, mate.luck = (
+        stand_in.told_s,
+        stand_in.said_s,
+        stand_in.luck and stand_in.luck.copy(),
+    )
     mate.node.slots[mate.rank] = dict(mate.node.slots.get(mate.rank, {}))
     if mate.group is not None:
         mate.group.members[mate] = None
-    crew.mates.remove(mate)
-    if crew.mates:
-        _named(crew)
+    stand_in.mates.remove(mate)
+    if stand_in.mates:
+        _named(stand_in)
     else:
-        _over(crew)
+        _over(stand_in)
 
 
-def _over(crew: Process) -> None:
-    crew.alive = False
-    crew.node.sleeps_no_more(crew)
-    if crew.group is not None:
-        crew.group.members.pop(crew, None)
-    if crew.main is not None and inspect.getgeneratorstate(crew.main) != inspect.GEN_RUNNING:
-        crew.main.close()
+def _over(stand_in: Process) -> None:
+    stand_in.alive = False
+    stand_in.node.sleeps_no_more(stand_in)
+    if stand_in.group is not None:
+        stand_in.group.members.pop(stand_in, None)
+    if (
+        stand_in.main is not None
+        and inspect.getgeneratorstate(stand_in.main) != inspect.GEN_RUNNING
+    ):
+        stand_in.main.close()
 
 
-def told_as_one(crew: Process, orders: Sequence[Deliver]) -> None:
-    """Raises Parted unless all mates are told, and told the same."""
+def check_same_orders(stand_in: Process, orders: Sequence[Deliver]) -> None:
+    """Check that all mates get a message, and the same one; otherwise raise Parted."""
     first = orders[0].message
-    if len(orders) != len(crew.mates) or not all(_same(first, order.message) for order in orders):
-        raise Parted(f"ranks {[mate.rank for mate in crew.mates]}")
+    if len(orders) != len(stand_in.mates) or not all(
+        _same(first, order.message) for order in orders
+    ):
+        raise Parted(f"ranks {[mate.rank for mate in stand_in.mates]}")
 
 
 def _same(one: ForWorker, other: ForWorker) -> bool:

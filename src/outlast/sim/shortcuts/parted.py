@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Parted(Exception):
-    """Ranks or nodes that are simulated as one are not told the same."""
+    """Ranks or nodes that are simulated as one have got different messages."""

@@ -13,7 +13,7 @@ from outlast.model.messages import OnLine
 from outlast.sim.draws import Draws
 from outlast.sim.durations import LEAST_S
 from outlast.sim.options import NODES_MAX
-from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.standstill import Standstill
@@ -27,7 +27,7 @@ class CoordinatorEnd(Protocol):
 
     def on_line(self, node: str, message: OnLine) -> None: ...
 
-    def from_fleet(self, fleet: Fleet, message: OnLine) -> None: ...
+    def from_twins(self, twins: IdenticalNodes, message: OnLine) -> None: ...
 
     def on_disconnected(self, node: str) -> None: ...
 
@@ -44,7 +44,7 @@ class AgentEnd(Protocol):
     lives: bool
 
     @property
-    def fleet(self) -> Fleet | None: ...
+    def twins(self) -> IdenticalNodes | None: ...
 
     @property
     def still(self) -> Standstill: ...
@@ -113,34 +113,38 @@ class AgentLink:
     def down(self, message: OnLine) -> None:
         """Send a message of the coordinator to the agent."""
         if self.connected:
-            if self._node.fleet is not None:
-                self._node.fleet.told(message)
+            if self._node.twins is not None:
+                self._node.twins.first_hears(message)
             self._carry("down", lambda: self._node.on_line(message))
 
-    def carry_at(self, way: str, message: OnLine, at_s: float) -> None:
+    def carry_at(self, direction: str, message: OnLine, at_s: float) -> None:
         """Carry a message of a heartbeat that was sent in a stretch, and arrives after it."""
-        up = way == "up"
-        self._carry(way, lambda: self._heard(message) if up else self._node.on_line(message), at_s)
+        up = direction == "up"
+        self._carry(
+            direction, lambda: self._heard(message) if up else self._node.on_line(message), at_s
+        )
 
     def _heard(self, message: OnLine) -> None:
-        if self._node.fleet is None:
+        if self._node.twins is None:
             self._host.on_line(self._node.name, message)
         else:
-            self._host.from_fleet(self._node.fleet, message)
+            self._host.from_twins(self._node.twins, message)
 
-    def _carry(self, way: str, act: Callable[[], None], taken_s: float | None = None) -> None:
+    def _carry(self, direction: str, act: Callable[[], None], taken_s: float | None = None) -> None:
         number = self._line.number
         if taken_s is None:
             taken_s = self._frame.now_s + self._stream.between(LEAST_S, self._most_s)
-        self._line.arrives_s[way] = at_s = max(
-            taken_s, self._line.arrives_s[way], self.lags_until_s
+        self._line.arrives_s[direction] = at_s = max(
+            taken_s, self._line.arrives_s[direction], self.lags_until_s
         )
 
         def arrive() -> None:
             if self._line.number == number and self.connected:
                 act()
 
-        priority = self._node.place - NODES_MAX if self._chance.begins and way == "up" else NORMAL
+        priority = (
+            self._node.place - NODES_MAX if self._chance.begins and direction == "up" else NORMAL
+        )
         self._frame.timeline.at(at_s, arrive, priority=priority)
 
     def dial(self) -> None:

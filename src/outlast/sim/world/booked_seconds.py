@@ -57,10 +57,10 @@ class Lives:
             return
         life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
-        if process.node.fleet is not None:
+        if process.node.twins is not None:
             self._ended += [
                 replace(life, worker=life.worker + rank - life.rank, rank=rank)
-                for rank in process.node.fleet.like(life.rank)
+                for rank in process.node.twins.like(life.rank)
             ]
 
     def account(
@@ -117,7 +117,7 @@ class Worked:
         """Note that a rank is in a group with the state of `step`."""
         self._upto[rank] = max(self._upto[rank], step)
 
-    def told(self, rank: int, high_water: int, step: int) -> None:
+    def takes_over(self, rank: int, high_water: int, step: int) -> None:
         """Note that a rank goes on from `step`.
 
         A step more or less than the rank really came to is booked otherwise than it was; so is one

@@ -29,9 +29,9 @@ from outlast.model.messages import Beat, Enrol, ForAgent, Grant, OnLine
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import Verdict
 from outlast.sim.options import NODES_MAX
-from outlast.sim.rules.final_observations import Told, Written
+from outlast.sim.rules.final_observations import TextShown, Written
 from outlast.sim.rules.observations import ManifestOrdered
-from outlast.sim.shortcuts.identical_nodes import Echo, Fleet
+from outlast.sim.shortcuts.identical_nodes import Echo, IdenticalNodes
 from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.coordinator_watch import CoordinatorWatch, Watched, brief
@@ -154,9 +154,9 @@ class CoordinatorHost:
         self._watch_hears(news)
         self.led(lambda: self.coordinator.on_message(news, now_s=self._frame.now_s))
 
-    def _watch_hears(self, news: Any, *, told: bool = True) -> None:
+    def _watch_hears(self, news: Any, *, traced: bool = True) -> None:
         alone = self.sessions is None
-        self.watch.hear(news, self.coordinator, epoch=self.epoch, alone=alone, told=told)
+        self.watch.hear(news, self.coordinator, epoch=self.epoch, alone=alone, traced=traced)
 
     def on_line(self, node: str, message: OnLine) -> None:
         """Take in what the agent of one of several nodes says."""
@@ -164,7 +164,7 @@ class CoordinatorHost:
         if not self.lives or sessions is None:
             return
         news = getattr(message, "message", message)
-        self._watch_hears(news, told=node not in self._frame.untold)
+        self._watch_hears(news, traced=node not in self._frame.untold)
         if not (isinstance(message, Enrol) and sessions.turns_away(message, now_s=now_s)):
             self.watch.enrolments.hear(
                 node,
@@ -175,7 +175,7 @@ class CoordinatorHost:
             )
         self.led(lambda: sessions.on_line(node, message, now_s=self._frame.now_s))
 
-    def from_fleet(self, fleet: Fleet, message: OnLine) -> None:
+    def from_twins(self, twins: IdenticalNodes, message: OnLine) -> None:
         """Take in what each of these nodes says, one after the other; `message` as the first of
         them says it.
         """
@@ -185,14 +185,14 @@ class CoordinatorHost:
         now_s = self._frame.now_s
         if self._world.chance.begins:
             for place, (name, said) in zip(
-                fleet.likeness.members, fleet.said(message), strict=True
+                twins.likeness.members, twins.said(message), strict=True
             ):
                 self._frame.timeline.at(
                     now_s, partial(self.on_line, name, said), priority=place - NODES_MAX
                 )
             return
         self._watch_hears(getattr(message, "message", message))
-        for name, said in fleet.said(message):
+        for name, said in twins.said(message):
             coordinator, committed = self.coordinator, self._world.steps.committed
             before = coordinator.generation, coordinator.stage
             outputs = sessions.on_line(name, said, now_s=now_s)
@@ -205,7 +205,7 @@ class CoordinatorHost:
         assert sessions is not None
         self.watch.enrolments.beats(node.name)
         granted = sessions.on_beats(node.name, beat, now_s=now_s)
-        for name, _ in () if node.fleet is None else node.fleet.others():
+        for name, _ in () if node.twins is None else node.twins.others():
             also = sessions.on_beats(name, beat, now_s=now_s)
             if [getattr(line, "message", line) for line in also] != [
                 getattr(line, "message", line) for line in granted
@@ -293,7 +293,7 @@ class CoordinatorHost:
             case Tell():
                 frame.say(f"coordinator tells: {output.text}")
                 early = world.accounts.spare_ended_early_s is not None
-                frame.see(Told(output.text, early or frame.options.nodes > 1))
+                frame.see(TextShown(output.text, early or frame.options.nodes > 1))
             case Manifest():
                 self._write_manifest(output)
             case FindCheckpoint():

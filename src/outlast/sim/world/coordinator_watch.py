@@ -69,7 +69,7 @@ class Watched(Planning, Protocol):
     def accounts(self) -> Accounts: ...
 
     @property
-    def has_fleet(self) -> bool: ...
+    def has_twins(self) -> bool: ...
 
 
 class HeardWorkers:
@@ -163,7 +163,7 @@ class CoordinatorWatch:
         self.staged_s = 0.0
         self._world = world
         self._frame = world.frame
-        self._hearing = 0  # the number of the newest inquiry
+        self._newest_inquiry = 0  # the number of the newest inquiry
         # generation -> when it was first heard that a link was cut, and whether to the store
         self._unreached: dict[int, tuple[float, bool]] = {}
 
@@ -175,16 +175,16 @@ class CoordinatorWatch:
 
     def comes_anew(self) -> None:
         """Another coordinator comes, whose inquiries have numbers of their own."""
-        self._hearing = 0
+        self._newest_inquiry = 0
 
     # --- what it hears ----------------------------------------------------------------------------
 
     def hear(
-        self, news: Any, coordinator: Coordinator, *, epoch: int, alone: bool, told: bool = True
+        self, news: Any, coordinator: Coordinator, *, epoch: int, alone: bool, traced: bool = True
     ) -> None:
         """Look at a message just before the coordinator does.
 
-        `alone`: there is one node. `told`: the trace tells of it.
+        `alone`: there is one node. `traced`: the trace tells of it.
         """
         said = news.message if isinstance(news, FromWorkers) else news
         self._hear_of_state(news, said, coordinator, alone=alone)
@@ -197,7 +197,7 @@ class CoordinatorWatch:
         elif isinstance(news, Broke) and news.unreached:
             since_s, to_store = self._unreached.get(news.generation, (self._frame.now_s, False))
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
-        if told and type(news) not in (Progress, Beat):
+        if traced and type(news) not in (Progress, Beat):
             self._frame.say(brief(news))
 
     def _hear_of_state(
@@ -216,7 +216,7 @@ class CoordinatorWatch:
 
     def _hear_of_workers(self, news: Any, coordinator: Coordinator) -> None:
         if isinstance(news, Hello):
-            self._world.accounts.recovery_times.greeted(
+            self._world.accounts.recovery_times.hello_seen(
                 coordinator.generation,
                 news.worker,
                 holders=lambda: {member.worker for member in coordinator.roster.members()},
@@ -279,7 +279,7 @@ class CoordinatorWatch:
         generation, stage = before
         if stage is not coordinator.stage:
             self.staged_s = self._frame.now_s
-        if stage is not coordinator.stage and not self._world.has_fleet:
+        if stage is not coordinator.stage and not self._world.has_twins:
             noted = [
                 output.record
                 for output in outputs
@@ -322,7 +322,7 @@ class CoordinatorWatch:
                 ready=self._spares_beside(ranks["forked"], coordinator, known),
                 held=bool(world.state_holders.holders(world.steps.committed)),
                 over=over,
-                way=options.way,
+                recovery_mode=options.way,
                 ranks=options.ranks,
                 stop_asked=bool(world.wishes.asked),
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),
@@ -355,8 +355,8 @@ class CoordinatorWatch:
             self.stores.home, self.stores.number = node, order.number
         if isinstance(order, (StartStore, StartWorker)) and self.enrolments.is_only_enrolled(node):
             self._frame.see(OrderedEarly(node))
-        if isinstance(order, AskProgressReport) and order.nonce > self._hearing:
-            self._hearing = order.nonce
+        if isinstance(order, AskProgressReport) and order.nonce > self._newest_inquiry:
+            self._newest_inquiry = order.nonce
             self._frame.see(Asked(order.nonce))
         elif isinstance(order, KillWorker):
             self.workers.given_up.add(order.worker)

@@ -26,13 +26,13 @@ class Links:
         self._timeline = timeline
         self._stream = stream
         self._most_s = max(latency_s, LEAST_S)
-        # the newest message of each way between coordinator and agent
+        # the newest message of each direction between coordinator and agent
         self._arrives_s: dict[tuple[str, int], float] = {}
 
-    def send(self, way: str, worker: int, act: Callable[[], None]) -> None:
-        """Send between coordinator and agent; `way` and `worker` name whose order is kept."""
-        at_s = self._arrives_s[way, worker] = max(
-            self._arrival_s(self._stream), self._arrives_s.get((way, worker), 0.0)
+    def send(self, direction: str, worker: int, act: Callable[[], None]) -> None:
+        """Send between coordinator and agent; `direction` and `worker` name whose order is kept."""
+        at_s = self._arrives_s[direction, worker] = max(
+            self._arrival_s(self._stream), self._arrives_s.get((direction, worker), 0.0)
         )
         self._timeline.at(at_s, act)
 

@@ -48,7 +48,7 @@ from outlast.sim.draws import Luck, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.rules.observations import PowerLost, RankGiven
 from outlast.sim.shortcuts import identical_ranks
-from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.frame import Frame
@@ -144,8 +144,8 @@ class Node:
         return self._given.place
 
     @property
-    def fleet(self) -> Fleet | None:
-        return self._given.fleet
+    def twins(self) -> IdenticalNodes | None:
+        return self._given.twins
 
     @property
     def drawn_at(self) -> int:
@@ -186,7 +186,7 @@ class Node:
     @property
     def count(self) -> int:
         """Return how many nodes it is simulated for, itself included."""
-        return 1 if self._given.fleet is None else len(self._given.fleet)
+        return 1 if self._given.twins is None else len(self._given.twins)
 
     def begin(self) -> None:
         self.ticks.begin()
@@ -310,7 +310,8 @@ class Node:
         return self._frame.options.beat_s / self.clock.rate + ROUNDING_S
 
     @property
-    def told(self) -> bool:
+    def traced(self) -> bool:
+        """Return True if the trace tells of this node."""
         return self.name not in self._frame.untold
 
     def run_over(self) -> None:
@@ -376,19 +377,19 @@ class Node:
 
     def do(self, outputs: list[Output]) -> None:
         """Carry out what the agent asks for."""
-        told: dict[Process, list[Deliver]] = {}
+        orders_to: dict[Process, list[Deliver]] = {}
         for output in outputs:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
                 if isinstance(output.message, Ping):
                     self._memory.pings(output.worker, now_s=self._frame.timeline.now_s)
                 if process is not None:
-                    told.setdefault(process.unit, []).append(output)
+                    orders_to.setdefault(process.unit, []).append(output)
             else:
                 self._carry_out(output)
-        for unit, orders in told.items():
+        for unit, orders in orders_to.items():
             if unit.mates:
-                identical_ranks.told_as_one(unit, orders)
+                identical_ranks.check_same_orders(unit, orders)
                 self._given.links.send_to(unit, partial(self._deliver, unit, *orders))
                 continue
             for order in orders:
@@ -528,7 +529,7 @@ class Node:
         self._seat.words.ends()
 
     def _deliver(self, process: Process, *orders: Deliver) -> None:
-        """One order; or of a crew one for each mate, in the order in which they are told."""
+        """Give a process one order, or a stand-in one for each of its mates, in their order."""
         if not process.alive:
             return
         if process.stopped or self.still.kernel.shut:

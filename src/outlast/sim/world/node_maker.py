@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlast.sim.draws import Luck, Stream
 from outlast.sim.options import Options
-from outlast.sim.shortcuts.identical_nodes import PLACE, Echo, Fleet, Likeness
+from outlast.sim.shortcuts.identical_nodes import PLACE, Echo, IdenticalNodes, Likeness
 from outlast.sim.world.links import Links
 from outlast.sim.world.node import Node
 from outlast.sim.world.node_parts import NodeGiven, Script
@@ -20,7 +20,7 @@ def make_nodes(
     kernel: Stream,
     *,
     likeness: Likeness | None,
-    fleet: Fleet | None,
+    twins: IdenticalNodes | None,
     rests: bool,
 ) -> Iterator[tuple[str, Node | Echo]]:
     """Yield each node by its name; an Echo stands for one that another is simulated for."""
@@ -34,9 +34,9 @@ def make_nodes(
         if place in alike and chance.pool is not None:
             shared = clock if likeness is not None and place == likeness.herald else shared
             clock, luck = shared, Luck(chance.pool, PLACE)
-        which = fleet.place_of(place) if fleet is not None else -1
-        if which > 0 and fleet is not None:
-            yield name, Echo(fleet, which)
+        which = twins.place_of(place) if twins is not None else -1
+        if which > 0 and twins is not None:
+            yield name, Echo(twins, which)
             continue
         yield (
             name,
@@ -48,7 +48,7 @@ def make_nodes(
                     script,
                     links,
                     luck or kernel,
-                    fleet if which == 0 else None,
+                    twins if which == 0 else None,
                     place if luck is None else PLACE,
                     luck,
                     rests,

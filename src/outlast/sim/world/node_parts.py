@@ -12,7 +12,7 @@ from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.model.messages import Images
 from outlast.sim.draws import Draws, Luck
-from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.links import Links
 from outlast.sim.world.node_words import NodeWords
@@ -26,7 +26,7 @@ Script = Callable[[Any, Process], Thread]  # given the world, whatever the scrip
 class NodeGiven:
     """What a node is from the beginning, and stays.
 
-    `fleet`: the nodes that this one is simulated for; None: itself. `drawn_at`: where its ranks'
+    `twins`: the nodes that this one is simulated for; None: itself. `drawn_at`: where its ranks'
     draws begin, `luck`: draws of nodes that draw alike. `kernel`: draws what its kernel does.
     `rests`: ticks of the agent that can lead to nothing are left out.
     """
@@ -36,7 +36,7 @@ class NodeGiven:
     script: Script
     links: Links
     kernel: Draws
-    fleet: Fleet | None
+    twins: IdenticalNodes | None
     drawn_at: int
     luck: Luck | None
     rests: bool
@@ -100,9 +100,9 @@ def readings_of(
     starving = [one for one in processes.values() if not one.reaped and one.starves]
     for process in processes.values():
         if not process.reaped:
-            # mates are read as their crew
-            if found is None or process.crew is None or process.crew is not unit:
-                unit, found = process.crew, process.reading()
+            # mates are read as their stand-in
+            if found is None or process.stand_in is None or process.stand_in is not unit:
+                unit, found = process.stand_in, process.reading()
             readings[process.worker] = found
     for process in starving:
         closely = agent.looks_closely(process.worker, now_s=now_s)

@@ -149,10 +149,12 @@ class NodeWords:
             ended = frozenset(p.worker for p in processes.values() if not p.alive)
             self._enrolled = _Enrolled(enrol.session, ended, store.port)
         housed = {one.worker for one in enrol.housed}
-        told = {one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed}
+        generations = {
+            one.worker: 0 if one.plan is None else one.plan.generation for one in enrol.housed
+        }
         here = [one for one in enrol.housed if any(isinstance(said, HERE) for said in one.said)]
         newest = {
-            rank: max(told[one.worker] for one in here if one.rank == rank)
+            rank: max(generations[one.worker] for one in here if one.rank == rank)
             for rank in {one.rank for one in here}
         }
         over = tuple(
@@ -160,7 +162,7 @@ class NodeWords:
             for one in enrol.housed
             if one.exited is not None
             and one.rank >= 0
-            and 0 < told[one.worker] < newest.get(one.rank, 0)
+            and 0 < generations[one.worker] < newest.get(one.rank, 0)
         )
         unnamed = tuple(
             p.worker

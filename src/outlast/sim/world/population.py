@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from outlast.sim.draws import Luck, Pool
 from outlast.sim.shortcuts import identical_nodes
-from outlast.sim.shortcuts.identical_nodes import Echo, Fleet
+from outlast.sim.shortcuts.identical_nodes import Echo, IdenticalNodes
 from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.booked_seconds import Lives
@@ -21,14 +21,16 @@ class Population:
     `done`: ranks whose last process came to its end well. `living`: how many processes live.
     """
 
-    def __init__(self, frame: Frame, fleet: Fleet | None, pool: Pool | None, lives: Lives) -> None:
+    def __init__(
+        self, frame: Frame, twins: IdenticalNodes | None, pool: Pool | None, lives: Lives
+    ) -> None:
         self.nodes: list[Node] = []
         self.stirred: dict[Home, None] = {}
         self.done: set[int] = set()
         self.living = 0
         self.lives = lives
         self._frame = frame
-        self._fleet = fleet
+        self._twins = twins
         self._pool = pool
         self._lines: dict[str, AgentLink | Echo] = {}
         self._by_rank: dict[int, dict[int, Process]] = {}
@@ -67,8 +69,8 @@ class Population:
 
     def takes_rank(self, process: Process, rank: int) -> None:
         """Give `rank` to a process: at its birth, or by a plan."""
-        if self._fleet is not None and self._fleet.houses(rank) and process.node.fleet is None:
-            raise Parted(f"rank {rank} of a fleet is given to {process.node.name}")
+        if self._twins is not None and self._twins.houses(rank) and process.node.twins is None:
+            raise Parted(f"rank {rank} of identical nodes is given to {process.node.name}")
         self._by_rank.get(process.rank, {}).pop(process.worker, None)
         if rank >= 0 and not process.node.still.outlives_lease:
             for other in self.in_rank(rank):
@@ -78,7 +80,7 @@ class Population:
         self._by_rank.setdefault(rank, {})[process.worker] = process
 
     def takes_place(self, mate: Process) -> None:
-        """Let `mate` stand where the process stood that is a crew from now on."""
+        """Let `mate` stand where the process stood that is a stand-in from now on."""
         mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
 
     def luck(self, process: Process) -> Luck | None:
@@ -92,7 +94,7 @@ class Population:
 
     def with_those_alike(self, ranks: Iterable[int]) -> set[int]:
         """Return these ranks, and those that are simulated as one of them."""
-        fleet = self._fleet
-        if fleet is None:
+        twins = self._twins
+        if twins is None:
             return set(ranks)
-        return {other for rank in ranks for other in (rank, *fleet.like(rank))}
+        return {other for rank in ranks for other in (rank, *twins.like(rank))}

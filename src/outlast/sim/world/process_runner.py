@@ -152,12 +152,12 @@ class ProcessRunner:
             for mate in tuple(process.mates):
                 self.end(mate, exit_code, signal)
             return
-        if process.crew is not None:
+        if process.stand_in is not None:
             identical_ranks.leave(process)
         process.alive, process.ended_s = False, self._node.now_s
         self._world.population.living -= 1
         self.sleeps_no_more(process)
-        if self._node.told:
+        if self._node.traced:
             self._frame.say(
                 f"worker {process.worker} (rank {process.rank}) ends:"
                 f" {f'signal {signal}' if signal else f'exit code {exit_code}'}"

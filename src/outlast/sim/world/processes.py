@@ -17,7 +17,7 @@ from outlast.model.booking import Book
 from outlast.model.messages import FromAgent
 from outlast.model.terms import Cause
 from outlast.sim.draws import Luck
-from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 
 # what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
@@ -48,7 +48,7 @@ class Home(Protocol):
     lives: bool
 
     @property
-    def fleet(self) -> Fleet | None: ...
+    def twins(self) -> IdenticalNodes | None: ...
 
     @property
     def luck(self) -> Luck | None: ...
@@ -78,7 +78,7 @@ class Home(Protocol):
     def still(self) -> Asleep: ...
 
     @property
-    def told(self) -> bool: ...
+    def traced(self) -> bool: ...
 
     def world_s(self, local_s: float) -> float: ...
 
@@ -186,7 +186,7 @@ class Group:
     which a member says that it was asked to stop; who comes through knows it too.
     """
 
-    # in the order in which they came; a crew is one
+    # in the order in which they came; a stand-in is one
     members: dict[Process, None] = field(default_factory=dict)
     size: int = 0
     entered: dict[int, int] = field(default_factory=dict)
@@ -202,8 +202,9 @@ class Process:
     """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
     older one is void.
 
-    One with `mates` is a crew: what is simulated for all of them (shortcuts/identical_ranks.py). Of
-    a mate (`crew`) only what tells it from the others is kept up to date.
+    One with `mates` is a stand-in: what is simulated for all of them
+    (shortcuts/identical_ranks.py). Of a mate (`stand_in`) only what tells it from the others is
+    kept up to date.
     """
 
     worker: int
@@ -257,9 +258,9 @@ class Process:
     luck: Luck | None = None  # where the ranks of a node draw alike
     told_s: float = 0.0  # when the newest message to it arrives
     said_s: float = 0.0  # when the newest from it does
-    crew: Process | None = None
+    stand_in: Process | None = None
     mates: list[Process] = field(default_factory=list)  # by rank
-    # of a mate: seconds that it has booked beyond its crew's book
+    # of a mate: seconds that it has booked beyond its stand-in's book
     owed: dict[Cause, float] | None = None
 
     def each(self) -> list[Process]:
@@ -273,8 +274,8 @@ class Process:
 
     @property
     def unit(self) -> Process:
-        """Return the process that is simulated for it: itself, or its crew."""
-        return self if self.crew is None else self.crew
+        """Return the process that is simulated for it: itself, or its stand-in."""
+        return self if self.stand_in is None else self.stand_in
 
     def starved_s(self, *, closely: bool, now_s: float) -> float:
         """Return for how long the agent sees it wait for a processor, if it looks closely now.
@@ -290,8 +291,8 @@ class Process:
 
     def reading(self) -> Reading:
         """Return what the agent finds of it now. The beacon is copied where it has changed."""
-        if self.crew is not None:
-            return self.crew.reading()
+        if self.stand_in is not None:
+            return self.stand_in.reading()
         before, beacon = self.read, self.beacon
         if (
             before is None

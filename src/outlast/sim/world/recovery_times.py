@@ -35,7 +35,7 @@ class RecoveryTimes:
         if self._options.way != "sharded" or len(did) == self._options.ranks:
             self._since_s.setdefault(generation, now_s)
 
-    def greeted(
+    def hello_seen(
         self, generation: int, worker: int, *, holders: Callable[[], Set[int]], now_s: float
     ) -> None:
         """Note that a worker runs; `holders` are the processes that hold a rank.

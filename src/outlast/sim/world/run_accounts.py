@@ -24,6 +24,6 @@ class Accounts:
     def look(self, seen: Observation) -> None:
         """Note what a rank is told and given: it did not do these steps itself."""
         if isinstance(seen, RankGiven) and self._several_nodes:
-            self.worked.told(seen.plan.rank, seen.plan.high_water, seen.plan.step)
+            self.worked.takes_over(seen.plan.rank, seen.plan.high_water, seen.plan.step)
         elif isinstance(seen, Arrived):
             self.worked.given(seen.rank, seen.step)

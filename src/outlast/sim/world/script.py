@@ -29,13 +29,13 @@ NOTES = {
 INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 
 
-def script_of(way: str) -> Script:
-    """The main thread of a script that goes on in that way (see options.WAYS)."""
-    if way == "plain":
-        return lambda world, process: Main(world, process, way="plain", has_main=False).run_plain()
-    has_main = way in ("reenter", "sharded")
+def script_of(mode: str) -> Script:
+    """The main thread of a script that recovers in that mode (see options.WAYS)."""
+    if mode == "plain":
+        return lambda world, process: Main(world, process, mode="plain", has_main=False).run_plain()
+    has_main = mode in ("reenter", "sharded")
     return lambda world, process: Main(
-        world, process, way="reenter" if has_main else way, has_main=has_main
+        world, process, mode="reenter" if has_main else mode, has_main=has_main
     ).run()
 
 
@@ -47,10 +47,10 @@ class Main:
     run.steps.
     """
 
-    def __init__(self, world: World, process: Process, *, way: str, has_main: bool) -> None:
+    def __init__(self, world: World, process: Process, *, mode: str, has_main: bool) -> None:
         self.thread = MainThread(world, process)
         self.world, self.p = world, process
-        self.way, self.has_main = way, has_main
+        self.mode, self.has_main = mode, has_main
         self.loop: StepLoop | None = None
 
     # --- the process ---
@@ -155,14 +155,14 @@ class Main:
             self.thread.enter(Phase.SETUP)
             return
 
-    def register(self, way: str) -> None:
+    def register(self, mode: str) -> None:
         reached_steps = self.loop is not None
         self.thread.do(
             self.p.machine.register(
-                way=way,
+                recovery_mode=mode,
                 sharded=self.thread.sharded and reached_steps,
                 exact=True,
-                note=NOTES.get(self.way, "") if reached_steps else "",
+                note=NOTES.get(self.mode, "") if reached_steps else "",
                 at_steps=reached_steps,
             )
         )
@@ -230,7 +230,7 @@ class Main:
             )
             there = step >= 0 and (plan.replicated == "transfer" or generation == plan.generation)
             self.reads("transfer image", plan, (step,) if there else ())
-        loop.comes_to(plan, in_place=self.way == "in_place")
+        loop.comes_to(plan, in_place=self.mode == "in_place")
         if plan.private == "slot":
             self.reads(
                 "slots", plan, tuple(sorted(self.p.node.slots.get(self.p.rank, {}).values()))
@@ -257,7 +257,7 @@ class Main:
             return
         slot, image, place = choose_image(images, begun=not plan.replay, phases=plan.phases)
         self.p.newest = slot, plan.step, None
-        if self.way != "in_place" and self.world.options.pieces(plan.step) > 1:
+        if self.mode != "in_place" and self.world.options.pieces(plan.step) > 1:
             return  # all begin anew, and what an interrupted phase would have done is left out
         donated, apart = self.world.transfer, self.world.options.moves == "apart"
         if place.is_complete:
@@ -332,7 +332,7 @@ class Main:
             yield from self.thread.seal(plan.step, Place(BEGUN, 0))
         if self.thread.sharded:
             self.p.machine.now_sealed(steps=self.thread.sealed())
-        self.register(self.way)
+        self.register(self.mode)
         if self.world.options.warns:
             self.p.node.tell(self.p, Warned(self.p.worker, INEXACT))
         self.thread.joined(plan)

@@ -96,7 +96,7 @@ def policy_of(name: str) -> Policy:
     return parse(TEXTS.get(name, TEXT), source=f"the policy {name!r}")
 
 
-class Told(Protocol):
+class VerdictReceiver(Protocol):
     """The place where the coordinator lives, which hears the verdicts."""
 
     lives: bool
@@ -120,7 +120,9 @@ class Verdicts:
     joined them.
     """
 
-    def __init__(self, frame: Frame, host: Told, wishes: StopWishes, draws: Stream) -> None:
+    def __init__(
+        self, frame: Frame, host: VerdictReceiver, wishes: StopWishes, draws: Stream
+    ) -> None:
         self.acts = 0
         self._frame = frame
         self._host = host

@@ -27,7 +27,7 @@ from outlast.sim.rules.observations import (
     StopAsked,
 )
 from outlast.sim.shortcuts import identical_nodes
-from outlast.sim.shortcuts.identical_nodes import Fleet
+from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.shortcuts.identical_ranks import IdenticalRanks
 from outlast.sim.shortcuts.skip_ahead import SkipAhead
 from outlast.sim.world.booked_seconds import publish
@@ -85,9 +85,9 @@ class Watching:
 
 @dataclass(slots=True)
 class Shortcuts:
-    """What is left out without changing the course; `fleet` are nodes that are simulated as one."""
+    """What is left out without changing the course; `twins` are nodes that are simulated as one."""
 
-    fleet: Fleet | None
+    twins: IdenticalNodes | None
     identical_ranks: IdenticalRanks
     skip_ahead: SkipAhead
 
@@ -137,13 +137,13 @@ class World:
     ) -> None:
         likeness = identical_nodes.alike(options, faults)
         alone = every_rank or every_node or likeness is None
-        fleet = None if alone or likeness is None else Fleet(likeness, options.node_names)
+        twins = None if alone or likeness is None else IdenticalNodes(likeness, options.node_names)
         self.frame = Frame(options, began_s=BEGAN_S)
         self.chance = Chance(seed, options, steady=steady, begins=likeness is not None)
         self.steps = StepsDone()
         self.accounts = Accounts(options)
         self.wishes = StopWishes()
-        self.population = Population(self.frame, fleet, self.chance.pool, self.accounts.lives)
+        self.population = Population(self.frame, twins, self.chance.pool, self.accounts.lives)
         self.host = CoordinatorHost(self)
         kernel = self.chance.stream("kernel")
         self.shared = self._share(kernel)
@@ -155,15 +155,15 @@ class World:
             takes_place=self.population.takes_place,
             every_rank=every_rank,
         )
-        self.shortcuts = Shortcuts(fleet, ranks, SkipAhead(self, every_step=every_step))
+        self.shortcuts = Shortcuts(twins, ranks, SkipAhead(self, every_step=every_step))
         self.frame.also_see.append(self.accounts.look)
-        if fleet is not None:
-            self.accounts.worked.only(fleet.without_likes(options.ranks))
+        if twins is not None:
+            self.accounts.worked.only(twins.without_likes(options.ranks))
         if likeness is not None:
             names = options.node_names
             self.frame.untold = frozenset(names[place] for place in likeness.members[1:])
         for name, node in make_nodes(
-            self, script, self.shared.links, kernel, likeness=likeness, fleet=fleet, rests=rests
+            self, script, self.shared.links, kernel, likeness=likeness, twins=twins, rests=rests
         ):
             self.population.add(name, node)
 
@@ -204,7 +204,7 @@ class World:
 
     def run(self, *, bound_s: float) -> End | None:
         """Let the run live to its end, or for `bound_s`; return what it ended with, if it did."""
-        frame, population, fleet = self.frame, self.population, self.shortcuts.fleet
+        frame, population, twins = self.frame, self.population, self.shortcuts.twins
         frame.bound_s = BEGAN_S + bound_s
         self._plan_stop()
         if self.chance.begins:
@@ -223,8 +223,8 @@ class World:
                 for stirred_node in stirred:
                     stirred_node.ticks.event_ends()
                 stirred.clear()
-            if fleet is not None:
-                fleet.check(now_s=frame.now_s)
+            if twins is not None:
+                twins.check(now_s=frame.now_s)
         if frame.end is None and not violations:
             frame.see(NothingMoves(bound_s, self.describe()))
         return frame.end
@@ -324,8 +324,8 @@ class World:
         report.see_interruptions(end, began_s=BEGAN_S)
         for process in self.population.alive():
             process.node.end(process, None, 9)
-        if self.shortcuts.fleet is not None:
-            self.shortcuts.fleet.spread(self.accounts.worked.same)
+        if self.shortcuts.twins is not None:
+            self.shortcuts.twins.spread(self.accounts.worked.same)
         report.see_books(end, began_s=BEGAN_S)
 
     # --- what the script tells --------------------------------------------------------------------
@@ -363,11 +363,11 @@ class World:
             self.frame.see(Executed(step))
 
     def has_committed(self, process: Process, step: int) -> None:
-        """A rank, or each rank of a crew, has committed `step`."""
+        """A rank, or each rank of a stand-in, has committed `step`."""
         options, now_s, node = self.frame.options, self.frame.now_s, process.node
         generation, self.steps.last = process.machine.generation, step
         late, count, content = node.still.outlives_lease, node.count, process.content
-        silent, traced = self.skip_ahead.silent, node.told
+        silent, traced = self.skip_ahead.silent, node.traced
         odd = process.began_ran - options.pieces(step - 1) if step > 1 else 0
         if options.moves and step > 1 and not odd:
             odd = process.began_own - options.pieces(step - 1)
@@ -522,8 +522,8 @@ class World:
         return self.shortcuts.identical_ranks
 
     @property
-    def has_fleet(self) -> bool:
-        return self.shortcuts.fleet is not None
+    def has_twins(self) -> bool:
+        return self.shortcuts.twins is not None
 
     @property
     def transfer(self) -> TransferImage | None:
