@@ -7,6 +7,7 @@ import re
 import tempfile
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -200,8 +201,26 @@ def test_an_idle_loader_worker_says_nothing_and_adds_no_rank() -> None:
     ]
     assert len(found) == 3
     found += stacks(STARVED + IDLE + STUCK, "stack_rank_3.txt")
-    assert [(one.rule, one.rank) for one in compare(found)] == [
-        ("stack.outlier_loader", 3),
-        ("stack.outlier_work", 3),
-    ]
+    assert [(one.rule, one.rank) for one in compare(found)] == [("stack.outlier_work", 3)]
     assert "_try_get_data" in found[3].evidence.text
+
+
+@pytest.mark.parametrize(
+    ("worker", "rules"),
+    [
+        (STUCK, ["stack.outlier_work"]),
+        (STUCK.replace("Remote.__getitem__ (train.py", "read (zipfile.py"), ["stack.outlier_io"]),
+        (IDLE, ["stack.outlier_loader"]),
+        ("", ["stack.outlier_loader"]),
+    ],
+    ids=["works", "reads", "idle", "not seen"],
+)
+def test_a_workers_stack_explains_the_wait_for_its_loader(worker: str, rules: list[str]) -> None:
+    """Method: rank 1 waits for its loader, whose worker does something, nothing or is not seen."""
+    waits = nameless(1, "all_reduce (torch/distributed/distributed_c10d.py:2501)")
+    found = [
+        *stacks(waits, "stack_rank_0.txt"),
+        *stacks(STARVED + worker, "stack_rank_1.txt"),
+        *stacks(waits, "stack_rank_2.txt"),
+    ]
+    assert [one.rule for one in compare(found)] == rules

@@ -43,6 +43,7 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
     outliers = [(one, kind) for one, kind in zip(newest, kinds, strict=True) if kind != "waiting"]
     few = max(1, int(OUTLIERS_SHARE * len({_owner(one) for one in newest})))
     if outliers and waiting and len({_owner(one) for one, _ in outliers}) <= few:
+        outliers = _without_explained_loaders(outliers)
         return tuple(
             _outlier(
                 one,
@@ -56,6 +57,17 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
         odd = smallest_branch(newest)
         return tuple(_outlier(one, "stack.divergent") for one in odd if not in_pipeline(one))
     return ()
+
+
+def _without_explained_loaders(outliers: Sequence[tuple[Stack, str]]) -> list[tuple[Stack, str]]:
+    """Leave out main threads that wait for a loader's worker whose own stack is there too.
+
+    The worker's stack shows what the wait is for, so it decides alone.
+    """
+    explained = {_owner(one) for one, kind in outliers if kind != "loader"}
+    return [
+        (one, kind) for one, kind in outliers if kind != "loader" or _owner(one) not in explained
+    ]
 
 
 def _without_common(stacks: Sequence[Stack]) -> list[Stack]:
