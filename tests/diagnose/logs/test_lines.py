@@ -495,3 +495,20 @@ def test_an_exception_whose_innermost_frame_is_ours_is_our_bug() -> None:
 )
 def test_a_warning_of_a_healthy_run_is_no_cause(line: str) -> None:
     assert not [one for one in read(line) if one.evidence.role is Role.ROOT]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("fetch: TimeoutError", ", retrying in 5 s"),
+        ("api: ConnectionError", ", retry 1/5"),
+        ("reader: OSError: short read", " (ignored)"),
+        ("loader: corrupt image a.jpg", ", skipping it"),
+        ("tracker: service unavailable", ", resuming"),
+        ("reader: ValueError: bad header", ", falling back to the slow path"),
+    ],
+)
+def test_an_exception_that_a_program_goes_on_after_is_no_cause(before: str, after: str) -> None:
+    """Method: a line that names an exception is a cause again if the program gives up at last."""
+    assert [one.evidence.role for one in read(f"12:00 {before}{after}")] == []
+    assert read(f"12:00 {before}{after}: giving up") != []

@@ -84,6 +84,17 @@ GENERIC = frozenset(
     }
 )
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
+# rules for services that programs ask again when they do not answer
+ASKED_AGAIN = ("dependency.service", "object.store")
+_HANDLED = re.compile(
+    r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|caught|ignor(?:ed|ing)|skipp(?:ed|ing)"
+    r"|recovered|resolved|resuming|falling back)\b"
+)
+_GAVE_UP = re.compile(
+    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted"
+    r"|(?:fail|abort)(?:s|ed|ing)?\b.{0,40}\b(?:after|all)\b"
+    r"|(?:no|out of|all|last|maximum|max)\b.{0,12}\bretr(?:y|ies)"
+)
 _WARNING = re.compile(r"(?:user|future|deprecation|resource)warning: |\[w\d{3,6} [^\]]{1,80}\] ")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
@@ -467,11 +478,17 @@ class LineReader:
 
 
 def _is_no_exception(rule: Rule, low: str) -> bool:
-    """A line that Python or torch prints as a warning is no exception, whatever its words: it
-    stands in the logs of healthy runs, too.
+    """Return True for a line that names an exception which did not end anything.
+
+    Python and torch print warnings with the words of a failure, and programs log that they go on
+    after an exception ("..., retrying"). Both are found in the logs of healthy runs.
     """
-    raises = rule.mechanism is Mechanism.EXCEPTION and rule.role is Role.ROOT
-    return raises and _WARNING.search(low) is not None
+    if rule.mechanism is not Mechanism.EXCEPTION or rule.role is not Role.ROOT:
+        return False
+    if _WARNING.search(low) is not None:
+        return True
+    handled = rule.name.startswith(BY_TYPE) or rule.name in ASKED_AGAIN
+    return handled and _HANDLED.search(low) is not None and _GAVE_UP.search(low) is None
 
 
 def _text(line: bytes) -> str:
