@@ -218,6 +218,13 @@ def test_the_screen_is_one_screen_and_has_every_part(node: Path) -> None:
         assert part in done.stdout
 
 
+def test_no_two_blank_lines_follow_each_other(node: Path, tmp_path: Path) -> None:
+    """Method: a screen with every part, and one of a log that tells of nothing."""
+    (tmp_path / "train.log").write_text("step 1 loss 2.5\n")
+    for folder in (node, tmp_path / "train.log"):
+        assert "\n\n\n" not in outlast("diagnose", folder).stdout
+
+
 def test_ranks_are_said_in_spans() -> None:
     assert (ranks([3]), ranks([1, 0, 2, 3, 8, 10, 11])) == ("rank 3", "ranks 0-3, 8, 10, 11")
 

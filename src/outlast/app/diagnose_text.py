@@ -139,13 +139,13 @@ def size(count: int) -> str:
 
 def _head(console: Console, verdict: dict[str, typing.Any]) -> None:
     console.print(Text.assemble((FIRST_WORDS, "dim"), (headline(verdict), "bold")), soft_wrap=True)
-    console.print(Text(f"\n{verdict['reason']}\n"))
+    console.print(Text(f"\n{verdict['reason']}"))
 
 
 def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> None:
     if not evidence:
         return
-    console.print(Text("Evidence", "bold"))
+    console.print(Text("\nEvidence", "bold"))
     shown = chosen(evidence)
     wide = max(len(_end(place(one), FILE_COLUMNS_MAX)) for one in shown)
     for one in shown:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from outlast.diagnose.collectives.blame import Stances
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.words import QUIET, REPORTED
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.model.terms import FailureClass, Mechanism
@@ -91,6 +92,72 @@ def test_a_silent_file_named_after_a_rank_makes_nobody_absent() -> None:
         for one in read_lines(text.encode().splitlines(keepends=True), name=name)
     ]
     assert [one.rank for one in decide(found, blame=None).suspects] == [0]
+
+
+def test_a_rank_whose_log_is_named_like_theirs_is_absent() -> None:
+    """Its log reports no wait, so nothing but the name of its file says that the rank exists."""
+    found = [
+        one
+        for rank in range(4)
+        for one in read_lines(
+            [b"step 1\n", b"training finished\n" if rank == 3 else TIMEOUT.format(r=rank).encode()],
+            name=f"logs/rank_{rank}.log",
+        )
+    ]
+    [suspect] = decide(found, blame=None).suspects
+    assert suspect.rank == 3
+    assert suspect.reason.endswith("its log ends: training finished")
+
+
+TABLE_OF_ONE_HOST = """\
+ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  time      : 2024-04-01_05:16:49
+  host      : {host}
+  rank      : 5 (local_rank: 1)
+  exitcode  : 1 (pid: 2)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-04-01_05:16:49
+  host      : n02
+  rank      : 4 (local_rank: 0)
+  exitcode  : 1 (pid: 1)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+"""
+
+
+@pytest.mark.parametrize(("host", "nodes"), [("n02", ("n02",)), ("n03", ())])
+def test_the_host_of_the_only_launcher_in_a_file_is_the_node(
+    host: str, nodes: tuple[str, ...]
+) -> None:
+    """The line that decides names no host; a file with the tables of two hosts tells neither."""
+    assert verdict(TABLE_OF_ONE_HOST.format(host=host)).nodes == nodes
+
+
+@pytest.mark.parametrize("rule", sorted(REPORTED))
+def test_a_report_without_a_class_says_what_to_do(rule: str) -> None:
+    """Method: the report alone; beside a suspect, the questions are about that rank instead."""
+    row = RULES[rule]
+    report = Finding(
+        Evidence("log", 1, "some words", row.role), rule, row.failure_class, row.mechanism
+    )
+    said = decide([report], blame=None)
+    assert said.failure_class is C.UNKNOWN
+    assert (said.action, said.next_test) == (REPORTED[rule].action, REPORTED[rule].next_test)
+    assert "some words (log:1)" in said.reason
+    suspected = decide([report], blame=Blame(suspects=(Suspect(1, "no dump"),)))
+    assert suspected.next_test != REPORTED[rule].next_test
+
+
+def test_a_log_without_a_failure_asks_for_no_restart() -> None:
+    said = verdict("step 1 loss 2.5\nstep 2 loss 2.4")
+    assert (said.action, said.next_test) == (QUIET.action, QUIET.next_test)
+    assert "restart" not in said.action
 
 
 def test_a_bare_kill_is_unknown_with_its_rank() -> None:

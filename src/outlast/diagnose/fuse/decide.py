@@ -216,6 +216,8 @@ def _places(
             if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
         ]
     nodes = Counter(one.node for one in shown if one.node)
+    if not nodes and named is not _UNKNOWN:
+        nodes = Counter(_host_of_the_launcher(behind[0].finding.evidence.file, findings))
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
         nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)
@@ -223,6 +225,16 @@ def _places(
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
     )
+
+
+def _host_of_the_launcher(file: str, findings: Sequence[Finding]) -> set[str]:
+    """Return the host whose launcher wrote the file; empty where it names none, or several."""
+    hosts = {
+        one.node
+        for one in findings
+        if one.evidence.file == file and one.rule.startswith("elastic.") and one.node
+    }
+    return hosts if len(hosts) == 1 else set()
 
 
 def _address(device: str) -> str:

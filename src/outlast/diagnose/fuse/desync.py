@@ -9,6 +9,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ from dataclasses import dataclass
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs.watchdog import Awaited
 from outlast.diagnose.rules import RULES
+from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role, Suspect
 
 RANKS_MIN = 2
+LAST_SAID = 80  # characters of a log's last line that a suspect's sentence repeats
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,9 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
         waiting = len({one.rank for one in waits})
         suspects |= {
             rank: Suspect(
-                rank, f"{waiting} ranks report a collective they wait in, and this rank none"
+                rank,
+                f"{waiting} ranks report a collective they wait in, and this rank none"
+                + _end_of_its_log(rank, findings),
             )
             for rank in absent
         }
@@ -122,9 +128,31 @@ def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
     }
     if len(waiting) < RANKS_MIN:
         return []
-    world = range(max(waiting | seen) + 1)
+    world = range(max(waiting | seen | _with_a_log_like_theirs(waiting, findings)) + 1)
     absent = [rank for rank in world if rank not in waiting]
     return absent if absent and len(absent) <= len(waiting) // 2 else []
+
+
+def _end_of_its_log(rank: int, findings: Sequence[Finding]) -> str:
+    """Return the last line of a rank's log, as the end of a sentence; "" if it left none."""
+    for one in findings:
+        if one.rule == "log.last" and one.rank == rank:
+            return f"; its log ends: {cut_at_word(one.evidence.text.strip(), LAST_SAID)}"
+    return ""
+
+
+def _with_a_log_like_theirs(waiting: set[int], findings: Sequence[Finding]) -> set[int]:
+    """Return ranks known only by a log file whose name is formed like those of the waiting ranks.
+
+    A number in a file's name may be no rank at all. It is one where several waiting ranks have
+    files that are named in the same way.
+    """
+    by_form: dict[str, set[int]] = defaultdict(set)
+    for one in findings:
+        if one.rule == "log.last" and one.rank is not None:
+            by_form[_NUMBER.sub("#", one.evidence.file)].add(one.rank)
+    alike = [ranks for ranks in by_form.values() if len(ranks & waiting) >= RANKS_MIN]
+    return set().union(*alike)
 
 
 def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:

@@ -18,7 +18,9 @@ from outlast.diagnose.fuse.words import (
     BY_RULE,
     NEXT_TEST,
     OWN_BUG,
+    QUIET,
     REFUTED,
+    REPORTED,
     WORDS,
     Words,
     healed_action,
@@ -85,7 +87,7 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
         # A signal is a cause; of anything else the run saw only how it showed itself.
         is_why = newest_seen(conclusion) is not None and conclusion.mechanism is Mechanism.SIGNAL
         parts = [who, "" if is_why else "Nothing that was read says why."]
-    elif not any(one.evidence.role is not Role.ADVICE for one in conclusion.findings):
+    elif _is_quiet(conclusion):
         parts = ["Nothing that was read tells of a failure."]
     else:
         guess = (
@@ -93,7 +95,8 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
             if conclusion.best is not _UNKNOWN
             else "."
         )
-        parts = ["What was read says that it failed, not why" + guess, _absent(conclusion)]
+        said = _first_said(conclusion)
+        parts = [f"What was read says that it failed, not why{guess}", said, _absent(conclusion)]
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
@@ -236,6 +239,20 @@ def _innermost(stack: Stack) -> str:
     )
 
 
+def _is_quiet(conclusion: Conclusion) -> bool:
+    """Return True if nothing that was read reports a failure."""
+    return all(one.evidence.role is Role.ADVICE for one in conclusion.findings)
+
+
+def _first_said(conclusion: Conclusion) -> str:
+    """Return the first line that reports the failure, as a sentence; "" if there is none."""
+    first = next((one for one in evidence_of(conclusion) if one.role is not Role.EFFECT), None)
+    if first is None:
+        return ""
+    where = f"{first.file}:{first.line}" if first.line else first.file
+    return f"The first report: {cut_at_word(first.text.strip(), TEXT_SAID)} ({where})."
+
+
 def _absent(conclusion: Conclusion) -> str:
     if not conclusion.desync.suspects:
         return ""
@@ -256,14 +273,30 @@ def _is_own_bug(conclusion: Conclusion) -> bool:
 
 
 def _words(conclusion: Conclusion) -> Words:
-    """What is said about the class, or by the line that won where that says more."""
+    """Return what is said about the class, or about the rule that decided if that is more."""
     if _is_own_bug(conclusion):
         return OWN_BUG
     if conclusion.named is not _UNKNOWN and conclusion.behind:
         special = BY_RULE.get(conclusion.behind[0].rule.name)
         if special is not None:
             return special
+    if special := _reported_words(conclusion):
+        return special
     return words_for(conclusion.named, conclusion.mechanism)
+
+
+def _reported_words(conclusion: Conclusion) -> Words | None:
+    """Return the words for a failure whose class is unknown, but whose report says what to do.
+
+    None if a rank is shown or suspected: then the questions are about that rank.
+    """
+    culprits = conclusion.culprits
+    if conclusion.named is not _UNKNOWN or culprits.ranks or culprits.suspects:
+        return None
+    if _is_quiet(conclusion):
+        return QUIET
+    seen = {one.rule for one in conclusion.findings if one.evidence.role is not Role.ADVICE}
+    return next((words for rule, words in REPORTED.items() if rule in seen), None)
 
 
 def refuted_by_of(conclusion: Conclusion) -> str:
@@ -290,6 +323,8 @@ def next_test_of(conclusion: Conclusion) -> str:
     """The cheapest that tells more than what was given."""
     if conclusion.named is not _UNKNOWN:
         return _words(conclusion).next_test
+    if special := _reported_words(conclusion):
+        return special.next_test
     seen = newest_seen(conclusion)
     if seen is not None and "neither" in seen.sender:
         return NEXT_TEST["signal_sent"]
@@ -297,8 +332,9 @@ def next_test_of(conclusion: Conclusion) -> str:
         [one.rank for one in conclusion.culprits.ranks],
         "" if conclusion.mechanism is None else conclusion.mechanism.value,
     )
-    if how == "hang" and (ranks or conclusion.culprits.suspects):
-        who = _named(ranks or [one.rank for one in conclusion.culprits.suspects]).lower()
+    suspects = [one.rank for one in conclusion.culprits.suspects or conclusion.desync.suspects]
+    if how == "hang" and (ranks or suspects):
+        who = _named(ranks or suspects).lower()
         if not ranks:
             return NEXT_TEST["hang_suspects"].format(who=who)
         return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(conclusion) else "hang_rank"].format(

@@ -195,6 +195,16 @@ OWN_BUG = Words(
     "run the script alone (`python train.py`): does it raise there too?",
 )
 
+# Where nothing that was read reports a failure: the job is healthy, hangs, or failed elsewhere.
+QUIET = Words(
+    "nothing tells of a failure",
+    "nothing, if the job trains; if it hangs, collect while it does: outlast diagnose --collect"
+    " OUT",
+    "",
+    "if it has failed: the log of every rank and the kernel log (dmesg -T) of every node, for the"
+    " time of the failure",
+)
+
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
 HEALED: dict[FailureClass, str] = {
     C.STORAGE: "free or remount it before the next save needs it; the run went on by itself",
@@ -239,6 +249,72 @@ BY_RULE: dict[str, Words] = {
         "make the folder, and check that the job's user may write there; a restart fails again",
         "the same path can be written from that node",
         "ls -ld of the folder on that node",
+    ),
+    "files.permission": Words(
+        "the job's user may not read or write a path",
+        "correct the owner or the mode of that path, or give the job another one; a restart fails"
+        " again",
+        "the same path can be read and written by that user from that node",
+        "ls -ld of the path and id of the job's user, on that node",
+    ),
+    "nccl.interface": Words(
+        "NCCL found no network interface of the name that it was given",
+        "correct NCCL_SOCKET_IFNAME on every node, or unset it; a restart fails again",
+        "the interface is there and up on every node",
+        "ip -br address on each node, beside the value of NCCL_SOCKET_IFNAME",
+    ),
+    "nccl.duplicate_gpu": Words(
+        "two ranks use one GPU",
+        "call torch.cuda.set_device(LOCAL_RANK) before the first collective, and start no more"
+        " ranks than GPUs; a restart fails again",
+        "each rank of the node prints another GPU",
+        "print LOCAL_RANK and torch.cuda.current_device() in each rank",
+    ),
+    "gloo.size": Words(
+        "two ranks were in different collectives, or in one with different sizes or types",
+        "make all ranks call the same collectives in the same order, with tensors of one size and"
+        " type; a restart fails again",
+        "the same calls, sizes and types on all ranks",
+        "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: it names the first call that differs",
+    ),
+    "store.unresolved": Words(
+        "a host name has no address on that node",
+        "correct MASTER_ADDR, --rdzv-endpoint or the URL in the message, or have the name service"
+        " mended; then restart",
+        "the name has an address on that node",
+        "getent hosts NAME on that node, for the name in the message",
+    ),
+    "stack.outlier_loader": Words(
+        "one rank waits for its data loader",
+        "look at what its loader's workers do: a read that does not return, a lock, a full queue;"
+        " a restart may hang there again",
+        "the workers' stacks wait for the next batch to be asked for",
+        "py-spy dump of the loader's workers (the child processes of that rank)",
+    ),
+}
+
+# Where no class is named: what a report of the failure asks for, by its rule. The first counts.
+_MEETING = "not all ranks met"
+REPORTED: dict[str, Words] = {
+    "rdzv.timeout": Words(
+        _MEETING,
+        "start the nodes that did not come, with the same endpoint, id and --nnodes, then restart",
+        "",
+        "the launcher's log of every node: one without a log, or with another endpoint, is the one"
+        " that is missing",
+    ),
+    "store.clients": Words(
+        _MEETING,
+        "start the ranks that did not come, with the same address and world size, then restart",
+        "",
+        "the log of every node: a rank that failed before it joined, or a node that never started",
+    ),
+    "store.connect": Words(
+        _MEETING,
+        "check the address (MASTER_ADDR or --rdzv-endpoint), that rank 0's node runs, and that its"
+        " port can be reached from the other nodes",
+        "",
+        "nc -vz HOST PORT from that node, with the address in the message; the log of rank 0",
     ),
 }
 
