@@ -75,7 +75,7 @@ def contestants(how: signal.Signals, torchft: str | None) -> list[Contestant]:
 def strike_all(
     contestant: Contestant, how: signal.Signals, repeats: int, chance: random.Random
 ) -> list[Strike]:
-    """`repeats` strikes; after one that it does not come back from, it is started anew."""
+    """`repeats` strikes; after one that it does not come back from, it is started over."""
     done: list[Strike] = []
     while len(done) < repeats:
         with Trial(contestant) as trial:

@@ -3,7 +3,7 @@
 
 The model    One class of failures, exponential. Training saves each `interval_s`, which stalls it
              for `stall_s`. A failure costs what was trained since the last save, and `restart_s`;
-             one that strikes during a restart begins it anew. What was trained at the very end
+             one that strikes during a restart begins it again. What was trained at the very end
              counts.
 All return   productive seconds of each replica, over the duration: (replicas,).
 """

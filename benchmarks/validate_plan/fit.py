@@ -6,7 +6,7 @@ Symbols    w0, w  ranks of the run that was measured, of the one that is predict
            all ranks share;  N  other programs that want them
 Method     Phases are those of `planner.fit.phases`, of each rung (spare, respawn) by itself. Of
            interruptions that came one into another only the last counts, as if it had come alone: a
-           failure during a recovery starts it anew. How phases change with the ranks is a model,
+           failure during a recovery starts it again. How phases change with the ranks is a model,
            and a coarse one. What a step does beside its pause is processor time on shared cores:
            max(w, c) + N over max(w0, c) + N times as long, where N other programs want the cores as
            well. In a snapshot and in a recovery somebody always waits for a message, and a spent

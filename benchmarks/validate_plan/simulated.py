@@ -141,7 +141,7 @@ HSDP_MTTF_S = 18 * MIN_S
 
 def hsdp(stall_s: float) -> Scenario:
     """Replicas that are alive: nothing is repeated but the step; the stall is all that an
-    interruption takes, and one that is struck begins anew.
+    interruption takes, and one that is struck starts over.
     """
     job = Job(gpus=100_000, duration_s=30 * DAY_S)
     strikes = FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, HSDP_MTTF_S)
@@ -184,13 +184,13 @@ def hsdp_rows(estimate: Estimate) -> Iterator[Row]:
         found = estimate(hsdp(stall_s), SEED, HSDP_REPLICAS)
         missed = abs(found.ettr_mean - exact) > ERRORS * found.ettr_mean_se + 1e-3
         yield Row(
-            f"{what}, simulated, begun anew",
+            f"{what}, simulated, started over",
             f"{published:.0%}",
             f"{found.ettr_mean:.1%}",
             _points(found.ettr_mean - published),
             Verdict.WRONG if missed else Verdict.STATED,
             "The same failures as outlast's engine answers them: one that strikes during a stall"
-            " begins it anew, and the rest of the first one's is not stood through. Exact, but for"
+            " begins it again, and the rest of the first one's is not stood through. Exact, but for"
             f" the step that is repeated: e^(-{stall_s / MIN_S:.0f}/18) = {exact:.1%}. The"
             f" {100 * (exact - plain):.1f} points to the figure by hand are these overlaps:"
             f" {1 - exact:.0%} of all failures strike during a stall. What the published figures"

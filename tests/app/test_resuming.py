@@ -20,7 +20,7 @@ def records_of(folder: Path) -> Records:
     return read_ledger(folder / "ledger.db")
 
 
-def test_a_run_that_ended_well_needs_a_checkpoint_or_a_wish_to_begin_anew(tmp_path: Path) -> None:
+def test_a_run_that_ended_well_needs_a_checkpoint_or_a_wish_to_start_over(tmp_path: Path) -> None:
     records, root = records_of(a_run.ended_run(tmp_path)), tmp_path / "none"
     with pytest.raises(UsageError, match="ended well at step 200, and has no checkpoint") as caught:
         resuming.check(records, root=root, workers=2, from_scratch=False)

@@ -174,7 +174,7 @@ class _Reports(Record):
 class RealHost:
     """The launcher's, with a zygote that serves many tests.
 
-    Numbers go on from one test to the next; what is reported begins anew.
+    Numbers go on from one test to the next; what is reported starts over.
     """
 
     def __init__(self, folder: Path, preload: str = "doings_session") -> None:
@@ -223,7 +223,7 @@ class RealHost:
     def settle(self) -> None:
         self._house.loop.run_until(lambda: False, within_s=QUIET_S)
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Nothing is left of the last test."""
         for worker in self._house.host.pids():
             self._house.host.kill(worker)

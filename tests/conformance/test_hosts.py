@@ -20,7 +20,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHost]:
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
     if request.param == "real":
         one = request.getfixturevalue("real")
-        one.begin_anew()
+        one.start_over()
         yield one
         return
     fake = SimulatedHost()

@@ -33,7 +33,7 @@ def meeting(request: pytest.FixtureRequest) -> Iterator[Meeting]:
     one: Meeting
     if request.param == "real":
         real = request.getfixturevalue("house")
-        real.begin_anew()
+        real.start_over()
         one = RealMeeting(real.house.folder, real.house)
     else:
         one = SimulatedMeeting()

@@ -82,7 +82,7 @@ def test_a_donor_that_is_killed_leaves_nothing_of_the_image_before(images: Image
 
 
 def test_an_image_of_the_same_step_outlives_a_donor_that_is_killed(images: Images) -> None:
-    """Who has begun anew from it may have nothing else."""
+    """Who has started over from it may have nothing else."""
     for generation in (3, 4, 5, 6):
         images.donate_cut_short(generation, 7)
         assert images.takes(None, 7) is (generation > 3)

@@ -607,7 +607,7 @@ def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: C
 def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(
     tmp_path: Path, calm: Calm, arguments: tuple[str, ...], rung: str, place: str
 ) -> None:
-    """Outside outlast.main all ranks come anew, from what one survivor hands over; inside it the
+    """Outside outlast.main all ranks restart, from what one survivor hands over; inside it the
     function is entered again.
     """
     if place == "start":
@@ -661,7 +661,7 @@ def test_the_transfer_image_that_all_depend_on_is_not_written_again(
 def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
     tmp_path: Path, calm: Calm
 ) -> None:
-    """The third failure at one step has the image written anew, in case it is what fails.
+    """The third failure at one step has the image written again, in case it is what fails.
 
     It is written beside the one that is there.
     """

@@ -187,7 +187,7 @@ def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_ranks_that_began_anew_know_what_moves_after_the_vote(tmp_path: Path) -> None:
-    """A rank is lost behind its block, all ranks begin anew, and its successor is lost as well.
+    """A rank is lost behind its block, all ranks start over, and its successor is lost as well.
 
     The second hand-over comes from a rank that is as new as the successor, and has run no step.
     """

@@ -180,7 +180,7 @@ def test_two_replicas_of_two_shards(tmp_path: Path, calm: Calm, place: str) -> N
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "applied", "sealed"])
-def test_without_main_all_ranks_come_anew_from_their_images(
+def test_without_main_all_ranks_restart_from_their_images(
     tmp_path: Path, expected: dict[int, str], place: str
 ) -> None:
     outcome = drilled(

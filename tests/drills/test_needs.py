@@ -2,7 +2,7 @@
 
 Whoever replaces a killed rank runs the script from its beginning, and what the script makes there
 needs all ranks. So the survivors cannot go on in place: they enter main's function again, or
-all ranks start anew. The groups are used in each step, and what they sum up is in the weights.
+all ranks start over. The groups are used in each step, and what they sum up is in the weights.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def nothing_is_lost(outcome: Outcome, calm: Outcome, way: str, *, spare: str) ->
         assert ("taken by spares" in reason) == bool(spare), str(outcome)
         assert len(processes) == 5, str(outcome)
     else:
-        assert "all ranks come anew" in reason, str(outcome)
+        assert "all ranks restart" in reason, str(outcome)
         assert len(processes) == 8, str(outcome)
         assert f"{SCRIPT}:" in outcome.stderr, str(outcome)  # the warning names the line
 

@@ -83,7 +83,7 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
 def test_each_stage_has_its_own_weights_after_a_kill(
     struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]
 ) -> None:
-    """Outside main all ranks start anew."""
+    """Outside main all ranks start over."""
     outcome = struck(places, "--steps", 30, "--way", way)
     assert outcome.digests == calm_run(SCRIPT, "--steps", 30, "--way", way).digests, str(outcome)
     outcome.ledger_is_sound()

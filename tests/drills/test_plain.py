@@ -157,7 +157,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
     """Rank 1 sleeps without a word, and rank 0 waits for it in a collective.
 
-    All come anew once nobody has printed for five seconds.
+    All restart once nobody has printed for five seconds.
     """
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep"}]
     outcome = counted(tmp_path, "--group", flags=("--hang-after", "5"), strikes=strikes)

@@ -83,7 +83,7 @@ def test_a_run_that_ended_well_goes_on_from_its_newest_checkpoint(
 
 
 def test_a_run_that_ended_well_without_checkpoint_is_not_trained_again(tmp_path: Path) -> None:
-    """Nothing in its folder changes, and exit code 2 says so; --from-scratch trains it anew."""
+    """Nothing in its folder changes, and exit code 2 says so; --from-scratch trains it again."""
     assert quick(tmp_path, 20).code == 0
     before = folder_of(tmp_path / "run")
     refused = quick(tmp_path, 20, "--resume")
@@ -92,9 +92,9 @@ def test_a_run_that_ended_well_without_checkpoint_is_not_trained_again(tmp_path:
     assert "--from-scratch" in refused.stderr, str(refused)
     assert folder_of(tmp_path / "run") == before
     (tmp_path / "commits").write_text("")
-    anew = quick(tmp_path, 20, "--resume", "--from-scratch")
-    assert (anew.code, anew.last_step) == (0, 20), str(anew)
-    assert anew.report["steps_lost_between_sessions"] == 20, str(anew)
+    again = quick(tmp_path, 20, "--resume", "--from-scratch")
+    assert (again.code, again.last_step) == (0, 20), str(again)
+    assert again.report["steps_lost_between_sessions"] == 20, str(again)
 
 
 def test_from_scratch_does_not_find_the_checkpoints_of_before(

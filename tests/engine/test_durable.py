@@ -187,7 +187,7 @@ def coordinator(**more: Any) -> Coordinator:
 
 
 def clearing(**more: Any) -> Coordinator:
-    """All ranks are gone, and all are to come anew."""
+    """All ranks are gone, and all are to restart."""
     one = coordinator(**more)
     one.run.course.enter(Stage.CLEARING)
     for member in one.roster.members():

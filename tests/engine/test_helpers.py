@@ -48,7 +48,7 @@ def test_a_stopped_helper_is_replaced_within_half_a_second_or_so() -> None:
 
 
 def test_a_helper_that_is_stopped_for_a_moment_stays() -> None:
-    """The count begins anew each time that it is seen to run."""
+    """The count starts over each time that it is seen to run."""
     looked = Looked()
     for _ in range(20):
         for reading in (STOPPED, STOPPED, WELL):

@@ -110,7 +110,7 @@ def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -
     one.
     """
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESTART, reason="all come anew", repeated=2, lost=2)
+    log.left(now_s=1.2, rung=Rung.RESTART, reason="all restart", repeated=2, lost=2)
     log.went_further_back(steps=steps)
     one = newest(log)
     assert (one.steps_lost, one.steps_repeated) == (lost, lost)
@@ -232,7 +232,7 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
 
 
 def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
-    """Rank 1 is replaced; then rank 2 dies and all are to come anew; rank 3 dies while they are
+    """Rank 1 is replaced; then rank 2 dies and all are to restart; rank 3 dies while they are
     killed, and nothing more is decided for it.
     """
     log = log_of()
@@ -254,7 +254,7 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
             reason=f"rank {rank} ended",
         )
         if rank == 2:
-            log.left(now_s=1.4, rung=Rung.RESTART, reason="all come anew", repeated=1, lost=0)
+            log.left(now_s=1.4, rung=Rung.RESTART, reason="all restart", repeated=1, lost=0)
     log.joined(now_s=2.0, restore_s=0.1)
     said = [(one.rung, one.left_s, one.regrouped_s, one.restored_s) for one in log.changed()]
     assert said == [

@@ -36,7 +36,7 @@ from outlast.model.terms import Phase, Rung
 from tests.engine.test_nodes import LEASE_S, Site, coordinator_sessions, trains
 
 
-def test_pauses_between_attempts_grow_and_begin_anew_after_a_group() -> None:
+def test_pauses_between_attempts_grow_and_start_over_after_a_group() -> None:
     links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
@@ -228,7 +228,7 @@ def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
 
 
 def test_an_image_out_of_reach_is_a_cut_link_to_its_node() -> None:
-    """Rank 1 on node b is forked anew, and is to take its state from what rank 0 has written on
+    """Rank 1 on node b is forked again, and is to take its state from what rank 0 has written on
     node a.
     """
     sessions = coordinator_sessions()

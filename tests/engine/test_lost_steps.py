@@ -133,7 +133,7 @@ def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
 
 def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
     """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far
-    again: eleven were committed anew, and one is lost.
+    again: eleven were committed again, and one is lost.
     """
     run = Run()
     run.say(Progress(13, 13, 0.01, run.now_s))

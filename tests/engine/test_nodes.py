@@ -531,7 +531,7 @@ def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
     assert told.mechanism is Mechanism.LOST_NODE
 
 
-def test_an_agent_that_houses_what_is_given_away_is_to_begin_anew() -> None:
+def test_an_agent_that_houses_what_is_given_away_is_to_start_over() -> None:
     sessions, site = coordinator_sessions(), Site.make()
     sessions.start(now_s=0.0)
     site.is_welcome()
@@ -676,7 +676,7 @@ def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
 
 
 def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
-    """All began anew from an older step, and then a node came back with the replicated state of a
+    """All started over from an older step, and then a node came back with the replicated state of a
     later one.
     """
     one = coordinator_sessions().coordinator
@@ -686,7 +686,7 @@ def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
 
 
 def test_a_quiesced_rank_finds_its_state_though_its_join_was_not_heard() -> None:
-    """All had begun anew elsewhere, and rank 0 had read what it begins from; then rank 1 dies
+    """All had started over elsewhere, and rank 0 had read what it begins from; then rank 1 dies
     before all are in.
     """
     run = Run()

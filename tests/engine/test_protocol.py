@@ -373,7 +373,7 @@ def test_a_rank_taken_for_hung_that_ends_well_leaves_nothing_open() -> None:
 
 
 @pytest.mark.parametrize("mark", ["settled", "donating"])
-def test_the_run_begins_anew_if_all_donors_die_before_they_hand_over(mark: str) -> None:
+def test_the_run_starts_over_if_all_donors_die_before_they_hand_over(mark: str) -> None:
     """Found by the swarm: all ranks were started from an image that was never written, and waited
     for half an hour for it.
     """
@@ -521,7 +521,7 @@ def test_a_rank_lost_after_the_last_step_starts_from_what_was_left() -> None:
 def test_an_interruption_counts_behind_the_newest_executed_step(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Struck in the body of step 3, and again before it is begun anew."""
+    """Struck in the body of step 3, and again before it is started over."""
     asked: list[int] = []
 
     def noted(*, situation: Situation, **rest: Any) -> RecoveryVerdict:

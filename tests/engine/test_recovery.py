@@ -92,7 +92,7 @@ def test_survivors_enter_main_again_where_that_is_their_way() -> None:
     assert decide(replace(CALM, recovery_mode="reenter", lost=(0,))).survivors == "reenter"
 
 
-def test_why_all_come_anew_is_what_is_so() -> None:
+def test_why_all_restart_is_what_is_so() -> None:
     """Of a script that never made collectives of its own, that is not said; nor that a step fails
     again where nobody lives.
     """
@@ -119,7 +119,7 @@ def test_why_all_come_anew_is_what_is_so() -> None:
         ({"lost": (0, 1, 2, 3)}, Rung.RESTART),
     ],
 )
-def test_all_come_anew_where_nobody_can_go_on(change: dict[str, object], rung: Rung) -> None:
+def test_all_restart_where_nobody_can_go_on(change: dict[str, object], rung: Rung) -> None:
     verdict = decide(replace(CALM, **{"lost": (1,), **change}))  # type: ignore[arg-type]
     assert (verdict.rung, verdict.survivors, verdict.replace) == (rung, "exit", {})
 
@@ -133,7 +133,7 @@ def test_a_crash_loop_ends_whatever_the_situation(
     lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]
 ) -> None:
     """Without a step committed in between, some rung is the last; and each verdict names a source
-    for every lost rank, or brings all anew.
+    for every lost rank, or brings all again.
     """
     budgets = default_budgets(None)
     situation = Situation(

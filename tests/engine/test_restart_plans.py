@@ -25,8 +25,8 @@ def booked(run: Run) -> Interruption:
     return run.interruption
 
 
-def begins_anew() -> Run:
-    """Rank 1 of a script that comes anew dies at step 10, and rank 0 stands still with the
+def starts_over() -> Run:
+    """Rank 1 of a script that restarts dies at step 10, and rank 0 stands still with the
     state.
     """
     run = Run("respawn", replicated=True)
@@ -37,16 +37,16 @@ def begins_anew() -> Run:
 
 
 def test_a_script_that_cannot_be_entered_again_is_named_as_the_reason() -> None:
-    one = booked(begins_anew())
+    one = booked(starts_over())
     assert one.rung is Rung.RESPAWN
     assert "the script made collectives of its own before run.steps" in one.reason
 
 
 def test_a_transfer_image_is_used_again_when_one_dies_before_run_steps() -> None:
-    """All come anew from rank 0's transfer image; its own successor dies while it boots, and nobody
+    """All restart from rank 0's transfer image; its own successor dies while it boots, and nobody
     stands in a step.
     """
-    run = begins_anew()
+    run = starts_over()
     run.say(Donated(run.workers[0], 2, 10))
     run.dies(10, rank=0)
     assert run.coordinator.stage is Stage.STARTING
@@ -62,7 +62,7 @@ def test_a_transfer_image_is_used_again_when_one_dies_before_run_steps() -> None
 
 
 def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
-    """Rank 1 is forked anew, and before it comes to run.steps rank 0 dies.
+    """Rank 1 is forked again, and before it comes to run.steps rank 0 dies.
 
     All that is to be gone on from lies sealed.
     """
@@ -77,11 +77,11 @@ def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
 
 
 def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
-    """All have begun anew from rank 0's transfer image of step 10, and one dies in the next step.
+    """All have started over from rank 0's transfer image of step 10, and one dies in the next step.
 
     The image lies there, without what the script did since.
     """
-    run = begins_anew()
+    run = starts_over()
     run.say(Donated(run.workers[0], 2, 10))
     run.dies(10, rank=0)
     for rank in range(2):

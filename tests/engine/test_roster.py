@@ -39,7 +39,7 @@ def killed(outputs: list[Output]) -> list[int]:
 
 
 def test_who_is_not_in_the_new_generation_in_time_is_killed() -> None:
-    """Rank 1 was forked anew and boots for too long; rank 0 is in."""
+    """Rank 1 was forked again and boots for too long; rank 0 is in."""
     run = Run()
     run.dies(5)
     run.stands_still(5)
@@ -82,7 +82,7 @@ def test_of_a_script_that_has_made_no_outlast_call_nobody_is_late() -> None:
 
 
 def test_the_recovery_mode_of_joined_ranks_counts_before_run_steps() -> None:
-    """Rank 0 enters main's function again, rank 1 is forked anew and dies while it boots: rank 0
+    """Rank 0 enters main's function again, rank 1 is forked again and dies while it boots: rank 0
     enters it once more, and is not killed.
     """
     run = Run()

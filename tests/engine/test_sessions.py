@@ -87,7 +87,7 @@ class Pair:
         self.told: list[str] = []
         self.epoch = 0
         self.timers: dict[str, float] = {}
-        self.comes_anew()
+        self.starts_over()
 
     # --- what may happen ---
 
@@ -117,7 +117,7 @@ class Pair:
         twin.running.clear()
         twin.timers.clear()
 
-    def comes_anew(self) -> None:
+    def starts_over(self) -> None:
         """The coordinator, for the first time or after it died. It knows what was written down."""
         for which in TWO:
             self.is_cut(which)
@@ -306,7 +306,7 @@ def test_an_agent_that_has_killed_all_need_not_wait(pair: Pair) -> None:
     assert first.ever_ran == {100}
     assert not first.running
     assert pair.connects(0).agent_session.is_in
-    assert pair.told == ["node a has begun anew"]
+    assert pair.told == ["node a has started over"]
     pair.waits(1.0)
     assert len(first.running) == 1
 
@@ -321,7 +321,7 @@ def test_the_first_is_turned_away_once_the_second_has_its_name(pair: Pair) -> No
 
 def test_a_new_coordinator_knows_which_session_was_in(pair: Pair) -> None:
     """The second agent is there before the first, which has the rank and goes on with it."""
-    pair.comes_anew()
+    pair.starts_over()
     assert pair.connects(1).turned_away()
     first = pair.connects(0)
     assert first.running == first.ever_ran == {100}
@@ -330,7 +330,7 @@ def test_a_new_coordinator_knows_which_session_was_in(pair: Pair) -> None:
 
 
 def test_a_new_coordinator_lets_another_in_once_the_lease_is_over(pair: Pair) -> None:
-    pair.comes_anew()
+    pair.starts_over()
     pair.waits(VOID_S - 0.1)
     assert pair.connects(1).turned_away()
     pair.waits(0.2)
@@ -343,7 +343,7 @@ def test_a_new_coordinator_lets_another_in_once_the_lease_is_over(pair: Pair) ->
 ACTS = st.one_of(
     st.tuples(st.sampled_from(["connects", "is_cut", "ends"]), st.sampled_from(TWO)),
     st.tuples(st.just("waits"), st.sampled_from([0.1, 1.0, LEASE_S - 0.1, LEASE_S + 0.1, VOID_S])),
-    st.tuples(st.just("comes_anew")),
+    st.tuples(st.just("starts_over")),
 )
 
 

@@ -142,11 +142,11 @@ def test_a_rank_told_to_leave_at_its_last_step_sends_one_inventory() -> None:
     assert inventory(machine.stand_still(in_hook=False)).committed == 5
 
 
-# --- whether main's function begins anew ----------------------------------------------------------
+# --- whether main's function starts over ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("then", "replicated", "reenters", "anew"),
+    ("then", "replicated", "reenters", "again"),
     [
         ("reenter", "transfer", False, True),
         ("reenter", "donor", True, True),
@@ -157,13 +157,13 @@ def test_a_rank_told_to_leave_at_its_last_step_sends_one_inventory() -> None:
     ],
 )
 def test_main_is_entered_again_if_a_plan_or_its_group_needs_it(
-    then: str, replicated: str, reenters: bool, anew: bool
+    then: str, replicated: str, reenters: bool, again: bool
 ) -> None:
     """A rank whose state a donor has meets the others at run.steps, and may go on from
     where it is.
     """
     order = replace(plan(generation=2, step=5), then=then, replicated=replicated)
-    assert WorkerMachine(worker=1).begins_anew(order, reenters=reenters) is anew
+    assert WorkerMachine(worker=1).starts_over(order, reenters=reenters) is again
 
 
 # --- a script that raises before it has joined ----------------------------------------------------

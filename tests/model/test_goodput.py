@@ -289,7 +289,7 @@ def test_spares_are_apart() -> None:
 
 
 def test_sessions_add_up_and_the_time_between_them_is_nobodys() -> None:
-    """The machine was rebooted in between: the second launcher's monotonic clock starts anew.
+    """The machine was rebooted in between: the second launcher's monotonic clock starts over.
 
     The first was killed at its last sign of life.
     """

@@ -53,7 +53,7 @@ class Interruption:
     at_s, resumed_s  wall-clock times; resumed_s is None where training did not go on before the
                      next failure or the end
     extent           the larger one, where it struck during a recovery
-    tier             name of what is restored; None: nothing was saved, the run begins anew
+    tier             name of what is restored; None: nothing was saved, the run starts over
     lost_s           productive seconds that are repeated
     spent_s          seconds of each phase, until the next failure or the end of the run
     nodes_lost       by this failure; in_repair: nodes that are in repair right after it

@@ -163,13 +163,13 @@ def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
     later.
     """
     hangs = Hangs(16, 0.1)
-    hangs.begin_anew(50, (3,))
+    hangs.start_over(50, (3,))
     assert hangs.find(3, step=51, into_step_s=0.0).after_s == pytest.approx(
         1.0 + limits.AWAITED_LOOK_S + ASKING_S
     )
     assert hangs.find(4, step=51, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)
     assert hangs.find(3, step=53, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)
-    hangs.begin_anew(60, tuple(range(16)))
+    hangs.start_over(60, tuple(range(16)))
     assert hangs.find(5, step=61, into_step_s=0.0).after_s == pytest.approx(
         limits.FIRST_STEPS_FLOOR_S + ASKING_S
     )

@@ -179,7 +179,7 @@ def test_the_mean_is_what_daly_says_exactly(
     mttf_s: float, interval_s: float, stall_s: float, restart_s: float
 ) -> None:
     """tau / (M e^(R/M) (e^((tau + delta)/M) - 1)), for exponential failures, one tier, a restart
-    that begins anew when it fails.
+    that starts over when it fails.
 
     Within 4 standard errors of the simulation, and 1e-3; the runs are 1,000 MTTFs long, and what
     begins and ends them costs less than an interval.

@@ -41,7 +41,7 @@ def _states(folder: Path) -> tuple[str, list[str]]:
 def test_an_interruption_of_a_program_ends_with_its_restart(
     tmp_path: Path,
 ) -> None:
-    """Method: each rank writes its pid and waits for a file; rank 1 is killed, comes anew, and then
+    """Method: each rank writes its pid and waits for a file; rank 1 is killed, restarts, and then
     the file is made.
     """
     folder, go = tmp_path / "run", tmp_path / "go"

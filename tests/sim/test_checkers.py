@@ -44,7 +44,6 @@ from outlast.sim.rules.observations import (
     Executed,
     HungSaid,
     KillOrdered,
-    MadeAnew,
     ManifestOrdered,
     Observation,
     Offered,
@@ -61,6 +60,7 @@ from outlast.sim.rules.observations import (
     SaveFailed,
     ShardHeard,
     SharedLate,
+    StartedOver,
     StepDone,
     Stock,
     StopAsked,
@@ -171,7 +171,7 @@ def noted(
 
 
 AT_S = 2_000.0  # long after the beginning
-ANEW = {"moves": False, "kept": (), "forked": ()}
+RESTARTED = {"moves": False, "kept": (), "forked": ()}
 PLANS = [Planned(generation, (0,), 0, ()) for generation in range(1, 12)]
 STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 20, 1, 1, (8,))]
 DRAINED = [
@@ -196,7 +196,7 @@ PLAN = Regroup(
         ([Planned(3, (5,), 5, (), image=5, again=True)], "HandedOverOnce"),
         ([Planned(3, (5,), 5, (), returning=("node-1",))], "Returning"),
         ([OldStore(3, 1, 2)], "NewestStore"),
-        ([MadeAnew(7, 1, 4, (2, 3), read=True)], "SealedUsed"),
+        ([StartedOver(7, 1, 4, (2, 3), read=True)], "SealedUsed"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
         ([RankGiven(7, PLAN, (), beside=2, room=2)], "Room"),
         ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
@@ -374,7 +374,7 @@ PLAN = Regroup(
         ([answered("spare")], "RightRung"),
         ([answered("respawn", taken=(1,), forked=())], "RightRung"),
         ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RightRung"),
-        ([*STEP, answered("restart", **ANEW)], "NoDearer"),
+        ([*STEP, answered("restart", **RESTARTED)], "NoDearer"),
         ([*STEP, answered("respawn", there=(0, 1, 2))], "NoDearer"),
         ([*STEP, answered("respawn", ready=1)], "NoDearer"),
         ([failed("7 interruptions: a crash loop", plain=True)], "NotGivenUp"),
@@ -427,7 +427,7 @@ PLAN = Regroup(
         ([FirstFault("deaf", 22.0, None, 0.01, 0.0, 5, True)], "BackInTime"),
         ([FirstFault("hang", 625.0, None, 0.01, 0.0, 0, True)], "BackInTime"),
         ([FirstFault("hang", 17.0, None, 0.01, 0.0, silence_s=5.0)], "BackInTime"),
-        ([MadeAnew(7, 1, 4, (3, 4))], "SealedUsed"),
+        ([StartedOver(7, 1, 4, (3, 4))], "SealedUsed"),
         ([Stock(2, 1, 0.1)], "Stocked"),
         ([Stock(0, 1, 7.0)], "Stocked"),
         ([Stock(1, 1, 7.0, 1)], "Stocked"),

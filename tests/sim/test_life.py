@@ -149,7 +149,7 @@ def test_a_plain_script_goes_on_during_a_takeover(
 
 
 def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
-    """All come anew, and their group cannot be formed: that is the link's fault, whatever was the
+    """All restart, and their group cannot be formed: that is the link's fault, whatever was the
     first one's.
     """
     faults = (

@@ -44,7 +44,7 @@ def remove_ipc(folder: Path) -> None:
 def test_a_removed_vault_is_there_again_with_all_that_was_sealed(
     vault: Vault, remove: Callable[[Path], None]
 ) -> None:
-    """A worker has it open, and goes on sealing; its successor opens the names anew."""
+    """A worker has it open, and goes on sealing; its successor opens the names again."""
     worker = Vault.open(vault.folder)
     put(worker, 6)
     worker.write_transfer(1, 6, state(6), {})

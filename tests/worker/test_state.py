@@ -42,7 +42,7 @@ class Noisy(Dataset[Any]):
 
 
 class Net(nn.Module):
-    """Dropout, BatchNorm, tied weights, a buffer that forward assigns anew, and one that is not
+    """Dropout, BatchNorm, tied weights, a buffer that forward assigns again, and one that is not
     persistent.
     """
 

@@ -201,7 +201,7 @@ def test_all_ranks_may_leave_the_loop_early(tmp_path: Path, leave: str) -> None:
 def test_one_rank_that_leaves_early_hangs_nobody(
     tmp_path: Path, undisturbed: str, leave: str
 ) -> None:
-    """Method: rank 1 leaves after step 4; the others miss it in step 5, and all come anew from step
+    """Method: rank 1 leaves after step 4; the others miss it in step 5, and all restart from step
     4, past the place where it left.
     """
     ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave=leave), within_s=90.0)

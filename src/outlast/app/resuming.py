@@ -75,7 +75,7 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
     if workers != size:
         raise UsageError(
             f"this run has {count(size, 'rank')}, and --nproc-per-node asks for {workers}: a saved"
-            " state cannot be divided anew",
+            " state cannot be divided among another number of ranks",
             hint=f"resume with --nproc-per-node {size}, or start a new run",
         )
     ended_well = records.sessions[-1].session.state == "ended"
@@ -85,7 +85,7 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
         f"this run has ended well at step {records.newest_step}, and has no checkpoint in {root} to"
         " go on from",
         hint=(
-            "train it anew with --resume --from-scratch, or start a new run; --checkpoint-every"
+            "train it again with --resume --from-scratch, or start a new run; --checkpoint-every"
             " keeps what a larger target can go on from"
         ),
     )

@@ -218,7 +218,7 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
         )
     if asked["from_scratch"] and not asked["resume"]:
         raise UsageError(
-            "--from-scratch goes with --resume: it trains an existing run anew",
+            "--from-scratch goes with --resume: it trains an existing run again",
             hint="add --resume, or leave --from-scratch away: a new run begins at step 0",
         )
     for name, instead in _REFUSED.items():

@@ -1,7 +1,8 @@
 """What is late because the one that looks was late itself.
 
-Whoever looks at regular times may be stopped, or get no processor. `late_by_s` tells by how much a
-look is late; its deadlines move by that, so that it does not take its own absence for a hang.
+A process that looks at regular times may be stopped, or get no processor. `late_by_s` tells by how
+much a look is late; its deadlines move by that, so that it does not take its own absence for a
+hang.
 
 The kernel tells that a process has ended, and not when. As a rule the launcher is told at once. A
 launcher that was stopped, or had no processor, sees the death when it goes on: then the time of the

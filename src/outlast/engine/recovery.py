@@ -59,7 +59,7 @@ class Situation:
 class RecoveryVerdict:
     """What answers an interruption, and why.
 
-    survivors   "in_place", "reenter" or "exit" (all ranks come anew)
+    survivors   "in_place", "reenter" or "exit" (all ranks restart)
     replace     rank -> spare's worker number, or -1 for a fork of the zygote
     budgets     what this verdict leaves of the budgets; None: it changes nothing about them
     """
@@ -194,14 +194,14 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
             " the beginning"
         )
     elif not situation.state_is_live:
-        why = "no process stands in a step with the state that there is: all ranks come anew"
+        why = "no process stands in a step with the state that there is: all ranks restart"
     elif not left:
-        why = "no process is left: all ranks come anew"
+        why = "no process is left: all ranks restart"
     elif situation.recovery_mode == "in_place":
-        why = "the step fails again and again with every process alive: all ranks come anew"
+        why = "the step fails again and again with every process alive: all ranks restart"
     else:
         own = "made collectives of its own before run.steps, or a process group or mesh"
-        why = f"the script {own}, outside outlast.main: all ranks come anew"
+        why = f"the script {own}, outside outlast.main: all ranks restart"
     rung = (
         Rung.RESPAWN if situation.state and situation.recovery_mode == "respawn" else Rung.RESTART
     )

@@ -10,7 +10,7 @@ Symbols    delta  save_s      time the run stands still for one save, 0 or more
            x      delta / M
 Model      Daly's, of which `best_s` and `efficiency` are exact: failures are
            exponential and strike at any time, during saves and restarts too; what was done since
-           the last finished save is done again; a restart that is struck begins anew.
+           the last finished save is done again; a restart that is struck starts over.
 Sources    Young, CACM 17(9), 1974. Daly, FGCS 22(3), 2006. NVIDIA, arXiv 2410.18124. The exact
            optimum with Lambert's W follows from Daly's cost.
 Limits     A save blocks training. Of one that overlaps it, pass the part that stalls the step; then

@@ -59,7 +59,7 @@ class Rung(str, Enum):
 
     REPEAT = "repeat"  # every process lives; the step is repeated in place
     REENTER = "reenter"  # survivors enter the function given to outlast.main again
-    RESPAWN = "respawn"  # the lost process is forked anew from the zygote
+    RESPAWN = "respawn"  # a new fork of the zygote takes the place of the lost process
     SPARE = "spare"  # a parked spare takes the rank
     # all ranks start again, from the newest checkpoint or image, or from step 0
     RESTART = "restart"

@@ -34,8 +34,8 @@ class Role(str, Enum):
 class Evidence:
     """A place in what was read.
 
-    `line` counts from 1; None where the file has no lines. `text` is as it stood: whoever prints it
-    escapes it.
+    `line` counts from 1; None where the file has no lines. `text` is as it stood: code that prints
+    it escapes it.
     """
 
     file: str

@@ -109,7 +109,7 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
             )
         detect_s[kind] = one.left_s - at_s
         if kind == "hang":
-            assert one.fault_s is not None, "whoever hangs had a beacon"
+            assert one.fault_s is not None, "a rank that hangs had a beacon"
             began_s, regroup_s = one.fault_s - one.step * step_s, one.restored_s - one.left_s
     return Measured(began_s, detect_s, regroup_s)
 

@@ -354,7 +354,7 @@ def _with_peers(cluster: Cluster) -> Cluster:
 def _tier_sets(cluster: Cluster) -> Iterator[Cluster]:
     """Yield all sets of tiers in which one survives as much as any tier does.
 
-    A tier that is not in use is never saved; intervals are chosen anew for each set.
+    A tier that is not in use is never saved; intervals are chosen again for each set.
     """
     scenario = resolve(cluster).scenario
     survives = {tier.name: tier.survives for tier in scenario.tiers}
@@ -378,7 +378,7 @@ def _only(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
 def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
     """Of the tiers that have one, all alike.
 
-    What follows from it, the time of a save and what it survives, is worked out anew.
+    What follows from it, the time of a save and what it survives, is worked out again.
     """
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
     for redundancy in REDUNDANCIES:

@@ -252,8 +252,8 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
         tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers
     ):
         notes.append(
-            f"no tier survives the loss of a {largest.name.lower()}: such a failure begins the run"
-            " anew"
+            f"no tier survives the loss of a {largest.name.lower()}: after such a failure the"
+            " run starts from the beginning"
         )
     if not scenario.failures or not any(math.isfinite(one.mttf_s) for one in scenario.failures):
         notes.append("nothing fails here")

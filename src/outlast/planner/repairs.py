@@ -1,7 +1,7 @@
 """When lost nodes come back: for many runs at once. `course._Nodes` says the same for one.
 
 Method     A run that began with s spares lacks a node while more than s are in repair. How many are
-           is counted anew only where there may be more than s: since it was counted last, no more
+           is counted again only where there may be more than s: since it was counted last, no more
            can have been added than were lost. So most losses are written down and nothing else.
            What is written down has a place for each loss, in no order; from time to time those that
            have come back are struck out.

@@ -3,7 +3,7 @@ assumption.
 
 Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the
          cluster (parameters ~ sqrt(GPUs), Chinchilla, from the size that was asked for). Intervals
-         are chosen anew at each size, and spares (at 99.9 % of all moments, Poisson) where they
+         are chosen again at each size, and spares (at 99.9 % of all moments, Poisson) where they
          were not given as a number. Storage keeps its bandwidth; what is given per GPU grows.
          Beside it: Daly's exact efficiency with the same numbers.
 Windows  Of a run in which many failures are expected, a window of 300 is simulated

@@ -27,7 +27,7 @@ Failure    At wall time t, of an extent: what is lost with it. Work since the ne
            once. What a failure cut off while it was written is lost, and so is a stall that it cut
            off.
 Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from
-           the tier. A failure during recovery starts it anew, with the larger of both extents, and
+           the tier. A failure during recovery starts it again, with the larger of both extents, and
            loses its own nodes besides. Rates are those of the whole job at all times: recovery and
            missing nodes protect from nothing.
 Nodes      A lost node is replaced by a spare at hand; if none is, the run waits for the first
@@ -36,10 +36,10 @@ Nodes      A lost node is replaced by a spare at hand; if none is, the run waits
            back as spares. So a run that waits goes on as soon as no more nodes are in repair than
            it had spares at the beginning. With `shrinks`, the run goes on without them at (n -
            missing) / n of its speed. When one returns, training stands still for a regroup that
-           lasts as long as that of the last failure; whoever has returned when training goes on is
-           in, be it after a regroup or after a recovery. A regroup cuts off what is being written
-           or stalls, as a failure does, and loses no position. With all nodes missing it stands
-           (speed 0).
+           lasts as long as that of the last failure; a node that has returned when training goes on
+           is in, be it after a regroup or after a recovery. A regroup cuts off what is being
+           written or stalls, as a failure does, and loses no position. With all nodes missing it
+           stands (speed 0).
 Diagnosis  Where one node is lost, a healthy one is taken out as well with chance `wrong`, and
            repaired for as long. `missed` and `caught` too are about failures of one node: a healthy
            one that is mended badly is a lemon from its failure on, a lemon that is caught is

@@ -2,7 +2,7 @@
 thread writes it.
 
 A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), a
-window can be shut. Whoever supervises a training must not wait for any of these, nor end because of
+window can be shut. The launcher must not wait for any of these, nor end because of
 them:
 
     slow      what does not fit into the buffer is left out; how many lines, is said as soon as

@@ -20,7 +20,7 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
     family, kind, protocol, _, (address, _, *rest) = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        # Connections of whoever listened there before may linger for minutes after its end.
+        # Connections of an earlier listener may linger for minutes after its end.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port, *rest))
         listener.listen(backlog)
@@ -45,7 +45,7 @@ def meeting_address(host: str, port: int) -> str:
     """Return the numeric address of `host`, at which a run's workers can meet on `port`.
 
     Raises OutlastError where nobody can connect to it, UsageError where this machine cannot listen
-    there, and for a wildcard: whoever reaches a
+    there, and for a wildcard: anybody who reaches a
     run's store can change it, and a wildcard lets every network reach it.
     """
     hint = "leave --master-addr and --master-port away, or give an address of this machine"

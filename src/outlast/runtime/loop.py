@@ -47,7 +47,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        # for whoever reads, within one callback: a new one for each read costs more than the read
+        # for all readers within one callback: a new one for each read costs more than the read
         self.buffer = memoryview(bytearray(CHANNEL_READ_BYTES))
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}

@@ -14,8 +14,8 @@ CHUNK_COUNT = 8  # numbers handed to a process at once
 
 
 def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
-    """Results in the order of the numbers, which may have no end: whoever stops asking ends the
-    processes. `function` can be pickled by name.
+    """Results in the order of the numbers, which may have no end: a caller that stops asking ends
+    the processes. `function` can be pickled by name.
     """
     cores = len(os.sched_getaffinity(0))
     if cores == 1:

@@ -12,7 +12,7 @@ from outlast.sim.draws import Stream
 
 WAYS: Mapping[str, str] = {
     "in_place": "replicated state, no collectives before run.steps: survivors stay where they are",
-    "respawn": "replicated state, collectives before run.steps, no outlast.main: all come anew",
+    "respawn": "replicated state, collectives before run.steps, no outlast.main: all restart",
     "reenter": "replicated state inside outlast.main: survivors enter the function again",
     "sharded": "sharded state inside outlast.main",
     "plain": "a script that makes no outlast call",

@@ -47,7 +47,7 @@ def read(text: str, *, source: str, version: str) -> Record:
         )
     if said["version"] != version:
         hint = (
-            f"replay it with outlast {said['version']}, or live the seed anew: `outlast sim --seed"
+            f"replay it with outlast {said['version']}, or draw the seed again: `outlast sim --seed"
             f" {said['seed']}`"
         )
         raise UsageError(

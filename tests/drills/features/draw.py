@@ -279,8 +279,8 @@ RULES = (
         _set(tied=False),
     ),
     Rule(
-        "random evaluation of those who begin anew",
-        "assumptions.md: where all ranks come anew to state that was handed over, a phase that was"
+        "random evaluation of those who start over",
+        "assumptions.md: where all ranks restart to state that was handed over, a phase that was"
         " not done yet is not made up for, and with it the numbers that it would have drawn",
         lambda f: not f.stands and not f.sealed_whole and f.evaluation_draws,
         _set(evaluation_draws=False),

@@ -70,7 +70,7 @@ def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
 ) -> None:
     """The script reads RANK before or after outlast.join; without one it would end in a NameError.
 
-    Method: two kills, so that the spare that is made anew is taken as well.
+    Method: two kills, so that the spare that is made again is taken as well.
     """
     calm, hit = tmp_path / "calm", tmp_path / "hit"
     calm.mkdir()

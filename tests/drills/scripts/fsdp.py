@@ -1,7 +1,7 @@
 """A small training under FSDP2 that can be struck at any place.
 
 Its places: setup, forward, backward, before_optimizer, apply (between two parameter groups), tail.
---way       main: inside outlast.main; respawn: at module level, so that all ranks come anew after a
+--way       main: inside outlast.main; respawn: at module level, so that all ranks restart after a
             fault
 --memory    rank 0 says at each entry how many bytes its living tensors and its process take
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each

@@ -76,9 +76,9 @@ class Agent:
     nodes, `AgentSession` (engine/cluster/) stands between the driver and the agent, and adds the
     connection, the lease and the batching of messages.
 
-    What it does not promise. It decides nothing about recovery: it starts and kills whom the
-    coordinator names. It cannot tell a hang from slowness before the deadline of a phase is over,
-    and it names a culprit only among its own workers.
+    What it does not promise. It decides nothing about recovery: it starts and kills the workers
+    that the coordinator names. It cannot tell a hang from slowness before the deadline of a phase
+    is over, and it names a culprit only among its own workers.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Agent:
 
     @property
     def deadlines(self) -> Deadlines:
-        """How long each phase may last, as far as it was learned."""
+        """Return how long each phase may last, as far as that was learned."""
         return self._watch.deadlines
 
     def looks_closely(self, worker: int, *, now_s: float) -> bool:

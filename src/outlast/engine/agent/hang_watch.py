@@ -1,4 +1,4 @@
-"""Who hangs on this node: when the agent asks, whom it asks, and what it makes of the answers.
+"""Decides who hangs on this node: when the agent asks which workers, and what follows.
 
     quiet     nobody is late, and nothing is asked
     asked     some member is past its deadline: all members are pinged
@@ -176,7 +176,7 @@ class HangWatch:
         return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def on_pong(self, pong: Pong) -> None:
-        """A worker answers. Answers to an earlier question say nothing about this one."""
+        """Take in a worker's answer. Answers to an earlier question say nothing about this one."""
         if self._question is not None and pong.nonce == self._question.nonce:
             self._question.answers[pong.worker] = pong
 
@@ -185,11 +185,11 @@ class HangWatch:
         self._question = None
 
     def _conclude(self, members: list[MemberReport], now_s: float) -> list[Output]:
-        """Judge over the answers, once they are there or time is up."""
+        """Judge by the answers, once all have come or the time for them is up."""
         assert self._question is not None
         still_overdue = self.watch.overdue(members)
         asked_by = self._question.asked_by
-        if not still_overdue and not asked_by:  # whoever was late has moved
+        if not still_overdue and not asked_by:  # the workers that were late have moved
             self._question = None
             return []
         if any(

@@ -47,19 +47,19 @@ class Standstill:
 
     @property
     def since_s(self) -> float:
-        """The worker has stood still since then; time without a processor does not count."""
+        """Return since when the worker has stood still. Time without a processor does not count."""
         return self.moved_s + self.starved_s
 
 
 @dataclass(slots=True)
 class DueTime:
-    """When a worker is overdue, as of one version of the deadlines. -1: work it out anew."""
+    """When a worker is overdue, as of one version of the deadlines. -1: work it out again."""
 
     at_s: float = math.inf
     version: int = -1
 
     def forget(self) -> None:
-        """Work the time out anew when it is asked for next."""
+        """Work the time out again when it is asked for next."""
         self.version = -1
 
 
@@ -142,7 +142,7 @@ class WorkerWatch:
         return [one for one in self.workers.values() if one.is_member]
 
     def report_again(self) -> None:
-        """Report a hang again: whoever was told may not have had the worker killed."""
+        """Report a hang again: the coordinator may not have had the worker killed."""
         for one in self.workers.values():
             one.reported = False
 

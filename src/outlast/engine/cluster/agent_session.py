@@ -224,7 +224,7 @@ class AgentSession:
     # --- timers -----------------------------------------------------------------------------------
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
-        """The timer `name` that was set is due."""
+        """Handle the timer `name`, which was set before and is due."""
         timer = SessionTimer(name)
         match timer:
             case SessionTimer.LEASE:
@@ -251,9 +251,9 @@ class AgentSession:
 
     @property
     def lent_until_s(self) -> float:
-        """Until then the node's processes may vote, seal and restore.
+        """Return until when the node's processes may vote, seal and restore.
 
-        The driver keeps it where they read it: they go on if the agent stands still.
+        The driver keeps this where they can read it, because they go on if the agent stands still.
         """
         until_s = self.lease.until_s
         return -math.inf if self.fenced or until_s is None else until_s

@@ -1,4 +1,4 @@
-"""The coordinator's end of all connections: which nodes are in, and what is sent to whom.
+"""The coordinator's end of all connections: which nodes are in, and what each is sent.
 
 The `Coordinator` within knows nodes by name, and nothing of connections. `epoch` tells one
 coordinator of a run from the next: agents obey the highest. A node is counted out when its lease is
@@ -179,7 +179,7 @@ class CoordinatorSessions:
         if seat is not None:
             # The agent has begun again before its lease was void.
             out += self._lose(
-                node, now_s, f"node {node} has begun anew", returns=not message.housed
+                node, now_s, f"node {node} has started over", returns=not message.housed
             )
         if message.housed and not self.coordinator.adopts(node):
             # The agent was counted out, so it comes too late.
@@ -187,8 +187,8 @@ class CoordinatorSessions:
         seat = self._seats[node] = _Seat(message.session, message)
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
-        # Write it down before the node may house anything: another coordinator has to know whom to
-        # wait for.
+        # Write it down before the node may house anything: another coordinator has to know which
+        # nodes to wait for.
         out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
         out.append(
             Line(

@@ -73,7 +73,7 @@ class Outbox(Generic[Said]):
             self._kept.popleft()
 
     def kept(self) -> Iterator[tuple[int, Said]]:
-        """Oldest first."""
+        """Return what is kept, the oldest first."""
         yield from self._kept
 
 
@@ -84,9 +84,9 @@ class Inbox:
         self.heard = 0
 
     def takes(self, message: FromNode | ToNode) -> bool:
-        """Whether this one is new.
+        """Return whether this message is new.
 
-        A connection keeps the order, so what is not the next was taken before.
+        A connection keeps the order, so a message that is not the next one was taken before.
         """
         if message.number != self.heard + 1:
             return False
@@ -110,12 +110,12 @@ class Offset:
         return self.by_s
 
     def note(self, *, sent_s: float, now_s: float) -> None:
-        """One more message."""
+        """Take in one more message."""
         self._newest.append(now_s - sent_s)
 
     @property
     def by_s(self) -> float:
-        """What is to be added to the times in the newest message, seconds."""
+        """Return the seconds to add to the times in the newest message."""
         return min(self._newest)
 
     def hear_many(self, *, sent_s: float, now_s: float) -> None:
@@ -190,7 +190,7 @@ class AgentLink:
 
 
 def tells_time(message: Any) -> bool:
-    """Whether there is a time in it that can be `rebased`."""
+    """Return whether the message has a time in it that can be `rebased`."""
     kind = type(message)
     return (type(message.message) if kind is FromWorkers or kind is ToWorkers else kind) in _PLACES
 

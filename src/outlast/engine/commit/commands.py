@@ -1,4 +1,4 @@
-"""What the commit machine asks of whoever drives it: the worker with torch, or a simulated world.
+"""What the commit machine asks of its driver: the worker with torch, or a simulated world.
 
 A flow is a generator that yields commands. Its driver carries each one out and sends the answer
 back; what a command raises is raised inside the flow, at the place where it was asked for. So a

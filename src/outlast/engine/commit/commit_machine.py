@@ -269,7 +269,7 @@ class CommitMachine:
         self.stage = StepStage.PASSED
 
     def _commit(self) -> Flow[None]:
-        """The step in hand is applied here, and its vote has passed."""
+        """Commit the step in hand. It is applied here, and its vote has passed."""
         step = self.committed + 1
         self.late.committed()
         sharded: bool = yield Keep(step)
@@ -298,7 +298,7 @@ class CommitMachine:
         del cause  # its traceback holds this frame, and would be kept alive by it
 
     def _settle(self, kind: str) -> Flow[None]:
-        """The script has done all that it does behind a block: vote if that is due, and seal.
+        """Vote if that is due, and seal. The script has done all that it does behind a block.
 
         What the script does behind the block of a step belongs to that step. A rank that is lost
         later comes back with what it had here.

@@ -5,7 +5,7 @@ They are asked once every survivor stands still and every lost process is confir
     decide_restore    which step to go on from, by what survivors and slots hold
     decide_source     what all ranks begin from if they restart
     decide_drain      whether the ranks of a node that is drained are given up now
-    decide_recovery   the rung: who goes on in its process, who is replaced, by whom
+    decide_recovery   the rung: which ranks go on in their processes, and what replaces the others
 
 `decide_own_state` is asked for each rank of the plan that follows.
 
@@ -174,9 +174,8 @@ def decide_own_state(
         # The rank's private state was lost with its node.
         return OwnState("none", folder, "the rank's images are lost with their node")
     if not sharded and slots.lacks:
-        # All began anew from an older step, and then a node came back with what they start from
-        # now.
-        # The rank's private state is of another step.
+        # A node has come back with replicated state, and all start from that. The private state
+        # of this rank is of the older step from which all had started over before.
         return OwnState("none", folder, "the rank's slots hold another step")
     return OwnState("slot", folder, "the rank's slots hold the step")
 

@@ -55,7 +55,7 @@ class Epilogue:
         return self._fail(now_s, member, kind, at_s, why)
 
     def script_exited(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
-        """A process has ended with an exit code; nothing where its script has said why before."""
+        """Note that a process has ended with an exit code, unless its script has said why."""
         if member.path.raised:
             return []
         member.path.raised = message.error or f"exit code {message.exit_code}", ""
@@ -83,7 +83,7 @@ class Epilogue:
         return out
 
     def failed_at_exit(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
-        """A process whose script has ended well: how it ended itself is no more than a warning."""
+        """Warn of a process that failed while it ended. Its script has ended well before."""
         if message.exit_code == 0:
             return []
         how = (

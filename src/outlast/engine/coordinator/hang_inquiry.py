@@ -59,7 +59,7 @@ class HangInquiry:
         self._asked = 0  # inquiries so far
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
-        """An agent asks who hangs (no nonce), or answers."""
+        """Take in a report of an agent: it answers, or (without a nonce) asks who hangs."""
         out: list[Output] = []
         if self._open is None and not message.nonce:
             homes = {member.home for member in self.run.roster.live()} | {node}

@@ -319,7 +319,7 @@ def _both(first: str, second: str) -> str:
 
 
 def _known(pid: int) -> tuple[int, ...]:
-    """0: lost before anybody said which it was."""
+    """Return the pid, if it is known: a process may be lost before anybody has said its pid."""
     return (pid,) if pid else ()
 
 

@@ -125,42 +125,42 @@ class Coordinator:
 
     @property
     def stage(self) -> Stage:
-        """What the run is doing now."""
+        """Return what the run is doing now."""
         return self.run.course.stage
 
     @property
     def generation(self) -> int:
-        """The number of the present membership."""
+        """Return the number of the present membership."""
         return self.run.course.generation
 
     @property
     def step(self) -> int:
-        """The newest step that is known to be committed."""
+        """Return the newest step that is known to be committed."""
         return self.run.progress.step
 
     @property
     def roster(self) -> Roster:
-        """Who holds which rank, and who is a spare."""
+        """Return who holds which rank, and who is a spare."""
         return self.run.roster
 
     @property
     def nodes(self) -> NodeMembership:
-        """The nodes that are in."""
+        """Return the nodes that are in."""
         return self.run.nodes
 
     @property
     def links(self) -> CutLinks:
-        """The nodes that cannot reach each other."""
+        """Return the nodes that cannot reach each other."""
         return self.run.links
 
     @property
     def interruptions(self) -> InterruptionLog:
-        """The interruptions that are open, and what is known of all."""
+        """Return the interruptions that are open, and what is known of all."""
         return self.run.interruptions
 
     @property
     def budgets(self) -> Budgets:
-        """What may still fail before the run is ended."""
+        """Return what may still fail before the run is ended."""
         return self.run.faults.budgets
 
     @property
@@ -185,27 +185,27 @@ class Coordinator:
         return self._changes.start(now_s)
 
     def ask_stop(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
-        """A signal or a person asks the run to stop; see `StopRequest.ask`."""
+        """Stop the run, because a signal or a person asks for it; see `StopRequest.ask`."""
         return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
-        """An interruption was diagnosed: the policy says what is done about it."""
+        """Let the policy say what is done about an interruption that was diagnosed."""
         return self.policy.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)
 
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
-        """The manifest of a checkpoint was written, or could not be."""
+        """Take in that the manifest of a checkpoint was written, or could not be."""
         return checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
     ) -> list[Output]:
-        """The checkpoints were read; see `Plans.on_checkpoint_found`."""
+        """Take in the checkpoints that were read; see `Plans.on_checkpoint_found`."""
         return self.regroup.plans.on_checkpoint_found(
             now_s=now_s, step=step, folder=folder, refused=refused
         )
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
-        """The timer `name` that was set is due."""
+        """Handle the timer `name`, which was set before and is due."""
         timer = Timer(name)
         match timer:
             case Timer.GATHER:
@@ -347,7 +347,7 @@ class Coordinator:
     def node_lost(
         self, *, now_s: float, node: str, reason: str, returns: bool = False
     ) -> list[Output]:
-        """A node is counted out. `returns`: it has begun anew, and is about to be in again."""
+        """Count a node out. `returns`: its agent has restarted, and is about to enrol again."""
         if self.stage is Stage.REBUILDING:
             self._takeover.node_lost(now_s, node, reason)
         return self._changes.lost(now_s, node, reason, returns=returns)

@@ -33,7 +33,7 @@ class Roster:
         self._ranks: dict[int, Member] = {}
         self._spares: dict[int, Member] = {}
         self._by_worker: dict[int, Member] = {}
-        self._cursors: dict[str, int] = {}  # question -> the rank of whom it was true last
+        self._cursors: dict[str, int] = {}  # question -> the rank for which it was true last
 
     @property
     def outlast(self) -> bool:
@@ -42,7 +42,7 @@ class Roster:
 
     @property
     def sharded(self) -> bool:
-        """Return True once some worker has registered sharded state, whoever lives."""
+        """Return True once some worker has registered sharded state, even a dead one."""
         return self.script.sharded
 
     @property
@@ -108,7 +108,7 @@ class Roster:
         return [member for member in map(self._by_worker.get, workers) if member is not None]
 
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
-        """Return a holder of a rank for whom `is_so` is true; None: there is none.
+        """Return a holder of a rank for which `is_so` is true, or None.
 
         `what` names the question. The search goes on from where it was answered last, so asking
         the question at each of n messages takes about n looks, and not n times n.
@@ -197,8 +197,10 @@ class Roster:
         return max(modes, key=RECOVERY_MODES.index, default="respawn")
 
     def holdings(self) -> list[Holding]:
-        """What each rank holds: survivors by their inventory, those that say alike as one, others
-        by what lies in their slots.
+        """Return what each rank holds.
+
+        For survivors that is their inventory; those that say the same count as one. For others it
+        is what lies in their slots.
         """
         out = []
         alike: dict[tuple[Inventory, bool], list[int]] = {}

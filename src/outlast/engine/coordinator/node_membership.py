@@ -24,7 +24,7 @@ class NodeMembership:
     def __init__(self, *, local: bool) -> None:
         self.local = local
         self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
-        # have begun anew, and are about to be in again, with what had been sealed there
+        # have started over, and are about to be in again, with what had been sealed there
         self.returning: set[str] = set()
         self.barred: set[str] = set()  # whatever becomes of them, they get no more work
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
@@ -41,7 +41,7 @@ class NodeMembership:
         self.silent.discard(node)
 
     def lose(self, node: str, *, returns: bool = False) -> None:
-        """`node` is lost. `returns`: it has begun anew, and is about to be in again."""
+        """Take `node` out. `returns`: its agent has restarted, and is about to enrol again."""
         if returns:
             self.returning.add(node)
         self._capacity.pop(node, None)
@@ -64,13 +64,15 @@ class NodeMembership:
         self.barred.add(node)
 
     def first(self, avoided: Container[str] = ()) -> str:
-        """One that is `avoided`, or barred, only where there is no other."""
+        """Return the node to take first. An `avoided` or barred one counts only if there is no
+        other.
+        """
         return min(
             self._capacity, key=lambda node: (node in avoided, node in self.barred), default=""
         )
 
     def room(self, members: Iterable[Member]) -> dict[str, int]:
-        """How many ranks fit beside `members`."""
+        """Return how many ranks fit on the nodes beside `members`."""
         taken = Counter(map(_HOME, members))
         return {
             node: (0 if node in self.barred else capacity) - taken[node]
@@ -78,8 +80,10 @@ class NodeMembership:
         }
 
     def least_spares(self, spares: Iterable[Member]) -> str | None:
-        """Where the next spare goes: to the node with the fewest, the newest of these, which is the
-        likeliest to house no ranks. None: nowhere.
+        """Return the node that gets the next spare, or None if none can take it.
+
+        It is the node with the fewest spares. Of several, it is the newest, which is the likeliest
+        to house no ranks.
         """
         count = Counter(spare.home for spare in spares)
         return min(

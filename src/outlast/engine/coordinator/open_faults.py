@@ -54,12 +54,12 @@ class OpenFaults:
         self.fault_s = self.detected_s = None
 
     def note_raised(self, rank: int, error: tuple[str, str]) -> None:
-        """A rank that lives raised in user code: `error` and its traceback."""
+        """Note that a rank that lives raised in user code: `error` and its traceback."""
         self.raised.add(rank)
         self.user_error = error
 
     def note_killed(self, rank: int) -> None:
-        """A rank was killed by SIGKILL, and the kernel has counted no lack of memory."""
+        """Note that a rank was killed by SIGKILL, and the kernel has counted no lack of memory."""
         self.killed.add(rank)
 
     def begin_generation(self) -> None:

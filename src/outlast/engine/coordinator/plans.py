@@ -138,7 +138,7 @@ class Plans:
         member = roster.add(rank=rank, kind="rank", home=home, now_s=now_s)
         return [ToAgent(StartWorker(member.worker, rank, "rank", self.run.course.generation), home)]
 
-    # --- all come anew: a survivor hands over ----------------------------------------------------
+    # --- a restart: a survivor hands over ------------------------------------------------------
 
     def restart_all(
         self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
@@ -197,7 +197,7 @@ class Plans:
         live = self.run.roster.live()
         return next((m for m in live if m.path.plan is not None and m.path.plan.donate), None)
 
-    # --- all come anew: everybody is killed, then started ----------------------------------------
+    # --- a restart: all are killed, then started -----------------------------------------------
 
     def clear(self, now_s: float, reason: str) -> list[Output]:
         """Kill everybody. Once all are confirmed dead, all restart from `sources.begin_from`."""

@@ -14,7 +14,7 @@ class ScriptFacts:
     """What is known of the script that runs.
 
     outlast   some worker called outlast.join
-    sharded   some worker registered sharded state: so it stays, whoever lives
+    sharded   some worker registered sharded state: this stays true when that worker is dead
     step_s    the step time that agents have learned
     """
 

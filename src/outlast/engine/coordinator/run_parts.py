@@ -199,10 +199,10 @@ class Run:
         Ranks that have come to their end need no room, unless all ranks restart.
         """
         live = self.roster.live()
-        anew = self.course.stage is not Stage.LEAVING
+        restarts = self.course.stage is not Stage.LEAVING
         held = [member.rank for member in live]
         without = sorted(set(range(self.options.world_size)).difference(held))
-        empty = [rank for rank in without if anew or not self.roster.is_done(rank)]
+        empty = [rank for rank in without if restarts or not self.roster.is_done(rank)]
         return empty[sum(max(room, 0) for room in self.room(live).values()) :]
 
     def short_of_places(self) -> bool:

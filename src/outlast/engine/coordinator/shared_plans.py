@@ -33,9 +33,9 @@ class SharedPlans:
 
 
 def with_store(plans: Iterable[Regroup], *, host: str, port: int) -> dict[int, Regroup]:
-    """By the id of each plan: what becomes of it where the store is there.
+    """Return, by the id of each plan, what becomes of it once the store is there.
 
-    Those that share a plan go on sharing one.
+    Members that share a plan go on sharing one.
     """
     return {
         id(plan): replace(plan, store_host=host, store_port=port)

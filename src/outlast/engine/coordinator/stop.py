@@ -40,10 +40,10 @@ class StopRequest:
     # --- asking --------------------------------------------------------------------------------
 
     def ask(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
-        """A signal, a person or the policy asks the run to stop.
+        """Stop the run, because a signal, a person or the policy asks for it.
 
-        Asked twice, or before anything was trained, it stops at once. While the run regroups, it
-        stops once all are back.
+        If it is asked twice, or before anything was trained, it stops at once. While it regroups,
+        it stops once all ranks are back.
         """
         run = self.run
         if run.course.is_in(Stage.ENDED):
@@ -63,7 +63,7 @@ class StopRequest:
         return [*self.spread(), set_timer(Timer.STOP, now_s + self.run.options.term_grace_s)]
 
     def ends_with(self, now_s: float, end: End) -> list[Output]:
-        """The run ends with `end` once all ranks have ended by themselves."""
+        """Note that the run ends with `end` once all ranks have ended by themselves."""
         self.end = end
         return self._record(now_s)
 
@@ -96,7 +96,8 @@ class StopRequest:
     # --- stopping ------------------------------------------------------------------------------
 
     def kill_all(self, now_s: float, end: End) -> list[Output]:
-        """Kill whoever lives, then end. The reason of a stop that was asked for earlier stays.
+        """Kill all processes that live, then end. The reason of a stop that was asked for earlier
+        stays.
 
         A new coordinator does not know yet who lives: it notes the end, and stops later.
         """
@@ -126,7 +127,7 @@ class StopRequest:
         return self._over(self.end)
 
     def finish(self, now_s: float, end: End) -> list[Output]:
-        """All ranks are done: end the run with `end`, after killing whoever is left."""
+        """End the run with `end`: all ranks are done. Kill every process that is left before."""
         self.end = end
         return self.kill_all(now_s, end) if self._somebody_lives() else self._over(end)
 

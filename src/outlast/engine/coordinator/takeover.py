@@ -293,7 +293,7 @@ class Takeover:
         return self._rebuilt(now_s)
 
     def _rebuilt(self, now_s: float) -> list[Output]:
-        """Seat everybody who was found, and go on: with training, or with a regroup."""
+        """Seat everybody who was found, and go on with training or with a regroup."""
         run = self.run
         run.progress.is_live(False)
         out: list[Output] = [cancel(Timer.REBUILD), *self._seat(now_s)]
@@ -405,7 +405,7 @@ class Takeover:
             first, kind = run.roster.holder(0), Mechanism.LOST_CONTACT
             out += self.regroup.fault(now_s, first, kind, None, "", "", "")
         found = f"ranks {lost} had no process" if lost else "a regroup was under way"
-        why = f"{found} when the coordinator was made anew, and why is lost with the one before"
+        why = f"{found} when another coordinator took over; the reason is lost with the one before"
         run.interruptions.excuse(reason=why)
         run.course.enter(Stage.GATHERING)
         return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]

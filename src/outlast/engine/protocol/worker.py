@@ -160,7 +160,7 @@ class WorkerMachine:
         """
         return not self.broken and self.generation == generation
 
-    def begins_anew(self, plan: Regroup, *, reenters: bool) -> bool:
+    def starts_over(self, plan: Regroup, *, reenters: bool) -> bool:
         """Return True if a rank that broke while it attached leaves main's function for `plan`.
 
         reenters   the rank had its group before the function began
@@ -247,7 +247,7 @@ class WorkerMachine:
         return [Say(Committed(self.worker, self.generation, step, now_s))]
 
     def now_stepped(self, *, step: int, now_s: float) -> list[Output]:
-        """A script without outlast calls has called its optimizer: the first time is said.
+        """Report, the first time, that a script without outlast calls has called its optimizer.
 
         step   the optimizer's own number of it; 0: it keeps none
         """

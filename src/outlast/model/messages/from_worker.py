@@ -38,7 +38,7 @@ class Registered:
     exact           outlast promises identical bits; where it does not, `note` says what prevents
                     that
     at_steps        False where the worker says this already in outlast.join. It then assumes the
-                    mode of a script that starts anew
+                    mode of a script that starts over
     """
 
     worker: int

@@ -95,7 +95,7 @@ class Fallback:
     """What a run goes back to after an interruption.
 
     step    that all go on from
-    tier    name of the tier that holds it; None where the run begins anew
+    tier    name of the tier that holds it; None where the run starts over
     lost_s  productive seconds that are repeated
     why     the engine's reason
     """

@@ -57,7 +57,7 @@ class Hangs:
         self.deadlines.typical_s[Phase.BODY] = self.step_s
         self.deadlines.learn_first(self.step_s)
 
-    def begin_anew(self, step: int, ranks: tuple[int, ...]) -> None:
+    def start_over(self, step: int, ranks: tuple[int, ...]) -> None:
         """Note that fresh processes hold these ranks from `step` on."""
         if len(ranks) == self.ranks:
             self.all_began, self.began = step, {}

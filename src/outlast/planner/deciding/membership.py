@@ -1,4 +1,4 @@
-"""Who lives where in a simulated run, who takes the place of whom, and what a failure leaves of all
+"""Who lives where in a simulated run, who takes which place, and what a failure leaves of all
 ranks: what the engine's decisions are asked with.
 
 Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack

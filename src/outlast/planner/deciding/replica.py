@@ -4,7 +4,7 @@
     training ──drain────> standing ──rung, free──────────────> training
 
 Standing takes detection, the regroup, and the wait until there are nodes. Another failure begins it
-anew, with one decision for both, unless the rung was chosen already. A drain comes between two
+again, with one decision for both, unless the rung was chosen already. A drain comes between two
 steps; the run then stands as if the node were lost.
 
 This module is pure: no clock, no files, no torch.
@@ -276,7 +276,7 @@ class Replica:
             if before is not None and before.unseen is not None and before.unseen.until_s > at_s
             else None
         )
-        # all are told to leave for this failure, and whoever hangs does not
+        # all are told to leave for this failure, and a rank that hangs does not
         if hit.mechanism is not Mechanism.HANG:
             return (
                 None
@@ -359,7 +359,7 @@ class Replica:
             return
         everybody = verdict.survivors == "exit"
         fresh = members.everybody if everybody else tuple(sorted(verdict.replace))
-        self._engine.hangs.begin_anew(recovery.point.step, fresh)
+        self._engine.hangs.start_over(recovery.point.step, fresh)
         recovery.alike = (
             verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
         )

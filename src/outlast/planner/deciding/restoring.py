@@ -3,7 +3,7 @@ over what is left of all ranks and what lies on disks.
 
 As the coordinator asks them (`engine/coordinator/plans.py`): who holds replicated state first; then
 the images that all owners sealed, unless a checkpoint is newer; then the newest good checkpoint;
-else the run begins anew. A scenario may have all three, where a real run's state is replicated or
+else the run starts over. A scenario may have all three, where a real run's state is replicated or
 sharded.
 
 This module is pure: no clock, no files, no torch.
@@ -40,7 +40,7 @@ class Lying:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`tier` of the scenario; None: the run begins anew.
+    """`tier` of the scenario; None: the run starts over.
 
     `way`: how survivors go on. `state`: something live or sealed is gone on from.
     """
@@ -121,7 +121,7 @@ class Restoring:
                 )
         mode = "reenter" if images or not live else "respawn"
         if good is None:
-            return Point(0, None, mode, False, "nothing is left: the run begins anew")
+            return Point(0, None, mode, False, "nothing is left: the run starts over")
         which = (
             f"the checkpoint of step {good.step} is the newest good one"
             if good.step

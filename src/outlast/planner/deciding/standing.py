@@ -142,6 +142,6 @@ class Ladder:
         assert verdict.budgets is not None, "the ladder says what it leaves of the budgets"
         self._budgets = verdict.budgets
         if verdict.survivors == "exit" and not point.state:
-            # all begin from a checkpoint, or anew: what came after it is committed no more
+            # all start from a checkpoint, or from the beginning: later steps do not count any more
             self._step = point.step
         return verdict

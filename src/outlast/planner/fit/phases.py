@@ -18,7 +18,7 @@ Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each o
            failure, one found at once and one after a deadline, would make a lognormal fitted to
            logarithms promise seconds that never came). Fewer: their mean, as if it were always the
            same.
-Which      Interruptions that are over. A failure during a recovery starts it anew, so those that
+Which      Interruptions that are over. A failure during a recovery starts it again, so those that
            have children, and the children, give detection only. A fault whose time is unknown lies
            between the last commit and its detection: the middle is taken, and how many there are is
            said.

@@ -116,7 +116,7 @@ class ZygoteClient:
     def close(self) -> None:
         """Close the socket; the zygote ends by itself when it sees that.
 
-        Whoever wants to be sure kills and waits.
+        A caller that wants to be sure kills it and waits.
         """
         if self._sock.fileno() >= 0:
             if self._loop is not None:

@@ -133,7 +133,7 @@ def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
 
 
 def _record(out: Collected) -> dict[str, object]:
-    """What was gathered, when, and what could not be had: for whoever gets the folder by mail."""
+    """Say what was gathered, when, and what could not be had, for people who get the folder."""
     return {
         "collected_at_s": out.at_s,
         "ranks": {one.pid: one.rank for one in out.processes if one.is_rank},

@@ -53,7 +53,7 @@ class AgentListener:
     """`open`, then let the loop run. `owner` gets every output that is no line.
 
     `peers`: how many agents are to be served; raises UsageError where the process may not open so
-    many files. `token`: the run's; None: whoever can reach the address may enrol.
+    many files. `token`: the run's; None: anybody who can reach the address may enrol.
     """
 
     def __init__(

@@ -236,7 +236,7 @@ class Launcher:
             )
 
     def _hold_vault(self) -> None:
-        if self._end is None:  # after the end the vault is removed by whoever opened it
+        if self._end is None:  # after the end, the part that opened the vault removes it
             self._removals.hold_vault()
 
     def _spawn(self, order: Spawn) -> None:

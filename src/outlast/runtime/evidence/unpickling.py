@@ -41,7 +41,7 @@ MEMORY_BYTES = 1 << 30  # for one process
 LIMIT_S = 20.0  # of processor time for one file; 2,000 entries with stacks take 0.05 s
 WALL_S = 60.0  # for as many files as a process is given at once
 BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
-# processes that had to be ended; whoever sends more bombs has what was read so far
+# processes that had to be ended; after more of them, what was read so far is all there is
 ENDED_MAX_COUNT = 16
 _ANSWER_BYTES_MAX = 1 << 30
 _LENGTH = struct.Struct("<Q")
@@ -98,7 +98,7 @@ class _Reader:
         try:
             _send(self._to, json.dumps(rows).encode())
         except OSError:
-            pass  # it has ended: so its pipe says, to whoever reads from it
+            pass  # it has ended: so its pipe says, when it is read from
 
     def take(self) -> dict[str, Any] | None:
         """A whole answer, if one is there by now. EOFError: it has ended."""
@@ -352,7 +352,7 @@ def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
     except UnreadableDump as error:
         if error.refused or path is None or (now_bytes := os.stat(path).st_size) <= size_bytes:
             raise
-        return read_dump(_bytes_of(path, now_bytes), name=name)  # written anew since it was found
+        return read_dump(_bytes_of(path, now_bytes), name=name)  # written again since it was found
 
 
 def _bytes_of(path: str | None, size_bytes: int) -> bytes:

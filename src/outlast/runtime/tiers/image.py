@@ -8,7 +8,7 @@ Checksum   xxh3_64 over the whole image, computed block by block behind the copy
            read is in cache.
 Units      Lengths and offsets are bytes.
 Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A
-           header says nothing about what the tensors mean; whoever reads them compares names,
+           header says nothing about what the tensors mean; the reader compares names,
            dtypes and shapes. C128 is a name of our own: other readers of safetensors refuse an
            image with such a tensor.
 

@@ -336,7 +336,7 @@ def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
 def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Path:
     """Rename a checkpoint that is not to be used, so that its step can be saved again.
 
-    It is kept for whoever wants to know.
+    It is kept for people who want to know.
     """
     target = folder.with_name(prefix + folder.name)
     count = 1

@@ -53,7 +53,7 @@ class VaultKeeper:
             self._was_removed, self._looks_left = True, _LOOKS_AFTER_COUNT
         if not self._was_removed:
             lost = [name for name in lost if self._is_sealed(name)]
-        # The owner's file comes last: whoever finds it finds the others.
+        # The owner's file comes last: a process that finds it finds the others.
         for name in sorted(lost, key=lambda one: one == OWNER):
             self._name_again(name)
         for name in self._files():

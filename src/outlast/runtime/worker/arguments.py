@@ -121,7 +121,7 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--from-scratch",
         action="store_true",
-        help="With --resume: train the run anew from step 0, and use nothing that it saved.",
+        help="With --resume: train the run again from step 0, and use nothing that it saved.",
     )
     group.add_argument(
         "--snapshot-every",

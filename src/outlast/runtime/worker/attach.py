@@ -151,7 +151,7 @@ class Attachment:
         session = self.member.session
         assert session is not None
         plan = session.wait_plan()
-        if session.machine.begins_anew(plan, reenters=self.member.reenters):
+        if session.machine.starts_over(plan, reenters=self.member.reenters):
             raise Reenter
 
     def _build(self, plan: Regroup) -> float:
@@ -206,7 +206,7 @@ class Attachment:
             note = "the ranks hold different parameters" if self.state.own else note
             note += (
                 "; put the training into a function and give it to outlast.main, so that survivors"
-                " need not start anew"
+                " need not start over"
             )
         member.register(
             recovery_mode=mode,

@@ -40,7 +40,7 @@ class DrawnBatches(BatchSource):
 
     It promises that for random numbers of Python's `random`, NumPy's global generator and torch's
     CPU generator. They are seeded before each call, and put back after it. A function that reads in
-    order, and counts by itself, begins anew on a rank that is replaced. Let it take the number of
+    order, and counts by itself, starts over on a rank that is replaced. Let it take the number of
     the batch instead: `run.draw(read, numbered=True)` calls `read(0)`, `read(1)` and so on.
     """
 

@@ -71,7 +71,7 @@ class Group:
 def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
     """Host the store in this process, at `host` and nowhere else.
 
-    Port 0 takes any free one (`.port`). Whoever reaches a store can list, delete and write its
+    Port 0 takes any free one (`.port`). Anybody who reaches a store can list, delete and write its
     keys. Left to itself torch listens on every interface, whatever `host` says. So it is handed a
     socket that is bound already.
 

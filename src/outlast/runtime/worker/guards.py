@@ -102,7 +102,7 @@ class Guards:
         self.counted = 0
         self.first_need = ""
         self.held = ""
-        self.refused: TransactionError | None = None  # in this tail, whoever swallows it
+        self.refused: TransactionError | None = None  # in this tail, even if the script swallows it
         self.calls = Calls()
         self._local_since = ""
         self._mark = -1

@@ -136,7 +136,7 @@ class OptimizerHooks:
         # what a backward of this step raised for a lost peer: its gradients are torn, whoever
         # swallows this
         self.lost: RuntimeError | None = None
-        # what this step was refused for, whoever swallows it
+        # what this step was refused for, even if the script swallows it
         self.refused: TransactionError | None = None
 
     @property

@@ -220,7 +220,7 @@ class StepSource(BatchSource):
 class StatefulSource(BatchSource):
     """Batches of a StatefulDataLoader.
 
-    Its workers start anew at each epoch, also persistent ones: they carry the epoch's seed.
+    Its workers start over at each epoch, also persistent ones: they carry the epoch's seed.
     """
 
     position_bytes = LOADER_POSITION_BYTES

@@ -333,7 +333,7 @@ class Membership:
             and self.reenters
             and (self.script.rehearsed or ddp.any_made())
         ):
-            # a spare whose replicas stand on the solo group: main's function makes them anew, on
+            # a spare whose replicas stand on the solo group: main's function makes them again, on
             # the run's
             raise Reenter
         if not self.session.take_plan(plan):

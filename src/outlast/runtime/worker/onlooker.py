@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _OPTIMIZER = "torch.optim.optimizer"
 _GROUPS = "torch.distributed.distributed_c10d"
 GROUP_HINT = (
-    "delete that line: outlast.join() makes the process group, and makes it anew after each failure"
+    "delete that line: outlast.join() makes the process group, and again after each failure"
 )
 
 

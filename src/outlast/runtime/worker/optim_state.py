@@ -23,7 +23,7 @@ import torch
 from outlast.errors import StateError
 from outlast.runtime.worker.sharding import is_distributed, like, local, same_layout
 
-# of a group: the parameters themselves, and names that the script gives anew
+# of a group: the parameters themselves, and names that the script gives again
 _SKIPPED = ("params", "param_names")
 _UNLIKE = "the model or the optimizer is not the one that was saved"
 

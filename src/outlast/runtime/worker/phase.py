@@ -5,7 +5,7 @@ A phase is repeated as a whole when it is interrupted.
 A process that replaces a rank gets to the phase where its peers wait by running the script. It runs
 the last committed step once more without keeping its result, and the phases that are done as well
 (`Rehearsal.replay`). So the script's own code between that step and the phase runs there too. Where
-all ranks begin anew (outlast.main is entered again, or the whole run restarts), they go on with the
+all ranks start over (outlast.main is entered again, or the whole run restarts), they go on with the
 next step. An unfinished phase is not made up for.
 """
 
@@ -37,7 +37,7 @@ class Attempt:
     An error in the block, or a lost rank, means another attempt, with the state that the first one
     began with.
 
-    What it does not promise: that an interrupted phase is made up for where all ranks begin anew.
+    What it does not promise: that an interrupted phase is made up for where all ranks start over.
     """
 
     def __init__(self, transaction: Owner, name: str) -> None:

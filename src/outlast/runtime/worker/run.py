@@ -271,7 +271,7 @@ class Run:
             are = "is" if len(found) == 1 else "are"
             self._membership.session.warn(
                 f"{path}:{loop.f_lineno}: {names} {are} carried from one step to the next, and not"
-                " kept: a rank that is replaced begins anew there, so its results may differ. Draw"
+                " kept: a rank that is replaced starts over there, so its results may differ. Draw"
                 " batches by run.draw(...) or inside `with step:`, and keep plain values by"
                 " run.values(...)"
             )

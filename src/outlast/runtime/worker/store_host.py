@@ -2,8 +2,8 @@
 
 options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until
 its channel closes. A Ping is answered once the store itself has answered, so that a Pong says that
-its server is at work. It listens at `host` alone: whoever can connect there can change every key.
-On 127.0.0.1 those are the processes of this machine, of other users too.
+its server is at work. It listens at `host` alone: anybody who can connect there can change every
+key. On 127.0.0.1 those are the processes of this machine, of other users too.
 """
 
 from __future__ import annotations

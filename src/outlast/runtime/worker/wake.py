@@ -55,7 +55,7 @@ class SocketWatch:
         # sockets that existed when the group now under construction was begun
         self._before: dict[int, int] | None = None
         self._originals: dict[tuple[Any, str], Any] = {}
-        # `wake` had to cut the store's connection: connect anew before the next group
+        # `wake` had to cut the store's connection: connect again before the next group
         self.store_lost = False
 
     @property

@@ -1,4 +1,4 @@
-"""The faults that a seed draws: what strikes, whom, and when.
+"""The faults that a seed draws: what strikes, which process or node, and when.
 
 Everything is drawn whatever is used of it, so that no choice shifts what is drawn after it."""
 

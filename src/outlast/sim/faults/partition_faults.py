@@ -29,8 +29,8 @@ STAGES = ("training", "gathering", "leaving", "moving", "handover", "clearing")
 def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """None where there is one node.
 
-    None of a plain script, whose workers cannot say whom they do not reach, nor look at their
-    lease.
+    None of a plain script, whose workers cannot say which peers they do not reach, nor look at
+    their lease.
     """
     faults = []
     several, count = stream.chance(0.4), 1 + stream.below(2)

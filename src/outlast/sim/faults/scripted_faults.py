@@ -216,7 +216,7 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
     )
 
 
-def _twice_anew(stream: Stream, options: Options) -> Drawn:
+def _started_over_twice(stream: Stream, options: Options) -> Drawn:
     """Let a node come back twice, because it loses its link before it is welcome; then kill one of
     its ranks.
     """
@@ -253,7 +253,7 @@ def _twice_anew(stream: Stream, options: Options) -> Drawn:
 
 
 def _back_in_time(stream: Stream, options: Options) -> Drawn:
-    """All begin anew from a checkpoint, and one is lost before it has sealed anything since: what
+    """All start over from a checkpoint, and one is lost before it has sealed anything since: what
     lies in its slots is of before.
     """
     way, step, every, rank = (
@@ -275,7 +275,7 @@ def _back_in_time(stream: Stream, options: Options) -> Drawn:
 
 
 def _nobody_else(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all have come anew, and it is to hand over the same again, for
+    """A survivor has handed over, all have restarted, and it is to hand over the same again, for
     the other one is lost once more; and it is lost too.
     """
     step, mark, after_s, last_s = (
@@ -381,7 +381,7 @@ PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
     _head_of_the_dying,
     _only_the_plan_knows,
     _drain_outlives_its_head,
-    _twice_anew,
+    _started_over_twice,
     _back_in_time,
     _nobody_else,
     _returns_amid,

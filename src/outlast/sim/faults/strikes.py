@@ -232,7 +232,9 @@ class Strikes:
             )
             if here or (at_step and fault.id not in self.fired and fault.id not in self._marks.due):
                 if at_step and fault.rank is None:
-                    self._marks.due.add(fault.id)  # once, whoever comes to that step first
+                    self._marks.due.add(
+                        fault.id
+                    )  # once, for the first rank that comes to that step
                 if fault.after_s:
                     self._world.frame.timeline.after(
                         fault.after_s, partial(self._strike, process, fault), sort=FIXED
@@ -289,10 +291,10 @@ class Strikes:
                 self._strike(process, fault)
                 return
 
-    def _note(self, fault: PlannedFault, worker: int, whom: str) -> None:
+    def _note(self, fault: PlannedFault, worker: int, struck: str) -> None:
         world = self._world
         world.chance.begun()
-        world.frame.say(f"FAULT {fault.id}: {fault.kind} strikes {whom}")
+        world.frame.say(f"FAULT {fault.id}: {fault.kind} strikes {struck}")
         stage, rebuilt = (
             world.host.coordinator.stage,
             world.host.lives and world.host.coordinator.stage is not Stage.REBUILDING,

@@ -27,8 +27,8 @@ class NobodyAwaited(Checker):
 
 
 class EnrolsTruly(Checker):
-    """An agent that enrols names whoever lives on its node, and whoever has ended there without a
-    successor; and a store only if it is there.
+    """An agent that enrols names all workers that live on its node, and those that have ended there
+    without a successor; and a store only if it is there.
     """
 
     of = (Enrolled,)

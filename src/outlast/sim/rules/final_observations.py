@@ -102,7 +102,7 @@ class Answered:
     """The coordinator has chosen how it answers an interruption; `rung` and `reason`: as it writes
     down.
 
-    `moves`: survivors go on in their processes, else all come anew, or the run ends. Ranks: `kept`
+    `moves`: survivors go on in their processes, else all restart, or the run ends. Ranks: `kept`
     in their step, `reentered` with main's function entered again, `begun` though they had no state
     yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and
     has whole state, and has not outlived the lease of its node. `ready`: spares that are known to
@@ -139,7 +139,7 @@ class ToWarn:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What is written down of an interruption is written down anew."""
+    """What is written down of an interruption is written down again."""
 
     before: Interruption
     record: Interruption
@@ -159,7 +159,7 @@ class Noted:
     long. `committed`: the newest step that was committed when it was detected: as one could know by
     then at least, and in truth; None: the run has gone back since, or nobody can say. `stood_s`:
     when all ranks had committed a step in a later generation, by a clock that may be off by
-    `unsure_s`; None: they never had, or whoever knew of it may be lost with its node.
+    `unsure_s`; None: they never had, or the only one that knew may be lost with its node.
     """
 
     record: Interruption
@@ -254,7 +254,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class TextShown:
-    """A line for whoever watches the run.
+    """A line that is shown to people.
 
     `ended_early`: some spare has ended before it could park, and nobody had killed it, or it may
     have been lost with its node.

@@ -52,8 +52,8 @@ class AllAreHeard(Checker):
 
 
 class LooksAgain(Checker):
-    """Whoever seems to have come less far than its peers is looked at once more: it may just have
-    been late to move on with them.
+    """A rank that seems to have come less far than its peers is looked at once more: it may just
+    have been late to move on with them.
     """
 
     of = (HungSaid,)

@@ -123,7 +123,7 @@ class Steady(Checker):
                 f" was of {before.generation} and {before.step}"
             )
         if before.resumed_s is not None and now != before:
-            yield f"interruption {now.id} was over, and is written anew: {now.reason}"
+            yield f"interruption {now.id} was over, and is written again: {now.reason}"
 
 
 class SaysSinceWhen(Checker):
@@ -245,7 +245,7 @@ class OverSoon(Checker):
 
 
 class ToldSince(Checker):
-    """Whoever goes on is told since when it has lost time, and since when that was known."""
+    """A rank that goes on is told since when it has lost time, and since when that was known."""
 
     of = (RankGiven, Noted)
 

@@ -1,4 +1,4 @@
-"""Rules for blame: whom the ledger names was struck, and is called what it suffered from."""
+"""Rules for blame: the rank that the ledger names was struck, and by what the ledger says."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeAnew:
+class StartedOver:
     """A rank is to go on from `step` with private state as the script makes it.
 
     `lies`: steps that lie sealed in its slots, where it lives. `read`: it lies in the checkpoint of
@@ -403,7 +403,7 @@ Observation = (
     | Noted
     | Stock
     | FirstFault
-    | MadeAnew
+    | StartedOver
     | Diagnosed
     | Acted
     | DrainPlanned

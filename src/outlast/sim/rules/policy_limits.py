@@ -1,5 +1,5 @@
-"""Rules for what a policy does: it drains only whom it may, within its budgets, and what it does
-undoes no commit.
+"""Rules for what a policy does: it drains only nodes that it may drain, within its budgets, and
+what it does undoes no commit.
 """
 
 from __future__ import annotations

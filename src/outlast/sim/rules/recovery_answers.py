@@ -74,8 +74,7 @@ class NoDearer(Checker):
         if not seen.moves:
             if seen.recovery_mode in IN_PROCESS and seen.there and seen.held:
                 yield (
-                    f"ranks {list(seen.there)} stand ready to go on, and all come anew:"
-                    f" {seen.reason}"
+                    f"ranks {list(seen.there)} stand ready to go on, and all restart: {seen.reason}"
                 )
             return
         if len(seen.there) == seen.ranks and not seen.apart and (seen.taken or seen.forked):

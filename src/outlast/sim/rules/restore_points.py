@@ -8,12 +8,12 @@ from outlast.model import limits
 from outlast.sim.rules.checker import NEAR_S, Checker
 from outlast.sim.rules.observations import (
     Arrived,
-    MadeAnew,
     Observation,
     OldStore,
     Planned,
     RankGiven,
     Restored,
+    StartedOver,
     StepDone,
     Stretch,
 )
@@ -155,18 +155,18 @@ class SealedOnly(Checker):
 
 class SealedUsed(Checker):
     """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has
-    of it: nothing of it is made anew.
+    of it: nothing of it is made again.
     """
 
-    of = (MadeAnew,)
+    of = (StartedOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, MadeAnew) and seen.step > 0 and seen.step in seen.lies:
+        if isinstance(seen, StartedOver) and seen.step > 0 and seen.step in seen.lies:
             yield (
                 f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots,"
                 " with private state as the script makes it"
             )
-        elif isinstance(seen, MadeAnew) and seen.step > 0 and seen.read:
+        elif isinstance(seen, StartedOver) and seen.step > 0 and seen.read:
             yield (
                 f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been"
                 " read, with private state as the script makes it"
@@ -214,7 +214,7 @@ class NothingLost(Checker):
 
 
 class HandedOverOnce(Checker):
-    """Who holds a step does not write it where it lies already: whoever waits for that could read
+    """Who holds a step does not write it where it lies already: a rank that waits for it could read
     it.
     """
 

@@ -153,7 +153,7 @@ class Paid(Checker):
                 if self._most < 1 and not some_free  # no step has given any back
                 else 0
             )
-            # whoever is given up is killed first
+            # a rank that is given up is killed first
             undecided = len([rung for rung, _ in seen.rungs if not rung])
             if not least <= seen.spent <= len(bought) + undecided:
                 yield (
@@ -215,7 +215,7 @@ class NotTooSoon(Checker):
 
 
 class NotGivenUp(Checker):
-    """A run that fails had reason to: it was planned anew as often as it says that it tried,
+    """A run that fails had reason to: it was planned again as often as it says that it tried,
     without a step in between, or was struck by what it says.
     """
 

@@ -179,7 +179,7 @@ class CommitCommands:
             self._thread.enter(Phase.VOTE)
 
     def _vote(self, step: int) -> Thread:
-        """Vote with all ranks. Whoever comes through knows whether anybody was asked to stop."""
+        """Vote with all ranks. A rank that comes through knows whether any was asked to stop."""
         thread = self._thread
         if step:
             yield from thread.mark("prepared")

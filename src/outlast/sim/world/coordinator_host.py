@@ -61,7 +61,7 @@ class Hosting(Watched, Protocol):
 
 
 class CoordinatorHost:
-    """The coordinator is the product's own machine; here it is driven, dies, and comes anew.
+    """The coordinator is the product's own machine; here it is driven, dies, and restarts.
 
     Its life    `begin` starts it. `hear`, `on_line` and its timers drive it. What it asks for is
                 carried out at once. `die` ends it with all that it knew; some seconds later another
@@ -307,7 +307,7 @@ class CoordinatorHost:
         """Send an order to the agent of one of several nodes."""
         world, node = self._world, output.node
         line = world.population.line_to(node)
-        if isinstance(line, Echo):  # of whom the trace tells nothing, where no policy acts
+        if isinstance(line, Echo):  # the trace tells nothing of it where no policy acts
             line.down(output.message)
             return
         if type(output.message) is not Grant and node not in self._frame.untold:
@@ -399,13 +399,13 @@ class CoordinatorHost:
         for node in self._world.population.nodes:
             node.link.drop()
         self.ledger.lose_unflushed()
-        self._frame.timeline.after(for_s, self._come_anew, sort=FIXED)
+        self._frame.timeline.after(for_s, self._start_over, sort=FIXED)
 
-    def _come_anew(self) -> None:
+    def _start_over(self) -> None:
         if self._frame.end is not None:
             return
         self.epoch += 1
-        self.watch.comes_anew()
+        self.watch.starts_over()
         self.lives = True
         remembered = RecoveredState()
         for _, record in self.ledger.records:

@@ -1,4 +1,4 @@
-"""What the world sees of the coordinator: what it hears, what it plans, and whom it orders what.
+"""What the world sees of the coordinator: what it hears, plans and orders.
 
 The watch decides nothing. It turns each event into observations, which the rules look at.
 """
@@ -59,7 +59,7 @@ from outlast.sim.world.plan_watch import CutLink, Planning, PlanWatch, see_begun
 from outlast.sim.world.processes import TORN, Process
 from outlast.sim.world.run_accounts import Accounts
 
-_WHO: dict[type, str] = {}  # the field that says whom a message is of, or for
+_WHO: dict[type, str] = {}  # the field with the sender or receiver of a message
 
 
 class Watched(Planning, Protocol):
@@ -111,7 +111,7 @@ class Enrolments:
 
     def __init__(self, *, void_s: float) -> None:
         self._void_s = void_s
-        # nodes that were in, and have begun anew: when the lease of each is void
+        # nodes that were in, and have started over: when the lease of each is void
         self._returning: dict[str, float] = {}
         self._sessions: dict[str, int] = {}  # as which each has enrolled with this coordinator
         self._only_enrolled: set[str] = set()
@@ -124,8 +124,8 @@ class Enrolments:
         """
         before = self._returning.pop(node, None)
         if isinstance(message, Enrol):
-            anew = self._sessions.get(node, message.session) != message.session
-            if anew and before is None and is_in and not message.housed:
+            is_new = self._sessions.get(node, message.session) != message.session
+            if is_new and before is None and is_in and not message.housed:
                 self._returning[node] = now_s + self._void_s
             self._sessions[node] = message.session
         if isinstance(message, Enrol) and first_epoch and not is_in:
@@ -142,7 +142,7 @@ class Enrolments:
         return node in self._only_enrolled
 
     def returning(self, *, now_s: float) -> tuple[str, ...]:
-        """Return the nodes that have begun anew, and whose lease may still run."""
+        """Return the nodes that have started over, and whose lease may still run."""
         return tuple(sorted(node for node, until_s in self._returning.items() if now_s < until_s))
 
     def forget(self) -> None:
@@ -173,7 +173,7 @@ class CoordinatorWatch:
         self.enrolments.forget()
         self.plans.forget_image()
 
-    def comes_anew(self) -> None:
+    def starts_over(self) -> None:
         """Another coordinator comes, whose inquiries have numbers of their own."""
         self._newest_inquiry = 0
 

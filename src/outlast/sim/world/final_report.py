@@ -210,7 +210,7 @@ class FinalReport:
         return one.resumed_s if back_s is None and all_done else back_s
 
     def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
-        """Return what struck whom the interruption names.
+        """Return what struck the rank that the interruption names.
 
         What its agent had to say of it may have come too late, or be lost with the coordinator that
         heard it.

@@ -334,7 +334,7 @@ class Node:
 
     def _timer(self, name: str, number: int) -> None:
         if not self._timers.take_due(name, number):
-            return  # the agent stood still, and it was set anew since
+            return  # the agent stood still, and it was set again since
         if self.agent_session is not None and self._frame.end is None:
             if name == BATCH:
                 self._seat.words.rings()

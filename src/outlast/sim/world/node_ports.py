@@ -40,7 +40,7 @@ class CoordinatorPlace(CoordinatorEnd, Protocol):
 
 
 class Fences(Protocol):
-    """Whoever books what strikes a process."""
+    """The part of the world that books what strikes a process."""
 
     def fenced(self, process: Process) -> None: ...
 

@@ -16,7 +16,7 @@ ROUNDING_S = 1e-9
 
 class NodeTimers:
     """`rings(name, number)` is called when a timer is due; `is_due` says whether it still counts:
-    while the agent stood still it may have been set anew.
+    while the agent stood still it may have been set again.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class NodeTimers:
         self._beat_due_s = 0.0
 
     def set(self, order: SetTimer) -> None:
-        """Set a timer anew, or cancel it."""
+        """Set a timer again, or cancel it."""
         _, before = self._timers.pop(order.name, (0, 0))
         if before:
             self._timeline.cancel(before, sort=ROUTINE)
@@ -50,7 +50,7 @@ class NodeTimers:
         self._rings(name, number)
 
     def take_due(self, name: str, number: int) -> bool:
-        """Return True, once, if the timer that has rung was not set anew since."""
+        """Return True, once, if the timer that has rung was not set again since."""
         if name not in self._timers or self._timers[name][0] != number:
             return False
         del self._timers[name]

@@ -64,7 +64,7 @@ class Population:
         return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
 
     def holders_by_worker(self, rank: int) -> dict[int, Process]:
-        """Return whoever holds or held `rank`, by worker."""
+        """Return the processes that hold or held `rank`, by worker."""
         return self._by_rank[rank]
 
     def takes_rank(self, process: Process, rank: int) -> None:

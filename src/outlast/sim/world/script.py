@@ -13,7 +13,7 @@ from outlast.model import limits
 from outlast.model.booking import Book
 from outlast.model.messages import IMAGE, Hello, Parked, Regroup, Warned
 from outlast.model.terms import Cause, Phase, Waypoint
-from outlast.sim.rules.observations import MadeAnew, Restored
+from outlast.sim.rules.observations import Restored, StartedOver
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node_parts import Script
@@ -23,7 +23,7 @@ from outlast.sim.world.world import World
 
 NOTES = {
     "respawn": (
-        "collectives before run.steps, outside outlast.main: all ranks come anew after each fault"
+        "collectives before run.steps, outside outlast.main: all ranks restart after each fault"
     )
 }
 INEXACT = "not bit-exact: the order in which gradients are summed may differ"
@@ -204,7 +204,7 @@ class Main:
                 self.world.collectives.leave(self.p)
                 yield from self.thread.stand_still(in_hook=False)
                 plan = yield "plan", 0
-                if self.p.machine.begins_anew(plan, reenters=self.has_main):
+                if self.p.machine.starts_over(plan, reenters=self.has_main):
                     raise Reenter from None
 
     def newest_plan(self) -> Thread:
@@ -237,7 +237,7 @@ class Main:
             )
             self.reads_private(plan)
         if plan.private == "none" and plan.then == "start":
-            self.begins_anew(plan)
+            self.starts_over(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         self.takes_over_late(plan, loop)
@@ -258,7 +258,7 @@ class Main:
         slot, image, place = choose_image(images, begun=not plan.replay, phases=plan.phases)
         self.p.newest = slot, plan.step, None
         if self.mode != "in_place" and self.world.options.pieces(plan.step) > 1:
-            return  # all begin anew, and what an interrupted phase would have done is left out
+            return  # all start over, and what an interrupted phase would have done is left out
         donated, apart = self.world.transfer, self.world.options.moves == "apart"
         if place.is_complete:
             self.p.own = image.own
@@ -278,16 +278,16 @@ class Main:
             if self.world.options.moves == "apart":
                 loop.late.want()
 
-    def begins_anew(self, plan: Regroup) -> None:
-        """With private state as the script makes it.
+    def starts_over(self, plan: Regroup) -> None:
+        """Begin with private state as the script makes it.
 
-        A rank that has moved does not look for what it left.
+        A rank that has moved to another node does not look for the images that it left.
         """
         host, slots = self.world.host, self.p.node.slots if self.world.options.nodes == 1 else {}
         read = (plan.step, host.epoch) == host.read
         for one in self.p.each():
             self.world.see(
-                MadeAnew(
+                StartedOver(
                     one.worker,
                     one.rank,
                     plan.step,

@@ -1,4 +1,4 @@
-"""The ledger of a simulated run, as far as a coordinator that comes anew reads it."""
+"""The ledger of a simulated run, as far as a coordinator that restarts reads it."""
 
 from __future__ import annotations
 

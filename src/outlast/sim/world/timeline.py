@@ -34,15 +34,16 @@ class Timeline:
         self._planned = 0
 
     def after(self, delay_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
-        """`act` happens `delay_s` from now; at once, but not before this event is over, where that
-        is 0 or less. Returns what `cancel` takes.
+        """Plan `act` for `delay_s` from now. Return what `cancel` takes.
+
+        With a delay of 0 or less it happens at once, but not before this event is over.
         """
         return self.at(
             self.now_s + delay_s if delay_s > 0.0 else self.now_s, act, priority=priority, sort=sort
         )
 
     def at(self, at_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
-        """`act` happens at that moment."""
+        """Plan `act` for that moment. Return what `cancel` takes."""
         self._planned = number = self._planned + 1
         heapq.heappush(self._heap, (at_s, priority, number, act, sort))
         if sort is BUSY:
@@ -84,9 +85,9 @@ class Timeline:
         return False
 
     def leap(self, to_s: float) -> None:
-        """Nothing happens until then: nobody is busy.
+        """Move the time on. Nothing happens until then, because nobody is busy.
 
-        What is routine, and was due, is its planners' to plan anew.
+        Routine events that were due in between are planned again by their planners.
         """
         assert self.next_fixed_s is None or self.next_fixed_s >= to_s
         self.now_s = to_s
