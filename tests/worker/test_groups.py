@@ -5,6 +5,7 @@ never leaking.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
+from outlast.model.limits import GROUP_LET_GO_S  # noqa: E402
 from outlast.runtime.worker import ddp, groups  # noqa: E402
 from outlast.runtime.worker.wake import SocketWatch, open_sockets  # noqa: E402
 
@@ -304,3 +307,28 @@ def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
     Its exit functions run all the same.
     """
     assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True
+
+
+def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
+    """Rank 1 only keeps its sockets up. Return whether DDP moved to the next group in time."""
+    store = groups.connect("127.0.0.1", rank.port, 20.0)
+    join(rank, 0, store)
+    model = ddp.wrap(torch.nn.Linear(4, 4))
+    ddp.freeze_buckets(model)
+    if rank.rank == 1:
+        with contextlib.suppress(RuntimeError):
+            store.wait(["moved"], timedelta(seconds=10))
+        return bool(store.check(["moved"]))
+    stuck = dist.all_reduce(torch.ones(1), async_op=True)
+    groups.destroy(groups.Group(0, 0, 2, "gloo", sys.excepthook, None))  # nobody wakes its sockets
+    del stuck
+    time.sleep(2 * GROUP_LET_GO_S)  # only DDP refers to it now
+    groups.solo()
+    assert ddp.rebuild(model) == ""
+    store.set("moved", "yes")
+    return True
+
+
+def test_ddp_moves_on_at_once_though_its_old_group_is_stuck() -> None:
+    """Rank 0 has left an operation that never ends, and its group some time ago."""
+    assert run_ranks(2, _rebuild_over_a_stuck_group, may_die=(0,))[1]

@@ -25,6 +25,9 @@ STORE_DEADLINE_S = 20.0  # the store host says its port
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
 # an old process group's threads are joined this long after it is gone, off the path to training
 GROUP_LET_GO_S = 0.5
+# while something else refers to such a group, it is looked at so often, each time twice as long
+# after the last look
+GROUP_LET_GO_LOOKS_COUNT = 7
 GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
 # a rank that waits for a vote is woken at once; it looks this often all the same, should the
 # wake-up come a moment too early

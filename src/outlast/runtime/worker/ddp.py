@@ -36,6 +36,7 @@ from torch.distributed import Reducer  # type: ignore[attr-defined]  # re-export
 from torch.nn.parallel import DistributedDataParallel
 
 from outlast.errors import UsageError
+from outlast.runtime.worker import groups
 from outlast.runtime.worker.hooks import user_line
 
 _ORDER = "_build_params_for_reducer"
@@ -224,7 +225,10 @@ def rebuild(ddp: DistributedDataParallel) -> str:
         return reason
     world = dist.group.WORLD
     assert world is not None, "build the group first"
+    old = ddp.process_group
     ddp._update_process_group(world)
+    # The reducer's may have been the last reference to the old group (see let_go).
+    groups.let_go([old])
     given = _arguments.get(ddp, {})
     if given.get("process_group") is not None:
         given["process_group"] = world

@@ -20,18 +20,23 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]  # re-exported from C
 
-from outlast.model.limits import GROUP_CONNECT_S, GROUP_LET_GO_S, GROUP_POLL_S
+from outlast.model.limits import (
+    GROUP_CONNECT_S,
+    GROUP_LET_GO_LOOKS_COUNT,
+    GROUP_LET_GO_S,
+    GROUP_POLL_S,
+)
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.listener import listen_at
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
@@ -40,9 +45,8 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 # the function that counts: it is found once, and called twice a step
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 _parting: list[threading.Thread] = []  # threads that let go of groups that were left
-_kept: list[
-    dist.ProcessGroup
-] = []  # groups that were left while no thread could be started for them
+_left: list[dist.ProcessGroup] = []  # groups that were left, and are still to be let go
+_left_lock = threading.Lock()
 _at_exit = threading.Event()
 
 
@@ -207,8 +211,8 @@ def destroy(group: Group) -> None:
 
     The sockets are shut first, because the threads of a broken gloo group end only when their
     operations have failed. A thread lets the objects go GROUP_LET_GO_S later: each gloo group joins
-    its own threads for up to 10 ms, and training should not wait for that. If a DDP object or the
-    script still refers to a group, its descriptors stay open until then.
+    its own threads for up to 10 ms, and training should not wait for that. If something else
+    still refers to a group, its descriptors stay open until then (see let_go).
     """
     if group.watch is not None:
         group.watch.wake()
@@ -220,7 +224,7 @@ def destroy(group: Group) -> None:
         # A broken backend may raise anything, and the tables must be emptied all the same.
         except Exception:  # boundary: a broken backend
             _clear_tables()
-        _part_with(parting)
+        let_go(parting)
     else:
         # building failed, but torch has counted it, and would name the next group
         # differently from the ranks that did not come so far
@@ -240,6 +244,8 @@ def exit_without_stuck(exit_code: int) -> None:
     group itself is not covered.
     """
     _at_exit.set()
+    if _left:
+        let_go([])
     until_s = time.monotonic() + GROUP_LET_GO_S
     for thread in _parting:
         thread.join(max(0.0, until_s - time.monotonic()))
@@ -318,27 +324,53 @@ def _assemble(
         here = store.add("here", 0)
 
 
-def _part_with(parting: list[dist.ProcessGroup]) -> None:
-    """Let groups go in a thread. If the kernel allows no more threads, the next one does it."""
-    parting += _kept
-    _kept.clear()
-    thread = threading.Thread(target=_let_go, args=(parting,), name="outlast-let-go")
-    try:
+def let_go(left: Iterable[dist.ProcessGroup]) -> None:
+    """Let groups that were left go, in a thread that is the last to refer to them.
+
+    The destructor of a gloo group waits for the group's threads. If one of them waits for a peer
+    that was killed, that takes as long as a collective may: so it must not happen on the main
+    thread. Before a group that was left loses another reference, hand that over here.
+
+    A group that something else refers to is looked at again for a minute, and at the next call. So
+    are all groups if the kernel allows no more threads.
+    """
+    with _left_lock:
+        _left.extend(group for group in left if all(group is not other for other in _left))
+    thread = threading.Thread(target=_let_go, name="outlast-let-go")
+    with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
         thread.start()
-    except RuntimeError:  # boundary: "can't start new thread"
-        _kept.extend(parting)
-        return
-    _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
+        _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
 
 
-def _let_go(parting: list[dist.ProcessGroup]) -> None:
-    """Let groups go. At exit this does not wait.
+def _let_go() -> None:
+    """Let go of groups as soon as nothing else refers to them. At exit, let all go, and at once.
 
     The thread is no daemon: Python ends those inside the group's C++ destructor, and that aborts
     the process.
     """
-    _at_exit.wait(GROUP_LET_GO_S)
-    parting.clear()
+    for number in range(GROUP_LET_GO_LOOKS_COUNT):
+        at_exit = _at_exit.wait(GROUP_LET_GO_S * 2.0**number)
+        with _left_lock:
+            held = [] if at_exit else _held_elsewhere(_left)
+            going = [group for group in _left if all(group is not other for other in held)]
+            _left[:] = held
+        going.clear()
+        if not held or _parting[-1] is not threading.current_thread():
+            return
+
+
+_Thing = TypeVar("_Thing")
+
+
+def _held_elsewhere(things: list[_Thing]) -> list[_Thing]:
+    """Return those of `things` that something else than this list refers to."""
+    alone = min(_reference_counts([object()]))
+    counts = _reference_counts(things)
+    return [thing for thing, count in zip(things, counts, strict=True) if count > alone]
+
+
+def _reference_counts(things: list[Any]) -> list[int]:
+    return [sys.getrefcount(thing) for thing in things]
 
 
 def _clear_tables() -> None:
