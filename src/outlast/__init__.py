@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from outlast.runtime.worker.flight_recorder import record_collectives
     from outlast.runtime.worker.run import Run, join, main
     from outlast.runtime.worker.sampler import StepSampler
+    from outlast.runtime.worker.saved_weights import load
     from outlast.runtime.worker.state import State
     from outlast.runtime.worker.step import Step
 
@@ -45,6 +46,7 @@ _HOMES = {
     "State": "outlast.runtime.worker.state",
     "StepSampler": "outlast.runtime.worker.sampler",
     "digest": "outlast.runtime.worker.digest",
+    "load": "outlast.runtime.worker.saved_weights",
     "diagnose": "outlast.runtime.evidence.api",
     "record_collectives": "outlast.runtime.worker.flight_recorder",
     **dict.fromkeys(
@@ -77,6 +79,7 @@ __all__ = [
     "diagnose",
     "digest",
     "join",
+    "load",
     "main",
     "record_collectives",
 ]

@@ -49,6 +49,7 @@ COMMANDS = {
         "main",
         "find out which rank failed, where and why, from logs, dumps and stacks",
     ),
+    "ckpt": Command("outlast.app.ckpt", "main", "take weights out of the checkpoints of a run"),
     "policy": Command(
         "outlast.app.policy",
         "main",

@@ -87,6 +87,11 @@ def _open_folder(
         "argv": redacted_words(sys.argv[1:]),
         "workers": options.workers,
         "spares": options.spares.count,
+        **(
+            {"checkpoints": str(Path(options.checkpoints.folder).absolute())}
+            if options.checkpoints.folder
+            else {}
+        ),
     }
     given = Path(options.run_dir) if options.run_dir else None
     if options.checkpoints.resume:

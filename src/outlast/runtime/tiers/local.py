@@ -223,7 +223,7 @@ def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
 
     Shards are not verified: `newest_good` and `verify` do that.
     """
-    read = (_read_manifest(one.folder) for one in _lying(root) if one.has_manifest)
+    read = (read_manifest(one.folder) for one in _lying(root) if one.has_manifest)
     return tuple(found for found in read if isinstance(found, Checkpoint))
 
 
@@ -259,7 +259,7 @@ def newest_good(root: Path) -> Search:
     read: dict[int, Checkpoint] = {}
 
     def why_not(lying: _Lying) -> str:
-        found = _read_manifest(lying.folder)
+        found = read_manifest(lying.folder)
         if isinstance(found, Refusal):
             return found.reason
         try:
@@ -303,7 +303,8 @@ def _opened(path: Path, entry: FileEntry) -> Iterator[io.BufferedReader]:
         raise CorruptError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _read_manifest(folder: Path) -> Checkpoint | Refusal:
+def read_manifest(folder: Path) -> Checkpoint | Refusal:
+    """Return the checkpoint that the manifest in `folder` names, or why there is none."""
     try:
         manifest = decode_manifest((folder / MANIFEST_NAME).read_bytes())
         if checkpoint_folder(folder.parent, manifest.step) != folder:

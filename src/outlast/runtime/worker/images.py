@@ -62,7 +62,7 @@ class Images:
     def reserve(self) -> None:
         """Allocate room in the vault. Raises CapacityError."""
         private, shared = self._state.bytes_needed()
-        own = private + (shared if self._state.sharded else 0)
+        own = private + (shared + self._state.layout.data.nbytes if self._state.sharded else 0)
         vault, rank, local_world_size = (
             self._session.vault,
             self._member.rank(),
@@ -168,11 +168,10 @@ class Images:
         The tensors are live, so copy them before the next step.
         """
         private = self._named(_PRIVATE, *self._state.private.tensors())
-        return (
-            [*private, *self._named(_SHARED, *self._state.shared_tensors())]
-            if with_shared
-            else private
-        )
+        if not with_shared:
+            return private
+        shared = self._named(_SHARED, *self._state.shared_tensors())
+        return [*private, *shared, self._state.layout]
 
     def write_transfer(
         self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]

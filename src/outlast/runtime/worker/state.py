@@ -20,6 +20,7 @@ Both kinds are given as JSON text and live tensors, so copy them before the next
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -33,7 +34,8 @@ from torch.utils.data import DataLoader
 
 from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
-from outlast.runtime.worker import modules, optim_state, random_state, tree
+from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.worker import layout, modules, optim_state, random_state, tree
 from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
@@ -224,6 +226,12 @@ class State:
             for name, tensor in self.whole_tensors().items()
             if is_distributed(tensor)
         }
+
+    @functools.cached_property
+    def layout(self) -> Piece:
+        """The piece of an image by which weights can be taken out of it (layout.py)."""
+        data = layout.encode(self.modules, self.parameters).encode()
+        return Piece(TensorSpec(layout.PIECE, "U8", (len(data),)), memoryview(data))
 
     # --- sizes and shapes -------------------------------------------------------------------------
 

@@ -1,0 +1,291 @@
+"""Weights out of a run that has ended or still lives, for those who want to use them elsewhere.
+
+    outlast.load("runs/x", model=model)       into a model of the same shape; returns the step
+    export("runs/x", "model.safetensors")     into a file; `outlast ckpt export` calls it
+
+Both read the newest checkpoint whose every byte is as it was written. They take no part in the run,
+and change nothing of it. Parts of sharded parameters (FSDP2) are put together.
+
+Limits     Only what a checkpoint holds: `outlast run --checkpoint-every STEPS` writes them. Each
+           rank's file is read whole, one at a time, and the weights are held once more.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from outlast.errors import CorruptError, StateError, UsageError
+from outlast.model.texts import some
+from outlast.runtime import run_folder
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.image import Image
+from outlast.runtime.worker import layout, tree
+from outlast.runtime.worker.images import holds_shared
+from outlast.runtime.worker.modules import Modules
+from outlast.runtime.worker.sharding import is_distributed
+from outlast.runtime.worker.tensors import to_tensor
+
+_PRIVATE, _SHARED = "private/", "shared/"
+_BEHIND = ("private/", "random:", "text")  # of private pieces: what is no buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters and buffers of one checkpoint, by the names that `run.state` gave them.
+
+    refused   newer checkpoints that were passed over, and why, a sentence each
+    """
+
+    step: int
+    tensors: dict[str, torch.Tensor]
+    aliases: Mapping[str, str]
+    transient: frozenset[str]
+    refused: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        """Return the names of modules that have weights here."""
+        return sorted({name.partition(".")[0] for name in self.tensors})
+
+    def state_dict(self, name: str) -> dict[str, torch.Tensor]:
+        """Return what `load_state_dict` of the module takes that `run.state` knows as `name`."""
+        if name not in self.names():
+            raise StateError(
+                f"the checkpoint of step {self.step} has no weights of {name!r}",
+                hint=f"it has those of {some(self.names())}",
+            )
+        found = {**self.tensors, **{new: self.tensors[old] for new, old in self.aliases.items()}}
+        begin = f"{name}."
+        return {
+            one[len(begin) :]: tensor
+            for one, tensor in found.items()
+            if one.startswith(begin) and one not in self.transient
+        }
+
+
+def load(run: str | os.PathLike[str], **modules: nn.Module) -> int:
+    """Load weights that a run has saved into modules. Return the step that they are of.
+
+        step = outlast.load("runs/x", model=model)
+
+    `run` is the folder of a run, the folder that holds its checkpoints, or one checkpoint. It need
+    not have ended. Each module has the name that `run.state(model=...)` gave it. It may be the bare
+    module, or one under DistributedDataParallel or torch.compile. Its device may be another.
+
+    Nothing is loaded unless all fits. It raises UsageError where there is no checkpoint, StateError
+    where names, shapes or dtypes differ, and CorruptError for a damaged file.
+    """
+    if not modules:
+        raise UsageError("outlast.load(...) was given no module", hint="say model=model")
+    weights = read(Path(run))
+    for reason in weights.refused:
+        warnings.warn(f"a newer checkpoint was passed over: {reason}", stacklevel=2)
+    pairs = _fitting(weights, Modules(modules))
+    with torch.no_grad():
+        for tensor, value in pairs:
+            tensor.copy_(value)
+    return weights.step
+
+
+def _fitting(weights: Weights, targets: Modules) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return each tensor of `targets` with what was saved of it. Raises StateError."""
+    mine = {**targets.parameters, **targets.buffers()}
+    pairs = []
+    for name, tensor in mine.items():
+        value = weights.tensors.get(name)
+        if is_distributed(tensor):
+            raise StateError(f"{name} is sharded", hint="call outlast.load before fully_shard")
+        if value is None or (value.shape, value.dtype) != (tensor.shape, tensor.dtype):
+            saved = "was not saved" if value is None else f"{value.dtype} {list(value.shape)} there"
+            raise StateError(
+                f"{name} is {tensor.dtype} {list(tensor.shape)} here, and {saved}",
+                hint=f"step {weights.step} has weights of {some(weights.names())}",
+            )
+        pairs.append((tensor, value))
+    left = [
+        name
+        for name in weights.tensors
+        if name.partition(".")[0] in targets.named and name not in mine
+    ]
+    if left:
+        raise StateError(
+            f"{some(left)} {'was' if len(left) == 1 else 'were'} saved, and not found here",
+            hint="make the model with the settings that it was trained with",
+        )
+    return pairs
+
+
+def export(weights: Weights, file: Path, *, name: str) -> int:
+    """Write the weights of module `name` to `file`, and return how many tensors that are.
+
+    A name that ends in `.safetensors` gets that format. Every other file is for `torch.load`. The
+    file appears whole, or not at all. Raises UsageError where there is one already.
+    """
+    if file.exists():
+        raise UsageError(f"{file} exists already", hint="name a new file, or remove that one")
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no folder {file.parent}", hint="make it first")
+    found = weights.state_dict(name)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        if file.suffix == ".safetensors":
+            _write_safetensors(found, temporary, step=weights.step)
+        else:
+            torch.save(found, temporary)
+        temporary.rename(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(found)
+
+
+def read(where: Path, *, step: int | None = None) -> Weights:
+    """Read the weights of the newest good checkpoint of a run, or of that of `step`.
+
+    `where` is as for `load`. Raises UsageError, StateError and CorruptError as it does.
+    """
+    checkpoint, refused = _find(where, step)
+    gathered = _Gathered()
+    images = (
+        local.read_shard(checkpoint, rank)
+        for rank in range(checkpoint.manifest.world_size if checkpoint.manifest.kind == "sharded"
+                          else 1)
+    )  # fmt: skip
+    for rank, image in enumerate(images):
+        gathered.take(rank, image)
+    return gathered.whole(checkpoint.manifest.step, refused)
+
+
+class _Gathered:
+    """Parameters and buffers as one rank's image after the other brings them."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._filled: dict[str, torch.Tensor] = {}  # of sharded ones: which elements came
+        self._aliases: dict[str, str] = {}
+        self._transient: set[str] = set()
+
+    def take(self, rank: int, image: Image) -> None:
+        """Add what one rank's image holds. Rank 0's comes first, and its buffers count."""
+        if not holds_shared(image):
+            raise CorruptError(f"the image of rank {rank} holds no parameters")
+        text = image.tensors.get(layout.PIECE)
+        mine = layout.Layout() if text is None else layout.decode(bytes(text[1]).decode())
+        self._aliases |= mine.aliases
+        self._transient |= mine.transient
+        self._add_buffers(image)
+        optimizers = _optimizers(image)
+        for name, (spec, data) in image.tensors.items():
+            plain = name[len(_SHARED) :]
+            if not name.startswith(_SHARED) or plain == "text" or plain.startswith("shared/"):
+                continue
+            if plain.partition(".")[0] not in optimizers:
+                self._add(plain, to_tensor(spec, data), mine, rank)
+
+    def whole(self, step: int, refused: tuple[str, ...]) -> Weights:
+        """Return the weights. Raises StateError if a part of one came from no rank."""
+        for name, filled in self._filled.items():
+            if not bool(filled.all()):
+                raise StateError(
+                    f"the parts of {name} do not make a whole",
+                    hint="it is laid out in a way that outlast cannot put together",
+                )
+        return Weights(step, self._tensors, self._aliases, frozenset(self._transient), refused)
+
+    def _add_buffers(self, image: Image) -> None:
+        for name, (spec, data) in image.tensors.items():
+            plain = name[len(_PRIVATE) :]
+            if name.startswith(_PRIVATE) and not plain.startswith(_BEHIND):
+                self._tensors.setdefault(plain, to_tensor(spec, data))
+
+    def _add(self, name: str, part: torch.Tensor, mine: layout.Layout, rank: int) -> None:
+        if name in mine.shards:
+            shape, offsets = mine.shards[name]
+            if name not in self._tensors:
+                self._tensors[name] = torch.empty(shape, dtype=part.dtype)
+                self._filled[name] = torch.zeros(shape, dtype=torch.bool)
+            place = tuple(
+                slice(begin, begin + size) for begin, size in zip(offsets, part.shape, strict=True)
+            )
+            self._tensors[name][place] = part
+            self._filled[name][place] = True
+        elif name not in self._tensors:
+            self._tensors[name] = part
+        elif not torch.equal(self._tensors[name], part):
+            raise StateError(
+                f"each rank has values of its own for {name}",
+                hint=f"take one rank's from {local.shard_name(rank)}, which is a safetensors file",
+            )
+
+
+def _optimizers(image: Image) -> set[str]:
+    """Return the names of optimizers, whose tensors lie beside the parameters."""
+    tensors = {
+        name[len(_SHARED) :]: to_tensor(*one)
+        for name, one in image.tensors.items()
+        if name.startswith(_SHARED + "shared/")
+    }
+    described: Any = tree.decode(bytes(image.tensors[_SHARED + "text"][1]).decode(), tensors)
+    return set(described["optimizers"])
+
+
+def _find(where: Path, step: int | None) -> tuple[local.Checkpoint, tuple[str, ...]]:
+    if (where / local.MANIFEST_NAME).exists():
+        return _one(where), ()
+    root = where if any(where.glob("step-*")) else _root_of_run(where)
+    if step is not None:
+        folder = local.checkpoint_folder(root, step)
+        if not folder.is_dir():
+            steps = [str(one.manifest.step) for one in local.checkpoints(root)]
+            raise UsageError(
+                f"{root} has no checkpoint of step {step}",
+                hint=f"it has those of step {some(steps)}" if steps else "it has none",
+            )
+        return _one(folder), ()
+    search = local.newest_good(root)
+    refused = tuple(f"{one.folder}: {one.reason}" for one in search.refused)
+    if search.checkpoint is None and refused:
+        raise CorruptError(f"no checkpoint of {where} can be read: {refused[0]}")
+    if search.checkpoint is None:
+        raise UsageError(
+            f"{where} has no checkpoint",
+            hint="`outlast run --checkpoint-every STEPS` writes them",
+        )
+    return search.checkpoint, refused
+
+
+def _one(folder: Path) -> local.Checkpoint:
+    """Return the checkpoint in this very folder. Raises CorruptError unless it can be read."""
+    found = local.read_manifest(folder.resolve())
+    if isinstance(found, local.Refusal):
+        raise CorruptError(f"{folder} cannot be read: {found.reason}")
+    return found
+
+
+def _root_of_run(where: Path) -> Path:
+    card = run_folder.read_card(where)
+    return Path(str(card.get("checkpoints") or where / "checkpoints"))
+
+
+def _write_safetensors(found: Mapping[str, torch.Tensor], file: Path, *, step: int) -> None:
+    from safetensors.torch import save_file
+
+    apart = dict(_apart(found))
+    save_file(apart, file, metadata={"format": "pt", "outlast_step": str(step)})
+
+
+def _apart(found: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors that share no memory: safetensors takes no others."""
+    seen: set[int] = set()
+    for name, tensor in found.items():
+        again = tensor.data_ptr() in seen and tensor.numel() > 0
+        seen.add(tensor.data_ptr())
+        yield name, tensor.clone() if again else tensor.contiguous()
