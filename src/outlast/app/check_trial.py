@@ -1,8 +1,8 @@
 """The runs of `outlast check`, and what they show.
 
 A script that calls outlast runs in peace, then with two ranks killed: the last one in step 4, whose
-place a spare takes, and rank 0 in step 6. If the state then differs and no variable explains it, the
-script runs in peace once more, to see whether it gives other results by itself.
+place a spare takes, and rank 0 in step 6. If the state then differs and no variable explains it,
+the script runs in peace once more, to see whether it gives other results by itself.
 
 A script without outlast calls runs in peace, then with one rank killed behind step 4, to see with
 which step it goes on.

@@ -95,7 +95,8 @@ class TrialFolder:
         folder.mkdir()
         plan = TrialPlan(folder, steps, self._home, spare_step)
         faults = [
-            {"mark": mark, "rank": one.rank, "do": "SIGKILL", "once": str(folder / f"once-{number}"),
+            {"mark": mark, "rank": one.rank, "do": "SIGKILL",
+             "once": str(folder / f"once-{number}"),
              "step": one.step - 1 if mark == "stepping" else one.step}
             for number, one in enumerate(strikes)
         ]  # fmt: skip

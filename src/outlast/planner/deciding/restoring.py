@@ -42,7 +42,7 @@ class Lying:
 class Point:
     """`tier` of the scenario; None: the run starts over.
 
-    `way`: how survivors go on. `state`: something live or sealed is gone on from.
+    `recovery_mode`: how survivors go on. `state`: something live or sealed is gone on from.
     """
 
     step: int
@@ -54,7 +54,7 @@ class Point:
 
 @dataclass(slots=True)
 class Restoring:
-    """`asked` counts what the engine was asked. `way`: see Rules."""
+    """`asked` counts what the engine was asked. `recovery_mode`: see Rules."""
 
     members: Membership
     tiers: Tiers

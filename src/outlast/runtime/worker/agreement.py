@@ -58,8 +58,9 @@ class Agreement:
             said = [int(one.decode()) for one in gather_bytes(str(first).encode())]
         if min(said) != max(said):
             with self._member.refusing():
+                every = some([str(one) for one in said])
                 raise UsageError(
-                    f"run.steps(first=...) differs between ranks: {some([str(one) for one in said])}",
+                    f"run.steps(first=...) differs between ranks: {every}",
                     hint=(
                         "let every rank read the same file before run.steps, or let rank 0 read it"
                         " and tell the others"
