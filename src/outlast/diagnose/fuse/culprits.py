@@ -32,6 +32,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.interrupted import RULE as WITNESSED
+from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.stacks.reader import Stack, doing_what, newest_of_ranks
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
@@ -40,6 +41,7 @@ WITNESS_CONFIDENCE = 0.95
 KILLED_CONFIDENCE = 0.9
 RAISED_CONFIDENCE = 0.9
 LEFT_CONFIDENCE = 0.8
+CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made another
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
@@ -115,6 +117,14 @@ def find_culprits(
             tuple(blame.ranks),
             _without(blame.suspects, blame.ranks),
             _how_it_broke(findings),
+        )
+    if (odd := odd_call(findings)) is not None:
+        return Culprits(
+            "called",
+            _all(odd.ranks, CALLED_CONFIDENCE),
+            (),
+            Mechanism.EXCEPTION,
+            odd.lines,
         )
     own = _by_themselves(accounts)
     if own is not None:
@@ -448,4 +458,6 @@ def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
             and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
         }
         alone = raised if len(raised) == 1 else set()
+        # A rank that received what it did not expect may abort; who sent it is not told.
+        alone -= {one.rank for one in findings if one.rule in _SAID_OF_PEERS}
     return _all((rank for rank in alone if rank is not None), EXIT_CONFIDENCE)

@@ -27,6 +27,7 @@ from outlast.diagnose.fuse.words import (
     words_for,
 )
 from outlast.diagnose.interrupted import Interrupted
+from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
@@ -143,6 +144,8 @@ def _who(conclusion: Conclusion) -> str:
     if culprits.how == "witnessed":
         ended = "failed" if conclusion.mechanism is None else _ENDED[conclusion.mechanism]
         return f"{ranks} {ended}{line}.{_stands(conclusion)}"
+    if culprits.how == "called" and (odd := odd_call(conclusion.findings)) is not None:
+        return f"{ranks} called {odd.called} where most ranks called {odd.usual}."
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
         "raised": (

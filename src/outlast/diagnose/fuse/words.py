@@ -228,6 +228,14 @@ def healed_action(named: FailureClass, mechanism: Mechanism | None) -> str:
     return HEALED.get(named, words_for(named, mechanism).action)
 
 
+_UNEQUAL_CALLS = Words(
+    "ranks called different collectives, or one with different sizes or types",
+    "make all ranks call the same collectives in the same order, with tensors of one size and"
+    " type; a restart fails again",
+    "the same calls, sizes and types on all ranks",
+    "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then names the first call that differs",
+)
+
 # Where the line that won says more than its class about what to do, by its rule.
 BY_RULE: dict[str, Words] = {
     "store.port_taken": Words(
@@ -270,13 +278,8 @@ BY_RULE: dict[str, Words] = {
         "each rank of the node prints another GPU",
         "print LOCAL_RANK and torch.cuda.current_device() in each rank",
     ),
-    "gloo.size": Words(
-        "two ranks were in different collectives, or in one with different sizes or types",
-        "make all ranks call the same collectives in the same order, with tensors of one size and"
-        " type; a restart fails again",
-        "the same calls, sizes and types on all ranks",
-        "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: it names the first call that differs",
-    ),
+    "gloo.size": _UNEQUAL_CALLS,
+    "c10d.mismatch": _UNEQUAL_CALLS,
     "store.unresolved": Words(
         "a host name has no address on that node",
         "correct MASTER_ADDR, --rdzv-endpoint or the URL in the message, or have the name service"
@@ -328,6 +331,7 @@ REFUTED: dict[str, str] = {
     "witnessed": "a record of the run that names another rank earlier",
     "graph": "a stack of that rank, of the same moment, that waits for a peer",
     "mismatch": "the same call by the other ranks, at the same place of the program",
+    "called": "the same call by the other ranks, at the same place of the program",
     "killed": "an earlier failure of another rank",
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",

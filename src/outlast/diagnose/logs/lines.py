@@ -32,6 +32,7 @@ from outlast.diagnose.logs import (
     tracebacks,
     xids,
 )
+from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
@@ -473,6 +474,9 @@ class LineReader:
             groups.get("node") or prefix.node or self._node,
             place,
         )
+        calls = read_fingerprints(low) if rule.name == "c10d.mismatch" else ()
+        if calls:
+            return replace(Fingerprints(*common), calls=calls)
         awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
         return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
 
