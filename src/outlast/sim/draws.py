@@ -57,7 +57,7 @@ class Pool:
         self.steady = self._always = steady
 
     def calm(self, now: bool) -> None:
-        """As of a stream."""
+        """Draw nothing from now on, or draw again, as a stream does."""
         self.steady = now or self._always
 
 
@@ -102,7 +102,7 @@ class Luck:
         )
 
     def copy(self) -> Luck:
-        """One that draws what this one would draw next."""
+        """Return a source that draws what this one would draw next."""
         other = Luck(self._pool)
         other.place, other._at = self.place, self._at
         return other

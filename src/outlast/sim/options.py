@@ -186,8 +186,10 @@ def draw_stop(stream: Stream, options: Options) -> Options:
 
 
 def draw_pace(stream: Stream, options: Options) -> Options:
-    """How long a step takes, and whether there is anything to warn of: drawn apart, as checkpoints
-    are. Long steps let what is done after a while be done within a life.
+    """Draw how long a step takes, and whether there is anything to warn of.
+
+    Both have a stream of their own, as checkpoints have. With long steps, things that are done
+    after a while happen within the life.
     """
     slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
     options = replace(options, warns=stream.chance(0.1))

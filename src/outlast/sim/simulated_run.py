@@ -80,7 +80,7 @@ class SimulatedRun:
     interruptions: tuple[Interruption, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON of `outlast sim`, without version and wall-clock time."""
+        """Return the JSON of `outlast sim`, without version and wall-clock time."""
         return {
             "seed": self.seed,
             "options": self.options.as_dict(),
@@ -113,9 +113,10 @@ def simulate_seed(
     every_rank: bool = False,
     every_node: bool = False,
 ) -> SimulatedRun:
-    """The life of one seed; `given` options are not drawn, nor are faults where a plan is given.
+    """Simulate the life of one seed.
 
-    Raises UsageError for what cannot be.
+    `given` options are not drawn, nor are faults if a plan is given. Raises UsageError for options
+    that contradict each other.
     """
     options = draw_options(Stream(seed, "options"), given)
     if not given and faults is None:
@@ -274,7 +275,7 @@ def _seldom_collected() -> Iterator[None]:
 
 
 def _since_the_beginning(world: World) -> tuple[Interruption, ...]:
-    """The interruptions, by a clock that begins with the run."""
+    """Return the interruptions with times by a clock that begins with the run."""
     began_s, out = world.now_s - world.age_s, []
     for one in world.interruptions.values():
         known = {name: at_s - began_s for name in TIMES if (at_s := getattr(one, name)) is not None}

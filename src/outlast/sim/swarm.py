@@ -61,7 +61,7 @@ class Tally:
 
     @property
     def overlap(self) -> float:
-        """The share of seeds in which a fault struck while another was dealt with."""
+        """Return the share of seeds in which a fault struck while another was dealt with."""
         return self._overlapping / self.seeds if self.seeds else 0.0
 
     def as_dict(self) -> dict[str, Any]:

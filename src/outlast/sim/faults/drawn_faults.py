@@ -226,8 +226,10 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """All ranks fail while they apply the step that they have just gone back to: nothing is left
-    but what a survivor handed over, if it did.
+    """Draw a life in which all ranks fail while they apply the step that they have just gone back
+    to.
+
+    Nothing is left then but what a survivor has handed over, if it has.
     """
     some, rank, step = (
         stream.chance(0.02),
@@ -314,8 +316,10 @@ def _apart(
 
 
 def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple[PlannedFault, ...]:
-    """What makes `first` worse: words that come again while it is dealt with, a culprit that does
-    not let itself be killed, a donor that is struck too, input that is refused.
+    """Draw what makes the fault `first` worse.
+
+    It may be messages that come again during the recovery, a culprit that cannot be killed, a donor
+    that is struck as well, or input that is refused.
     """
     echo, echoing, step, echo_s = (
         stream.chance(0.5),

@@ -27,10 +27,10 @@ STAGES = ("training", "gathering", "leaving", "moving", "handover", "clearing")
 
 
 def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """None where there is one node.
+    """Draw faults that part nodes from each other.
 
-    None of a plain script, whose workers cannot say which peers they do not reach, nor look at
-    their lease.
+    There are none with one node, and none for a plain script: its workers cannot say which peers
+    they do not reach, nor look at their lease.
     """
     faults = []
     several, count = stream.chance(0.4), 1 + stream.below(2)

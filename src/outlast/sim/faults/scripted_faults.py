@@ -25,9 +25,10 @@ Drawn = tuple[Options, tuple[PlannedFault, ...]]
 def draw_scripted(
     stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False
 ) -> Drawn | None:
-    """None: none is drawn, or what it needs is not what is `given`.
+    """Draw one of the scripted lives, or return None.
 
-    `seldom`: of those that are drawn apart, so that the others are drawn as before.
+    None means that none is drawn, or that it needs other options than those `given`. `seldom` draws
+    from a second list, so that the draws of the first stay as they were.
     """
     some, play = (
         stream.chance(SELDOM_CHANCE if seldom else CHANCE),
@@ -42,8 +43,10 @@ def draw_scripted(
 
 
 def _three_nodes(options: Options, way: str, **more: Any) -> Options:
-    """Ranks 0 and 1 live on one node, ranks 2 and 3 on another, nobody on the third; but for what
-    is said in `more`.
+    """Return options with ranks 0 and 1 on one node, ranks 2 and 3 on another, and a third node
+    empty.
+
+    `more` overrides them.
     """
     short: dict[str, Any] = {
         "ranks": 4,
@@ -106,8 +109,10 @@ def _image_lost(stream: Stream, options: Options) -> Drawn:
 
 
 def _image_alone(stream: Stream, options: Options) -> Drawn:
-    """All enter main's function again, and have forgotten what they held but for one that reads the
-    image first; another dies, and then that one.
+    """Let all state be lost but for one rank that has read the transfer image first.
+
+    All enter main's function again, and forget what they held. Another rank dies, and then the one
+    that has read the image.
     """
     step, mark, second = (
         2 + stream.below(8),
@@ -125,8 +130,9 @@ def _image_alone(stream: Stream, options: Options) -> Drawn:
 
 
 def _store_moves(stream: Stream, options: Options) -> Drawn:
-    """Nodes cannot reach each other, so the store moves; then the coordinator dies, and the next
-    one hears of both.
+    """Let the store move, and the coordinator die after that.
+
+    The store moves because nodes cannot reach each other. The next coordinator hears of both.
     """
     step, mark, node = 2 + stream.below(8), stream.pick(("still", "settled")), stream.below(3)
     for_s, nth, after_s, head_for_s = (
@@ -175,9 +181,10 @@ def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
-    """The dead had sealed the step, so all are to go forward.
+    """Let only the plan know that all are to go forward.
 
-    The donor has, before any other is told, and is lost with its node, and with its own slots.
+    The dead rank had sealed the step. The donor goes forward before any other rank has its plan,
+    and is lost with its node and its slots.
     """
     step, mark, rank, after_s = (
         2 + stream.below(8),
@@ -253,8 +260,9 @@ def _started_over_twice(stream: Stream, options: Options) -> Drawn:
 
 
 def _back_in_time(stream: Stream, options: Options) -> Drawn:
-    """All start over from a checkpoint, and one is lost before it has sealed anything since: what
-    lies in its slots is of before.
+    """Let all ranks restart from a checkpoint, and lose one before it has sealed anything since.
+
+    Its slots hold images of steps that are not committed any more.
     """
     way, step, every, rank = (
         stream.pick(("in_place", "in_place", "reenter")),
@@ -275,8 +283,10 @@ def _back_in_time(stream: Stream, options: Options) -> Drawn:
 
 
 def _nobody_else(stream: Stream, options: Options) -> Drawn:
-    """A survivor has handed over, all have restarted, and it is to hand over the same again, for
-    the other one is lost once more; and it is lost too.
+    """Lose the only survivor that can hand over again.
+
+    It has handed over, and all have restarted. The other rank is lost once more, so it is to hand
+    over the same again; then it is lost, too.
     """
     step, mark, after_s, last_s = (
         2 + stream.below(8),
@@ -294,8 +304,9 @@ def _nobody_else(stream: Stream, options: Options) -> Drawn:
 
 
 def _returns_amid(stream: Stream, options: Options) -> Drawn:
-    """Others wait for the ranks of a node without a line, to leave; its lease runs out, and it
-    comes back as new, with what these had sealed.
+    """Let a node come back in the middle of a regroup that waits for its ranks to leave.
+
+    The node has no link. Its lease runs out, and it enrols again with what its ranks had sealed.
     """
     way, step, rank, other = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -331,9 +342,7 @@ def _orphaned(stream: Stream, options: Options) -> Drawn:
 
 
 def _never_evaluates(stream: Stream, options: Options) -> Drawn:
-    """All but one have come to an evaluation, and wait there for the one that stands still between
-    the step and that.
-    """
+    """Let one rank stand still in front of the evaluation in which all others wait for it."""
     way, step, rank, nodes = (
         stream.pick(("in_place", "reenter", "sharded")),
         1 + stream.below(6),

@@ -111,7 +111,7 @@ class Strikes:
         return tuple(dict.fromkeys(fault.id for _, fault, _ in self.struck))
 
     def arm(self) -> None:
-        """The run begins."""
+        """Plan all faults: the run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
                 self._world.frame.timeline.after(
@@ -170,7 +170,7 @@ class Strikes:
 
     @property
     def held_up_s(self) -> float:
-        """Messages on some line may have waited for so long."""
+        """Return for how long messages on some link may have waited."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
 
     @property
@@ -179,9 +179,9 @@ class Strikes:
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
 
     def pids(self) -> tuple[int, ...]:
-        """Processes that may be blamed.
+        """Return the processes that may be blamed.
 
-        Neither the store nor the coordinator has one here: nobody is to blame for them.
+        Neither the store nor the coordinator has a process here, so nobody is to blame for them.
         """
         return tuple(
             sorted(
@@ -192,7 +192,7 @@ class Strikes:
         )
 
     def cannot_read(self, process: Process) -> None:
-        """A process fails to read what has changed on the disk since it was found to be good."""
+        """Note that a process cannot read a file that has changed since it was found to be good."""
         self._refusals += 1
         self._strikes_process(process, "corrupt_disk")
 
@@ -338,7 +338,7 @@ class Strikes:
         self._strike_node(fault, world.population.nodes[fault.node])
 
     def _strike_link(self, fault: PlannedFault, node: Node, other: Node) -> None:
-        """No process is struck: none may be blamed."""
+        """Strike a link. No process is struck, so none may be blamed."""
         self._note(fault, 0, f"the link between {node.name} and {other.name}")
         if fault.kind == "part":
             self._world.paths.part(node, other, fault.for_s)

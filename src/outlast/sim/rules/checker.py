@@ -32,4 +32,4 @@ class Checker(ABC):
 
     @abstractmethod
     def see(self, seen: Observation) -> Iterator[str]:
-        """A sentence for whatever breaks the rule."""
+        """Yield a sentence for everything in `seen` that breaks the rule."""

@@ -207,7 +207,7 @@ class Stretch:
 
     @property
     def step(self) -> int:
-        """The newest, as of `StepDone`."""
+        """Return the newest step, as `StepDone` has it."""
         return self.last
 
 

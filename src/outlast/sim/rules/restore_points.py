@@ -255,7 +255,7 @@ class NewestStore(Checker):
 
 
 def _why_not_lost(seen: Planned) -> str:
-    """ "": nobody knows of anything that is left of the newest committed step."""
+    """Say what is left of the newest committed step, or return "" if nothing is known of."""
     if seen.holders:
         return f"ranks {list(seen.holders)} hold it"
     if seen.follow:

@@ -296,9 +296,11 @@ class NotGivenUp(Checker):
                 )
 
     def _loops(self, said: int, step: int, seen: RunOver, *, at_step: bool) -> Iterator[str]:
-        """`at_step`: at this one, whatever was done before it; else no new step was committed after
-        it. A process that is killed from outside counts, and ends no run at that count: the next
-        interruption of the script's own may come to a higher one.
+        """Check that a run which ends because it fails again and again has failed often enough.
+
+        With `at_step` all failures at this step count. Otherwise those count since a new step was
+        committed. A process that is killed from outside counts, but ends no run at that count: the
+        next interruption of the script's own may come to a higher one.
         """
         if self._newest and set(APART) & set(seen.kinds):
             return  # what was committed where nobody could be asked may count as not committed

@@ -151,14 +151,14 @@ class IdenticalNodes:
         return len(self.names)
 
     def place_of(self, number: int) -> int:
-        """Among these, of a node by its number; -1: it is none of them."""
+        """Return a node's place among these by its number, or -1 if it is none of them."""
         return self._places.get(number, -1)
 
     def houses(self, rank: int) -> bool:
         return rank // self.likeness.apart in self._places
 
     def like(self, rank: int) -> Iterator[int]:
-        """The ranks that go as this one does, if it is of the first."""
+        """Return the ranks that do what this rank does, if it is on the first node."""
         if rank in self._ranks:
             for by in self._by[1:]:
                 yield rank + by
@@ -173,7 +173,7 @@ class IdenticalNodes:
             same(rank, self.like(rank))
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        """Each name, and how far its workers and ranks are from those of the first."""
+        """Return each name, and how far its workers and ranks are from those of the first node."""
         return zip(self.names, self._by, strict=True)
 
     def others(self) -> Iterator[tuple[str, int]]:
@@ -218,7 +218,7 @@ class IdenticalNodes:
                 yield name, _of_another(message, name, by)
 
     def _each(self, workers: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """These workers, of each node."""
+        """Return what these workers are on each node."""
         found = self._several.get(workers)
         if found is None:
             found = self._several[workers] = [

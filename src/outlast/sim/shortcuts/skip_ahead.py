@@ -151,7 +151,7 @@ class SkipAhead:
             self._plan(self._world.frame.now_s + self._pace.pause_s)
 
     def give_up(self) -> None:
-        """Something happens: all go their ways."""
+        """End the pause because something happens: each rank goes on by itself."""
         if self._barrier_at < 0:
             return
         if self._planned is not None:
@@ -165,7 +165,7 @@ class SkipAhead:
         self._planned = self._world.frame.timeline.at(at_s, lambda: self._decide(looks))
 
     def _decide(self, looks: int) -> None:
-        """The pause is over, and all have come together."""
+        """Decide whether to skip: the pause is over, and all ranks have come together."""
         world, self._planned = self._world, None
         if world.frame.timeline.busy and looks:
             self._plan(world.frame.now_s + 3 * LEAST_S, looks - 1)
@@ -186,7 +186,7 @@ class SkipAhead:
             self._over(last, ends_s)
 
     def _over(self, last: int, ends_s: float) -> None:
-        """The stretch is. Another pause lets everybody know."""
+        """End the stretch. Another pause lets every part know."""
         self._goal = None
         self._world.frame.trace.line(ends_s, f"all ranks have committed step {last}")
         self._planned = self._world.frame.timeline.at(ends_s + self._pace.pause_s, self._go_on)
@@ -246,7 +246,7 @@ class SkipAhead:
         return int(min(count, world.strikes.steps_from(step)))
 
     def _is_quiet(self) -> bool:
-        """Nobody is in any trouble, or on its way to it."""
+        """Return True if no process is in trouble, or about to be."""
         world, generation = self._world, self._world.host.coordinator.generation
         return (
             self._is_training()
@@ -316,7 +316,7 @@ class SkipAhead:
             node.ticks.leapt()
 
     def _first_steps(self, node: Node, step: int, began_s: float) -> None:
-        """The agent learns how long steps take from the first ones of each process."""
+        """Let the agent learn how long steps take, from the first ones of each process."""
         agent = node.agent
         if not agent.learns:
             return
@@ -343,8 +343,9 @@ class SkipAhead:
             agent.on_tick(readings, now_s=now_s)
 
     def _beat(self, node: Node, asked_s: float, ends_s: float) -> None:
-        """The last heartbeat of the stretch, and what comes of it; the others before it have
-        changed nothing that it does not change again.
+        """Carry out the last heartbeat of the stretch.
+
+        The others before it have changed nothing that this one does not change again.
         """
         agent_session, sessions = node.agent_session, self._world.host.sessions
         assert agent_session is not None and sessions is not None

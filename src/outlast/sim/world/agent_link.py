@@ -148,7 +148,7 @@ class AgentLink:
         self._frame.timeline.at(at_s, arrive, priority=priority)
 
     def dial(self) -> None:
-        """The agent connects, and tries again until it is."""
+        """Let the agent connect, and try again until it is connected."""
         if self.connected or not self._node.lives:
             return
         if (
@@ -166,7 +166,7 @@ class AgentLink:
         self.drop()
 
     def drop(self) -> None:
-        """This connection is over; the agent dials again."""
+        """End this connection. The agent dials again."""
         if not self.connected:
             return
         self._line.since_s = None

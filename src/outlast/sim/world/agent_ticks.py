@@ -72,7 +72,7 @@ class AgentTicks:
         self._state = _State.RUNS
 
     def hold(self) -> None:
-        """No tick comes before `go_on`: the first then is late."""
+        """Let no tick come before `go_on`, after which the first one is late."""
         if self._state is not _State.HELD:
             self._state = _State.HELD if self._state is _State.RUNS else self._state
             self._cancel()
@@ -87,8 +87,9 @@ class AgentTicks:
         self._plan(1)
 
     def event_ends(self) -> None:
-        """Something that the agent looks at has changed, which ends its rest: the next tick is the
-        one that would have come anyway.
+        """End the rest of the agent, because something that it looks at has changed.
+
+        The next tick is the one that would have come anyway.
         """
         if self._due == self._done + 1:
             return  # it comes anyway
@@ -101,12 +102,12 @@ class AgentTicks:
             self._plan(number)
 
     def ends(self) -> None:
-        """There is nobody any more who looks."""
+        """Stop the ticks: there is no agent any more."""
         self._state = _State.OVER
         self._cancel()
 
     def leapt(self) -> None:
-        """The world has leapt over ticks that led to nothing."""
+        """Note that the world has leapt over ticks that led to nothing."""
         self._done = math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S)
         self._agent.rest(until_s=self._clock.local_s(self._at_s(self._done)))
         self._plan(self._done + 1)

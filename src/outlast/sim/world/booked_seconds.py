@@ -16,7 +16,7 @@ from outlast.sim.world.processes import Process
 
 
 def publish(process: Process, phase: Phase, *, now_s: float) -> None:
-    """The main thread is in `phase` from now on, and says what its book has settled."""
+    """Publish that the main thread is in `phase` from now on, and what its book has settled."""
     beacon, machine = process.beacon, process.machine
     beacon.phase, beacon.beats, beacon.at_ns = (
         phase,
@@ -78,7 +78,7 @@ class Lives:
 
 
 def _life(process: Process, *, now_s: float) -> Life:
-    """That ends now."""
+    """Return the life of a process that ends now."""
     beacon = process.beacon
     opened_s = beacon.opened_ns / 1e9 if beacon.opened_ns and beacon.rank >= 0 else None
     promoted = process.kind != "rank" and opened_s is not None
@@ -147,7 +147,7 @@ class Worked:
                 self._upto[rank] = self._newest[rank] = last
 
     def only(self, ranks: Iterable[int]) -> None:
-        """Others are not watched, but found to be the `same` at the end."""
+        """Watch only these ranks. The others turn out to be the `same` at the end."""
         self._watched = tuple(ranks)
 
     def same(self, rank: int, others: Iterable[int]) -> None:

@@ -108,7 +108,9 @@ class Collectives:
         unreached: tuple[int, ...],
         act: Callable[[], None],
     ) -> None:
-        """`act` at `at_s`, or give up at `until_s`, unless it waits for something else by then."""
+        """Plan `act` for `at_s`, or give up at `until_s`, unless it waits for something else by
+        then.
+        """
         token = process.token
         if at_s > until_s:
             self._later(
@@ -141,7 +143,10 @@ class Collectives:
                     self._come_through(member, group, rings, self._timeline.now_s + GIVES_UP_S)
 
     def _come_through(self, member: Process, group: Group, rings: bool, until_s: float) -> None:
-        """`rings`: what it waits for has passed all members; else it comes from each of them."""
+        """Let a member come through, once what it waits for can have reached it.
+
+        With `rings` that has passed through all members; otherwise it comes from each of them.
+        """
         if self._paths.whole or not member.alive or member.group is not group:
             self._settle(member, group)
             return
@@ -210,8 +215,10 @@ class Collectives:
             self._later(member, self._hears_after_s(member), PeerFailure("a peer is gone"))
 
     def _hears_after_s(self, member: Process) -> float:
-        """Of several that are told to leave at the same moment the first leaves the others: that
-        makes no difference to what these draw.
+        """Draw after how long a member hears that another has left.
+
+        Of several that leave at the same moment, the first leaves the others. The order makes no
+        difference to what these draw.
         """
         return (
             self._stream.between(0.001, 0.03)
@@ -220,9 +227,9 @@ class Collectives:
         )
 
     def reset(self, node: Home, other: Home) -> None:
-        """All connections between two nodes are over at once, and both ends know it.
+        """End all connections between two nodes at once. Both ends know it.
 
-        The others hear of it as those leave.
+        The other members hear of it as these leave.
         """
         for group in self._groups.values():
             members = [member for member in group.members if member.alive and member.group is group]
@@ -250,9 +257,9 @@ class Collectives:
         self._later(process, self._draws(process).between(0.0002, 0.002), error)
 
     def _settle(self, member: Process, group: Group) -> None:
-        """All have entered: it ends well here, unless a peer is lost before that.
+        """End the collective well, since all have entered, unless a peer is lost before that.
 
-        One that has left waits for something else.
+        A member that has left waits for something else.
         """
         if member.alive and member.group is group:
             self._later(

@@ -85,14 +85,14 @@ class CommitCommands:
     # --- what the script does ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step is given out: keep what a repeat has to take back."""
+        """Keep what a repeat has to take back: a step is given out."""
         process = self._thread.p
         process.began_ran, process.began_own = process.ran, process.own
         if self._late.on:
             self._copy = process.content
 
     def begin_phase(self) -> None:
-        """A phase begins: keep what a repeat has to take back."""
+        """Keep what a repeat has to take back: a phase begins."""
         self._phase_began = self._thread.p.ran, self._thread.p.own
 
     # --- the commands -----------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class CommitCommands:
         yield "sleep", self._thread.world.lasting(self._thread.p, 0.001, 0.01)
 
     def _image_is_there(self, generation: int, step: int) -> None:
-        """The replicated state lies where a successor finds it."""
+        """Note that the replicated state lies where a successor finds it."""
         thread, late = self._thread, self._late.metadata()
         thread.world.transfer = (generation, step, thread.node, thread.p.ran, late, thread.p.own)
         thread.do(thread.machine.donated(step=step))

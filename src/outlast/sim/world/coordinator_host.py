@@ -214,13 +214,13 @@ class CoordinatorHost:
         return granted
 
     def on_disconnected(self, node: str) -> None:
-        """The link of a node has broken."""
+        """Take in that the link of a node has broken."""
         sessions = self.sessions
         if self.lives and sessions is not None:
             self.led(lambda: sessions.on_disconnected(node))
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
-        """Somebody wants the run to end."""
+        """Ask the coordinator to end the run."""
         now_s = self._frame.now_s
         self.led(
             lambda: self._through_sessions(
@@ -229,7 +229,7 @@ class CoordinatorHost:
         )
 
     def on_verdict(self, interruption: int, verdict: Verdict) -> None:
-        """Somebody has diagnosed an interruption."""
+        """Hand over the diagnosis of an interruption."""
         now_s = self._frame.now_s
         self.led(
             lambda: self._through_sessions(
@@ -238,7 +238,7 @@ class CoordinatorHost:
         )
 
     def drains(self, node: str) -> None:
-        """The policy has a node drained."""
+        """Note that the policy has a node drained."""
         self.watch.plans.drains(node, self.coordinator)
 
     def _through_sessions(self, outputs: list[Output]) -> list[Output]:
@@ -261,7 +261,10 @@ class CoordinatorHost:
         before: tuple[int, Stage],
         committed: int,
     ) -> None:
-        """`before`: generation and stage; `committed`: the newest committed step by then."""
+        """Carry out `outputs`, and let the rules see them.
+
+        `before` is the generation and the stage by then, `committed` the newest committed step.
+        """
         self.watch.acted(
             outputs,
             coordinator,

@@ -174,7 +174,7 @@ class CoordinatorWatch:
         self.plans.forget_image()
 
     def starts_over(self) -> None:
-        """Another coordinator comes, whose inquiries have numbers of their own."""
+        """Forget the numbers of inquiries: another coordinator takes over, and has its own."""
         self._newest_inquiry = 0
 
     # --- what it hears ----------------------------------------------------------------------------

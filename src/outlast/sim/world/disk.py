@@ -78,7 +78,9 @@ class Disks:
     # --- faults -----------------------------------------------------------------------------------
 
     def strike(self, kind: str, disk: int, *, for_s: float) -> None:
-        """`torn_write`: of what is being written within `for_s` only a part is there in the end,
+        """Strike a disk for `for_s` seconds.
+
+        With `torn_write`, only a part is there in the end of what is being written meanwhile,
         though the disk has said otherwise.
         """
         until_s = self._frame.now_s + for_s
@@ -114,7 +116,7 @@ class Disks:
     # --- what lies there --------------------------------------------------------------------------
 
     def why_not(self, folder: Folder | None) -> str:
-        """Why it cannot be restored, or ""."""
+        """Say why it cannot be restored, or return ""."""
         return (
             "there is no manifest"
             if folder is None or folder.manifest is None
@@ -213,7 +215,7 @@ class Disks:
         frame.timeline.after(self._busy_until_s - frame.now_s, due)
 
     def write_manifest(self, order: Manifest, then: Callable[[str, str], None]) -> None:
-        """`then(folder, error)`."""
+        """Write a manifest, and call `then(folder, error)`."""
         full = self._is_full(0)
 
         def done() -> None:
@@ -255,7 +257,10 @@ class Disks:
         self._frame.see(Pruned(gone, good, self.newest_good(), stay))
 
     def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
-        """`then(step, folder, what was refused)`; that is set aside."""
+        """Look for the newest good checkpoint, and call `then(step, folder, what was refused)`.
+
+        What is refused is set aside.
+        """
 
         def done() -> None:
             found, refused = durable.newest_good(self.folders.values(), why_not=self.read)

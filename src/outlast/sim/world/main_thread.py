@@ -71,7 +71,7 @@ class MainThread:
             self.node.carry_out_in(self.p, output)
 
     def enter(self, phase: Phase, *, cause: Cause | None = None) -> None:
-        """The main thread is in `phase` from now on."""
+        """Note that the main thread is in `phase` from now on."""
         self.world.enter(self.p, phase, cause=cause)
 
     # --- being cut short --------------------------------------------------------------------------

@@ -230,7 +230,7 @@ class Node:
         return starving
 
     def obey(self, command: ForAgent) -> None:
-        """An order, on the one node there is."""
+        """Give the agent an order of the coordinator, on the only node."""
         self.stir()
         self.do(self.agent.on_command(command, now_s=self.now_s))
 
@@ -239,7 +239,7 @@ class Node:
         return self._memory.pinged_since(worker, self._frame.timeline.now_s - LOOKED_S)
 
     def stir(self) -> None:
-        """Something changes that the agent looks at."""
+        """Note that something changes that the agent looks at."""
         self._world.population.stirred[self] = None
 
     def heard_by_agent(self, message: FromAgent) -> None:
@@ -343,7 +343,7 @@ class Node:
     # --- power ------------------------------------------------------------------------------------
 
     def lose_power(self, *, for_s: float) -> None:
-        """All that was in memory is gone, and nobody says so."""
+        """Lose power: all that was in memory is gone, and no message says so."""
         if not self.lives:
             return
         self.lives = False
@@ -508,7 +508,7 @@ class Node:
         self._from(process, arrives)
 
     def _from(self, process: Process, act: Callable[[], None]) -> None:
-        """To the agent, if that is still the one which started it."""
+        """Carry an event to the agent, if it is still the one that started the process."""
         boots = self._seat.number
 
         def arrive() -> None:
@@ -523,7 +523,7 @@ class Node:
         self._runner.end(process, exit_code, signal)
 
     def _reap(self, process: Process, exited: WorkerExited) -> None:
-        """The agent hears of its end; until then its beacon lies there to be read."""
+        """Let the agent hear of the end of a process. Until then its beacon can be read."""
         process.reaped = True
         self.heard_by_agent(exited)
         self._seat.words.ends()
@@ -559,7 +559,7 @@ class Node:
         )
 
     def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
-        """`living`: ranks on this node."""
+        """Let the rules see that a process gets a rank. `living` counts the ranks on this node."""
         others = tuple(
             p.worker
             for p in self._world.population.owners(plan.rank)

@@ -57,7 +57,7 @@ class NodeTimers:
         return True
 
     def cancel_all(self) -> None:
-        """The node loses power."""
+        """Cancel all timers: the node loses power."""
         for name in list(self._timers):
             self.set(SetTimer(name, None))
 

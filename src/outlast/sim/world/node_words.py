@@ -97,13 +97,13 @@ class NodeWords:
         self._ordered.discard(worker)
 
     def hears(self, workers: tuple[int, ...], message: object) -> None:
-        """Just before the agent does."""
+        """Take in what workers say, just before the agent does."""
         if isinstance(message, SHARED):
             self._speaks = workers
             self._speak({*self._spoken, *workers})
 
     def waits(self) -> None:
-        """The agent keeps what was said last until others say the same, or a moment is over."""
+        """Note that the agent keeps a message until others say the same, or a moment is over."""
         self._speak(set(self._speaks))
 
     def _speak(self, workers: set[int]) -> None:
@@ -125,13 +125,13 @@ class NodeWords:
         )
 
     def rings(self) -> None:
-        """That moment is over."""
+        """Note that this moment is over."""
         agent_session = self._node.agent_session
         if agent_session is not None and not agent_session.fenced and self._all_have:
             self._frame.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
 
     def ends(self) -> None:
-        """The agent has heard that a process has ended."""
+        """Note that the agent has heard of the end of a process."""
         agent_session = self._node.agent_session
         if (
             agent_session is not None
@@ -193,7 +193,7 @@ class NodeWords:
         )
 
     def over(self) -> None:
-        """The run is."""
+        """Note that the run is over."""
         link, node = self._node.link, self._node
         if (
             self._empty_s is not None

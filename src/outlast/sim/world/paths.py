@@ -36,7 +36,7 @@ class Paths:
         self._last_s = max(self._last_s, flows_s)
 
     def were_parted(self, node: Home) -> bool:
-        """There was something that it could not reach."""
+        """Return True if there was a node that this one could not reach."""
         return any(node.name in pair for pair in self._heals_s)
 
     @property

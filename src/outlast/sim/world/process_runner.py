@@ -118,7 +118,7 @@ class ProcessRunner:
     # --- ends --------------------------------------------------------------------------------
 
     def kill(self, process: Process | None) -> None:
-        """SIGKILL.
+        """End a process as SIGKILL does.
 
         A process that is in the kernel runs no code of its own any more, and ends later.
         """
@@ -133,9 +133,9 @@ class ProcessRunner:
             self.end(process, None, 9)
 
     def terminate(self, process: Process | None) -> None:
-        """SIGTERM, which the script leaves to the kernel.
+        """End a process as SIGTERM does, which the script leaves to the kernel.
 
-        A stopped process takes it once it goes on.
+        A stopped process takes the signal once it goes on.
         """
         if process is None or not process.alive or process.dying:
             return

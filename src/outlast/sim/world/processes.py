@@ -314,7 +314,7 @@ class Process:
             act()
 
     def holds(self, step: int) -> None:
-        """The state in memory is of `step` now."""
+        """Note that the state in memory is of `step` now."""
         self.content, self.best = step, max(self.best, step)
         for mate in self.mates:
             mate.content, mate.best = step, max(mate.best, step)

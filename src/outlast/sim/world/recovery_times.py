@@ -58,7 +58,7 @@ class RecoveryTimes:
         self._since_s.setdefault(generation, now_s)
 
     def newest(self, by_s: float) -> int:
-        """The newest step that anybody had committed by then."""
+        """Return the newest step that any rank had committed by then."""
         place = bisect.bisect_right(self._steps, by_s, key=lambda one: one[0])
         return self._steps[place - 1][1] if place else 0
 

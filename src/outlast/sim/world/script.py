@@ -30,7 +30,7 @@ INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 
 
 def script_of(mode: str) -> Script:
-    """The main thread of a script that recovers in that mode (see options.WAYS)."""
+    """Return the main thread of a script that recovers in that mode (see options.WAYS)."""
     if mode == "plain":
         return lambda world, process: Main(world, process, mode="plain", has_main=False).run_plain()
     has_main = mode in ("reenter", "sharded")
@@ -98,7 +98,10 @@ class Main:
             yield from self.reenter()
 
     def run_plain(self) -> Thread:
-        """A group by the store's port, a barrier a step, from the beginning each time."""
+        """Run a script without outlast calls: it builds a group, and each step is one barrier.
+
+        It starts from the beginning each time.
+        """
         try:
             yield from self.thread.mark("boot")
             yield "sleep", 0.02
@@ -208,7 +211,7 @@ class Main:
                     raise Reenter from None
 
     def newest_plan(self) -> Thread:
-        """As Session.take_plan: the newest, or wait."""
+        """Take the newest plan, or wait for one, as Session.take_plan does."""
         while True:
             plan = yield "plan", -1
             if self.p.machine.plan is plan:
@@ -301,7 +304,7 @@ class Main:
             self.world.see(Restored(one.worker, one.rank, source, plan.step, found))
 
     def reach_image(self) -> Thread:
-        """The transfer image may lie on another node."""
+        """Wait until the transfer image can be read: it may lie on another node."""
         until_s = self.world.now_s + limits.GROUP_CONNECT_S
         while (
             self.world.transfer is not None
@@ -314,9 +317,9 @@ class Main:
             self.check_lives()
 
     def read_checkpoint(self, plan: Regroup) -> Thread:
-        """Its own shard, and rank 0's.
+        """Read this rank's own shard, and that of rank 0.
 
-        Checksums are verified: what does not match them is an error of this process.
+        Checksums are verified. A shard that does not match them is an error of this process.
         """
         disks, step = self.world.disks, step_of(plan.checkpoint)
         yield "sleep", disks.read_shard_s(self.p)
@@ -338,7 +341,7 @@ class Main:
         self.thread.joined(plan)
 
     def forget_after(self, step: int) -> None:
-        """Images of later steps are of a past that was rolled back."""
+        """Forget images of later steps: they are of a past that was rolled back."""
         slots = self.p.node.slots.get(self.p.rank, {})
         for slot in [slot for slot, later in slots.items() if later > step]:
             del slots[slot]

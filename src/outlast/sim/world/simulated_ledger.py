@@ -34,7 +34,7 @@ class SimulatedLedger:
         self._newest[record.id] = epoch, record
 
     def lose_unflushed(self) -> None:
-        """The coordinator dies: what is not on the disk is gone."""
+        """Drop what is not on the disk: the coordinator dies."""
         flushed_s = self._frame.now_s - limits.LEDGER_FLUSH_S
         self.records = [(at_s, record) for at_s, record in self.records if at_s < flushed_s]
 

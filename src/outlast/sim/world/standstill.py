@@ -86,7 +86,10 @@ class Standstill:
         self._frame.timeline.after(for_s, self._agent_goes_on)
 
     def freeze(self, for_s: float) -> None:
-        """Nobody reaches the node meanwhile. It is drawn whether agent or workers go on first."""
+        """Let the node stand still, so that no message reaches it.
+
+        It is drawn whether the agent or the workers go on first.
+        """
         if not self._node.lives:
             return
         self._isolate(for_s)

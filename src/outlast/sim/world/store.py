@@ -31,7 +31,7 @@ class Store:
         self.home: Home | None = None
 
     def host(self, node: Home) -> None:
-        """An agent starts a host. It says so once that is up."""
+        """Let an agent start a host. It reports the store once it is up."""
         self.port += 1
         port = self.port
         self._timeline.after(self._kernel.between(0.005, 0.05), lambda: self._up(node, port))

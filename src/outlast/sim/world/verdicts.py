@@ -137,8 +137,9 @@ class Verdicts:
     # --- diagnosing -------------------------------------------------------------------------------
 
     def noted(self, record: Interruption) -> None:
-        """The coordinator writes down what it knows of an interruption; the first time a verdict is
-        drawn for it.
+        """Take in what the coordinator writes down of an interruption.
+
+        The first time, a verdict is drawn for it.
         """
         if self._frame.options.policy == "none" or record.id in self._seen:
             return
@@ -201,7 +202,7 @@ class Verdicts:
     # --- watching ---------------------------------------------------------------------------------
 
     def written(self, event: Event) -> None:
-        """The coordinator writes it down."""
+        """Note that the coordinator writes the verdict down."""
         data, frame = event.data, self._frame
         if event.kind == DECIDED:
             action, nodes = Action(str(data["action"])), data["nodes"]

@@ -245,7 +245,7 @@ class World:
             )
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
-        """Somebody wants the run to end."""
+        """Ask the run to stop, as a person or a timer does."""
         frame, wishes = self.frame, self.wishes
         if frame.end is not None:
             return
@@ -286,7 +286,7 @@ class World:
         self.shared.links.send("command", 0, lambda: node.obey(command))
 
     def noted(self, record: Interruption) -> None:
-        """The coordinator writes down what it knows of an interruption."""
+        """Take in what the coordinator writes down of an interruption."""
         if record.restored_s != self.frame.now_s:
             return
         generation = self.coordinator.generation
@@ -301,12 +301,12 @@ class World:
                 self.paths.part(node, other, for_s)
 
     def spare_ended_early(self) -> None:
-        """A spare has ended by itself before it could park."""
+        """Note that a spare has ended by itself before it could park."""
         accounts = self.accounts
         accounts.spare_ended_early_s = accounts.spare_ended_early_s or self.frame.now_s
 
     def ended(self, end: End) -> None:
-        """The run is over: let the rules see all that can be said of it by then."""
+        """End the run, and let the rules see all that can be said of it by then."""
         self.frame.end = end
         for node in self.population.nodes:
             node.run_over()
@@ -335,7 +335,7 @@ class World:
         return self.chance.lasting(process.luck, least_s, most_s)
 
     def passes(self, process: Process, mark: str) -> None:
-        """The main thread is at `mark`."""
+        """Note that the main thread of a process is at `mark`, and let faults strike there."""
         each = process.each()
         if mark == "joined":
             joined = self.steps.joined.setdefault(process.machine.generation, set())
@@ -346,7 +346,7 @@ class World:
                 self.strikes.at_mark(one, mark)
 
     def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None:
-        """The main thread begins something else, as Session.enter says it."""
+        """Note that the main thread begins something else, as Session.enter does."""
         now_s = self.frame.timeline.now_s
         if cause is not None:
             process.book.switch(now_s=now_s, cause=cause)
@@ -354,16 +354,16 @@ class World:
         self.population.stirred[process.node] = None
 
     def asks_for_step(self, step: int) -> None:
-        """A rank asks for `step`."""
+        """Note that a rank asks for `step`."""
         self.steps.begins(step)
 
     def has_executed(self, step: int) -> None:
-        """A rank has run the optimizer of `step`."""
+        """Note that a rank has run the optimizer of `step`."""
         if self.steps.executes(step):
             self.frame.see(Executed(step))
 
     def has_committed(self, process: Process, step: int) -> None:
-        """A rank, or each rank of a stand-in, has committed `step`."""
+        """Note that a rank, or each rank of a stand-in, has committed `step`."""
         options, now_s, node = self.frame.options, self.frame.now_s, process.node
         generation, self.steps.last = process.machine.generation, step
         late, count, content = node.still.outlives_lease, node.count, process.content
@@ -416,7 +416,7 @@ class World:
         self.frame.see(Stock(len(spares), options.spares, quiet_s, others, early))
 
     def leapt(self, count: int, last: int, step_s: float) -> None:
-        """All ranks have done `count` steps of `step_s` each, by arithmetic."""
+        """Note that all ranks have done `count` steps of `step_s` each, by arithmetic."""
         self.steps.leap(last)
         self.accounts.worked.all_did(count, last, step_s)
         self.strikes.leapt(count)
