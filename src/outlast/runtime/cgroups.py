@@ -28,9 +28,9 @@ class Hierarchy:
 
 
 def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
-    """Those that may count or limit our memory.
+    """Return the hierarchies that may count or limit our memory.
 
-    `own` is written like /proc/self/cgroup; none where it cannot be read.
+    `own` is written like /proc/self/cgroup. The result is empty if it cannot be read.
     """
     try:
         lines = own.read_text().splitlines()

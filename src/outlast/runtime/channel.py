@@ -47,7 +47,7 @@ class Channel:
             self.send_frames(encode(message))
 
     def send_frames(self, frames: bytes) -> None:
-        """The same for messages that are encoded already: several in one write."""
+        """Send messages that are encoded already, several in one write, without ever blocking."""
         if self.closed:
             return
         if not self._unsent:
@@ -61,7 +61,7 @@ class Channel:
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet."""
+        """Return how many bytes the kernel has not taken yet."""
         return len(self._unsent)
 
     def drain(self) -> None:
@@ -104,7 +104,7 @@ class Channel:
             self._loop.remove_writer(self._sock.fileno())
 
     def _take(self, frames: bytes | bytearray) -> int:
-        """How many bytes of it the kernel has taken."""
+        """Return how many bytes of it the kernel has taken."""
         try:
             return self._sock.send(frames)
         except BlockingIOError:

@@ -6,12 +6,13 @@ import time
 
 
 def now_s() -> float:
-    """CLOCK_MONOTONIC seconds: one clock for all processes of a node; stands still while the
-    machine sleeps.
+    """Return CLOCK_MONOTONIC seconds.
+
+    It is one clock for all processes of a node, and it stands still while the machine sleeps.
     """
     return time.monotonic()
 
 
 def wall_s() -> float:
-    """Seconds since 1970 (UTC). May jump; only for people and for file names."""
+    """Return seconds since 1970 (UTC), for people and for file names only: this clock may jump."""
     return time.time()

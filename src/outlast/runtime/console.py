@@ -139,7 +139,7 @@ class Stream(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Whatever the encoding cannot show is escaped."""
+        """Write a text. Characters that the encoding cannot show are escaped."""
         self._writer.put(self._fd, text.encode(self._encoding, "backslashreplace"))
         return len(text)
 
@@ -191,7 +191,7 @@ def _same_file(one: int, other: int) -> bool:
 
 
 def _left_out(count: int) -> bytes:
-    """Pieces of a long line count as that line."""
+    """Say how many lines were left out. Pieces of a long line count as that line."""
     count = max(1, count)
     lines = "line was" if count == 1 else "lines were"
     return (

@@ -13,9 +13,9 @@ from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES, GIVE
 
 
 def read_text(path: str) -> str:
-    """The whole file, UTF-8.
+    """Return the whole of a UTF-8 file.
 
-    Raises UsageError where there is none, it is too long, or it is not text.
+    Raises UsageError if there is none, it is too long, or it is not text.
     """
     try:
         with Path(path).open("rb") as file:
@@ -31,9 +31,9 @@ def read_text(path: str) -> str:
 
 
 def read_small(path: Path, *, most_bytes: int) -> bytes:
-    """The whole of an ordinary file; what is none (a pipe, a device) is not waited for.
+    """Return the whole of an ordinary file. A pipe or a device is not waited for.
 
-    Raises OSError, and ValueError where it is no ordinary file or too long.
+    Raises OSError, and ValueError if it is no ordinary file or too long.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -49,9 +49,9 @@ def read_small(path: Path, *, most_bytes: int) -> bytes:
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Line by line, UTF-8, without their ends; only a line feed ends one.
+    """Yield the lines of a UTF-8 file without their ends. Only a line feed ends a line.
 
-    Raises UsageError: there is no such file, or a line is too long or no text.
+    Raises UsageError if there is no such file, or a line is too long or no text.
     """
     try:
         with Path(path).open("rb") as file:
@@ -71,7 +71,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def check_new(path: str) -> None:
-    """That a file may be made there. Raises UsageError."""
+    """Check that a file may be made there. Raises UsageError if not."""
     if not Path(path).parent.is_dir():
         raise UsageError(
             f"{Path(path).parent} is no folder", hint="name a file in a folder that exists"
@@ -81,9 +81,9 @@ def check_new(path: str) -> None:
 
 
 def write_new(path: str, text: str) -> None:
-    """Never over a file that is there, and not in part where the disk refuses.
+    """Write a file that is not there yet.
 
-    Raises UsageError.
+    A file is never overwritten, and none is left in part if the disk refuses. Raises UsageError.
     """
     check_new(path)
     ours = False
@@ -98,7 +98,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Whole or not at all; over a file of that name. Raises UsageError."""
+    """Write a file whole or not at all, over a file of that name. Raises UsageError."""
     part = f"{path}.part-{os.getpid()}"
     try:
         Path(part).write_bytes(data)
@@ -109,7 +109,7 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def check_page(path: str) -> None:
-    """That a page may be written there: a new file, or one of ours. Raises UsageError."""
+    """Check that a page may be written there: a new file, or one of ours. Raises UsageError."""
     place = Path(path)
     if not place.parent.is_dir():
         raise UsageError(f"{place.parent} is no folder", hint="name a file in a folder that exists")
@@ -123,7 +123,7 @@ def check_page(path: str) -> None:
 
 
 def write_page(path: str, text: str) -> None:
-    """Whole or not at all. Raises UsageError."""
+    """Write a page whole or not at all. Raises UsageError."""
     check_page(path)
     part = f"{path}.part-{os.getpid()}"
     try:

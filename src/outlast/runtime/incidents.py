@@ -18,8 +18,9 @@ FILES_MAX_COUNT = 10_000
 
 
 def read_incidents(path: str) -> list[Recorded]:
-    """Of a run, from its ledger; of another folder, from all files there that end in .json or
-    .jsonl, in the order of their names. Raises UsageError.
+    """Read the incidents of a run from its ledger, or those of another folder from its files.
+
+    The files are all that end in .json or .jsonl, in the order of their names. Raises UsageError.
     """
     place = Path(path)
     if place.is_dir():
@@ -79,7 +80,10 @@ def _of_run(ledger: Path) -> list[Recorded]:
 
 
 def _of_session(part: SessionRecords, number: int, source: str) -> Iterator[Recorded]:
-    """Seconds since the run began. Interruptions of two sessions are never one outage."""
+    """Return the incidents of a session, in seconds since the run began.
+
+    Interruptions of two sessions are never one outage.
+    """
     outages = {one.id: one.id if one.parent is None else one.parent for one in part.interruptions}
     for event in part.events:
         if event.kind == "verdict":

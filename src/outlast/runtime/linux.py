@@ -28,12 +28,12 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, not init's."""
+    """Make orphans among our descendants our children, rather than init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent_pid: int) -> None:
-    """SIGKILL us when the thread that is our parent ends.
+    """Have the kernel send us SIGKILL when the thread that is our parent ends.
 
     Raises ProcessLookupError if it has ended already.
     """
@@ -43,7 +43,7 @@ def die_with(parent_pid: int) -> None:
 
 
 def stop_with(parent_pid: int) -> None:
-    """SIGTERM us when the thread that is our parent ends.
+    """Have the kernel send us SIGTERM when the thread that is our parent ends.
 
     Raises ProcessLookupError if it has ended already.
     """
@@ -53,8 +53,9 @@ def stop_with(parent_pid: int) -> None:
 
 
 def line_buffer_c_stdout() -> None:
-    """C code that prints (libraries) flushes at line ends, as it would on a terminal, so that a
-    kill loses no line.
+    """Let C code that prints (libraries) flush at line ends, as it would on a terminal.
+
+    So a kill loses no line.
     """
     _libc.fflush(None)
     _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _IOLBF, 0)
@@ -71,8 +72,9 @@ def trim_heap() -> None:
 
 
 def keep_heap() -> None:
-    """Freed memory stays with this process, which will want as much again at once: else each file
-    that it reads costs calls of the kernel and page faults.
+    """Keep freed memory in this process, which will want as much again at once.
+
+    Otherwise each file that it reads costs calls of the kernel and page faults.
     """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
@@ -84,7 +86,7 @@ class _Timespec(ctypes.Structure):
 
 
 def has_futex() -> bool:
-    """Whether the two calls below are known for this processor."""
+    """Return whether the two calls below are known for this processor."""
     return _FUTEX != 0
 
 
@@ -115,14 +117,15 @@ _futex.argtypes = (
 
 
 def stat_fields(stat: bytes) -> list[bytes]:
-    """Of a /proc/<pid>/stat, from the third on (the state): the second, the name, may hold blanks
-    and brackets. Empty where the process is gone.
+    """Return the fields of a /proc/<pid>/stat from the third on (the state).
+
+    The second, the name, may hold blanks and brackets. The result is empty if the process is gone.
     """
     return stat.rpartition(b")")[2].split()
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is on its way out, or gone: what kills it is decided already.
+    """Return whether a process is about to end, or gone: what kills it is decided already.
 
     Its descriptors are closed after the kernel has marked it, and before its end can be waited for.
     """
@@ -153,8 +156,9 @@ def set_name(name: str) -> None:
 
 
 def set_title(arguments: list[str], name: str) -> None:
-    """What `ps` shows: `arguments` as the command line (cut to the room of the original one),
-    `name` as the command.
+    """Set what `ps` shows: `arguments` as the command line, `name` as the command.
+
+    The command line is cut to the room of the original one.
     """
     set_name(name)
     with open("/proc/self/stat", "rb") as file:
@@ -169,7 +173,7 @@ def set_title(arguments: list[str], name: str) -> None:
 
 
 def open_descriptors() -> set[int]:
-    """All of this process's descriptors, the one used for looking left out."""
+    """Return all descriptors of this process but the one used for looking."""
     found = {int(name) for name in os.listdir("/proc/self/fd")}
     return {fd for fd in found if _is_open(fd)}
 
@@ -183,9 +187,9 @@ def _is_open(fd: int) -> bool:
 
 
 def session_members(session: int) -> list[int]:
-    """Pids whose session is `session`, the leader included.
+    """Return the pids whose session is `session`, the leader included.
 
-    Costs one read per process of the machine.
+    This costs one read per process of the machine.
     """
     members = []
     for name in os.listdir("/proc"):

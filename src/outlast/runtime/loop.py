@@ -70,7 +70,7 @@ class Loop:
         self._watch(fd)
 
     def remove_reader(self, fd: int) -> None:
-        """Before the descriptor is closed. Unknown descriptors are ignored."""
+        """Stop watching a descriptor, before it is closed. Unknown descriptors are ignored."""
         if self._readers.pop(fd, None) is not None:
             self._watch(fd)
 
@@ -101,11 +101,14 @@ class Loop:
         return timer
 
     def call_soon(self, call: Callback) -> None:
-        """At the end of this turn."""
+        """Call a function at the end of this turn."""
         self._soon.append(call)
 
     def add_signal(self, number: int, call: Callback) -> None:
-        """From the loop, not from the handler; several deliveries may come as one call."""
+        """Call a function from the loop, not from the handler, once a signal has come.
+
+        Several deliveries may come as one call.
+        """
         reader = self._signals.add(number, call)
         if reader not in self._readers:
             self.add_reader(reader, self._signals.collect)

@@ -19,7 +19,10 @@ _FDS_MAX_COUNT = 8
 
 
 def send_packet(sock: socket.socket, value: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """The caller keeps its descriptors and closes them. Raises OSError when the peer is gone."""
+    """Send a request with descriptors. Raises OSError when the peer is gone.
+
+    The caller keeps its descriptors and closes them.
+    """
     memory = os.memfd_create("packet", os.MFD_CLOEXEC)
     try:
         with open(memory, "wb", closefd=False) as out:
@@ -30,8 +33,9 @@ def send_packet(sock: socket.socket, value: dict[str, Any], fds: tuple[int, ...]
 
 
 def receive_packet(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next request and its descriptors (close-on-exec; the caller closes them); None at end of
-    file.
+    """Return the next request and its descriptors, or None at the end of the file.
+
+    The descriptors are close-on-exec, and the caller closes them.
     """
     text, fds, _, _ = socket.recv_fds(sock, 16, _FDS_MAX_COUNT, socket.MSG_CMSG_CLOEXEC)
     if not text:

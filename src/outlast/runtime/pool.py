@@ -14,8 +14,9 @@ CHUNK_COUNT = 8  # numbers handed to a process at once
 
 
 def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
-    """Results in the order of the numbers, which may have no end: a caller that stops asking ends
-    the processes. `function` can be pickled by name.
+    """Yield results in the order of the numbers, which may have no end.
+
+    A caller that stops asking ends the processes. `function` can be pickled by name.
     """
     cores = len(os.sched_getaffinity(0))
     if cores == 1:
@@ -32,9 +33,9 @@ class OnCores(Protocol):
 
 
 def on_cores(cores: int | None = None) -> OnCores:
-    """A `map` over tasks, results in their order, in so many processes; None: one for each core.
+    """Return a `map` over tasks that keeps their order, in so many processes.
 
-    One task, or one core: here.
+    None means one process for each core. With one task, or one core, all is done here.
     """
 
     def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:
@@ -59,5 +60,5 @@ def _rows(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C is for the process that asked."""
+    """Ignore Ctrl-C, which is for the process that asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

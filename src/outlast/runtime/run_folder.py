@@ -94,7 +94,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path) -> RunFolder:
-        """An existing run, to go on with. Nothing but its lock is written.
+        """Open an existing run, to go on with it. Nothing but its lock is written.
 
         Raises RunFolderError if it is in use, of another version, or not a run.
         """
@@ -150,9 +150,9 @@ class RunFolder:
 
 
 def read_card(path: Path) -> dict[str, object]:
-    """run.json of a run folder.
+    """Return run.json of a run folder.
 
-    Raises RunFolderError where there is none or it is of another version.
+    Raises RunFolderError if there is none, or it is of another version.
     """
     try:
         card = json.loads(read_small(path / "run.json", most_bytes=CARD_MAX_BYTES))
@@ -181,8 +181,9 @@ def read_card(path: Path) -> dict[str, object]:
 
 
 def find(run: str | None, *, root: Path = ROOT) -> Path:
-    """The folder meant by RUN: a folder's path, a name or a run id under `root`; the newest one
-    where RUN is left out.
+    """Return the folder that RUN means.
+
+    RUN is a folder's path, a name, or a run id under `root`. Without it, the newest run is meant.
     """
     if run is None:
         return newest(root)
@@ -205,7 +206,7 @@ def find(run: str | None, *, root: Path = ROOT) -> Path:
 
 
 def newest(root: Path = ROOT) -> Path:
-    """The run that was started or resumed last. Raises RunFolderError where there is none."""
+    """Return the run that was started or resumed last. Raises RunFolderError if there is none."""
     runs = _runs(root)
     if not runs:
         raise RunFolderError(
@@ -216,8 +217,9 @@ def newest(root: Path = ROOT) -> Path:
 
 
 def holder(path: Path) -> int | None:
-    """The pid of the launcher that holds the folder now; None when nobody does; 0 when it cannot be
-    told.
+    """Return the pid of the launcher that holds the folder now.
+
+    It is None if none does, and 0 if that cannot be told.
     """
     try:
         fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -267,7 +269,7 @@ def _has_a_run(path: Path) -> RunFolderError:
 
 
 def _lock(path: Path) -> int:
-    """The lock's descriptor, held.
+    """Take the lock, and return its descriptor.
 
     A reader looks for an instant only, so a taken lock is tried again for a moment.
     """
@@ -305,7 +307,7 @@ def _pid_in(fd: int) -> int:
 
 
 def _runs(root: Path) -> list[tuple[Path, dict[str, object]]]:
-    """Folders under `root` that hold a run of this version."""
+    """Return the folders under `root` that hold a run of this version."""
     found = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(root.iterdir()):

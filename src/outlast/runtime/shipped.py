@@ -9,7 +9,7 @@ from outlast.model.strict import meant
 
 
 def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
-    """Of the files in a folder of a package, without their suffix, sorted."""
+    """Return the names of the files in a folder of a package, without their suffix, sorted."""
     return tuple(
         sorted(
             one.name.removesuffix(suffix)

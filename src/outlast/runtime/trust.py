@@ -29,7 +29,7 @@ def session() -> int:
 
 
 def prove(question: Challenge, *, node: str, token: bytes) -> Proof:
-    """The agent's answer."""
+    """Return the agent's answer."""
     return Proof(node, _digest(question.nonce, node, token))
 
 

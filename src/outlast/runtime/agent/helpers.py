@@ -55,11 +55,11 @@ class HelperKeeper:
             self._loop.call_at(now_s() + HELPER_LOOK_S, self._look)
 
     def forget(self, pid: int) -> None:
-        """The process has ended, or is about to. Unknown ones are ignored."""
+        """Forget a process that has ended, or is about to. Unknown ones are ignored."""
         self._helpers.pop(pid, None)
 
     def answered(self, pid: int) -> None:
-        """The process has answered its question."""
+        """Note that the process has answered its question."""
         if (helper := self._helpers.get(pid)) is not None:
             helper.starving = None
             helper.watch.answered(now_s=now_s())

@@ -117,7 +117,7 @@ def collect(
 
 
 def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
-    """Two jobs in one folder would be diagnosed as one. Raises UsageError."""
+    """Raise UsageError for two jobs in one folder, because they would be diagnosed as one."""
     launchers: dict[int, JobProcess] = {}
     for one in processes:
         if one.is_rank:
@@ -223,7 +223,7 @@ def _dumps(out: Collected) -> None:
 
 
 def _pipe_of(one: JobProcess) -> Path | None:
-    """The FIFO of the rank's recorder, by its environment or by the files that it has open."""
+    """Return the FIFO of the rank's recorder, by its environment or its open files."""
     named = [one.environment[name] for name in PIPES if one.environment.get(name)]
     for stem in named:
         path = Path(f"{stem}{one.rank}.pipe")
@@ -274,7 +274,9 @@ def _dump_paths(one: JobProcess, pipe: Path) -> list[Path]:
 
 
 def _logs(out: Collected) -> None:
-    """Files to which ranks and launchers print, and torchrun's folder of the newest attempt."""
+    """Return the files that ranks and launchers print to, and torchrun's folder of the newest
+    attempt.
+    """
     target = out.folder / "logs"
     seen: set[tuple[int, int] | Path] = set()
     for one in out.processes:
@@ -320,9 +322,10 @@ def _copy_log(out: Collected, path: Path, to: Path, seen: set[tuple[int, int] | 
 
 
 def _kernel_log(out: Collected) -> None:
-    """Since the job's start, less a minute: clocks of boot and of the day drift apart.
+    """Return the kernel log since the job's start.
 
-    The times are written in UTC with their zone, and with the host, which `dmesg -T` leaves out.
+    It begins a minute earlier, because the clocks of boot and of the day drift apart. Times are in
+    UTC with their zone and with the host, which `dmesg -T` leaves out.
     """
     started_s = min(one.started_s for one in out.processes) - 60.0
     host = socket.gethostname()
@@ -353,7 +356,7 @@ def _kernel_log(out: Collected) -> None:
 
 
 def _stamped(raw: str, booted_s: float, started_s: float, host: str) -> str | None:
-    """One line of `dmesg --raw` as syslog writes it; None where it is older than the job."""
+    """Return one line of `dmesg --raw` as syslog writes it, or None if it is older than the job."""
     found = _RAW.match(raw)
     if found is None:
         return None
@@ -365,7 +368,7 @@ def _stamped(raw: str, booted_s: float, started_s: float, host: str) -> str | No
 
 
 def _said_by(command: Sequence[str]) -> tuple[bytes, str]:
-    """What a command printed, and why there is nothing."""
+    """Return what a command printed, and why there is nothing if there is nothing."""
     if shutil.which(command[0]) is None:
         return b"", "it is not installed"
     try:
@@ -402,7 +405,7 @@ def _node(out: Collected) -> None:
 
 
 def _processes(out: Collected) -> str:
-    """As `ps -o pid,stat,wchan:24,args` prints it, with the rank before it."""
+    """Return what `ps -o pid,stat,wchan:24,args` prints, with the rank in front."""
     lines = [" RANK     PID STAT WCHAN                    COMMAND"]
     for one in out.processes:
         state, channel = "?", ""
@@ -430,7 +433,7 @@ def _memory(out: Collected) -> str:
 
 
 def _versions(out: Collected) -> str:
-    """Distributions beside the torch that the first rank has loaded."""
+    """Return the distributions beside the torch that the first rank has loaded."""
     with suppress(OSError):
         for row in Path(f"/proc/{out.processes[0].pid}/maps").read_text().splitlines():
             head, mark, _ = row.partition("/torch/lib/")
@@ -445,7 +448,10 @@ def _versions(out: Collected) -> str:
 
 
 def lines_for_other_nodes(out: Collected) -> list[str]:
-    """Commands that do the same on the job's other nodes; none where all ranks are here."""
+    """Return commands that do the same on the job's other nodes.
+
+    There are none if all ranks are here.
+    """
     here = {one.rank for one in out.processes if one.is_rank}
     world = max((one.world_size for one in out.processes), default=0)
     if len(here) >= world:

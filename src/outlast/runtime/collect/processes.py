@@ -76,13 +76,13 @@ def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProces
 
 
 def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
-    """A child of a process of the same rank is no rank itself."""
+    """Take out children that carry the rank of their parent: they are no ranks themselves."""
     is_child = ranks.get(one.parent) == one.rank
     return replace(one, is_rank=not is_child)
 
 
 def _line_of(pid: int, parents: Mapping[int, int]) -> set[int]:
-    """The process and all its ancestors."""
+    """Return the process and all its ancestors."""
     line = {pid}
     while (pid := parents.get(pid, 0)) > 1 and pid not in line:
         line.add(pid)

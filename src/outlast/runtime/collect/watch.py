@@ -157,7 +157,7 @@ def _ask(
 def _frames(
     folder: Path,
 ) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]]:
-    """The main threads' frames by pid, of the first look and of the second."""
+    """Return the main threads' frames by pid, of the first look and of the second."""
     looks: tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]] = ({}, {})
     for path in sorted(folder.glob("stack_rank_*.txt")) if folder.is_dir() else ():
         for one in read_lines(path.read_bytes().splitlines(), name=path.name):

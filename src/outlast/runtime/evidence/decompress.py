@@ -91,7 +91,7 @@ class Unpacked:
         return b""
 
     def _next(self) -> bool:
-        """The member behind the one that ended; False where there is none.
+        """Go to the member behind the one that ended. Return False if there is none.
 
         Zeros between members are filling.
         """
@@ -121,7 +121,7 @@ class _Before:
 
 
 def decompressed(stream: Stream, kind: Kind) -> Stream:
-    """What `stream` holds, unpacked. Raises CannotRead."""
+    """Return what `stream` holds, unpacked. Raises CannotRead."""
     if kind is Kind.GZIP:
         return Unpacked(stream, _Gzip)
     if kind is Kind.BZIP2:

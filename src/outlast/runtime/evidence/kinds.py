@@ -86,8 +86,9 @@ _CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
 
 
 def kind_of(head: bytes, name: str) -> Kind:
-    """`head` is the first EVIDENCE_HEAD_BYTES, or all of a shorter file; `name` may have
-    folders.
+    """Return what kind a file is.
+
+    `head` is its first EVIDENCE_HEAD_BYTES, or all of a shorter file. `name` may have folders.
     """
     if not head:
         return Kind.EMPTY
@@ -113,7 +114,7 @@ def named_like_a_dump(name: str) -> bool:
 
 
 def is_tar_header(head: bytes) -> bool:
-    """A first block whose checksum is right, whatever its age and dialect."""
+    """Return True for a first block whose checksum is right, whatever its age and dialect."""
     if len(head) < _TAR_BLOCK_BYTES or not head[0]:
         return False
     try:
@@ -124,7 +125,7 @@ def is_tar_header(head: bytes) -> bool:
 
 
 def is_text(head: bytes) -> bool:
-    """In any encoding of one byte a letter, in UTF-8, or in UTF-16 with its mark."""
+    """Return True for text in UTF-8, in UTF-16 with its mark, or with one byte a letter."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return len(head) >= 4 and 0 in head[2:4]
     body = _LONG_ZEROS.sub(b"", head)

@@ -85,7 +85,7 @@ class Lines:
 
 
 def last_lines(piece: Piece, *, size: int = EVIDENCE_LINE_MAX_BYTES) -> list[bytes]:
-    """The whole lines within the last `size` bytes, as they stand. Raises OSError."""
+    """Return the whole lines within the last `size` bytes, as they stand. Raises OSError."""
     assert piece.path is not None, piece.name
     fd, _ = open_regular(piece.path)
     try:

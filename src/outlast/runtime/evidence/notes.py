@@ -21,7 +21,7 @@ class Notes:
             names.append(name)
 
     def say(self, text: str) -> None:
-        """A sentence of its own."""
+        """Note a sentence of its own."""
         if text not in self._said:
             self._said.append(text)
 
@@ -38,7 +38,7 @@ class Notes:
 
 
 def some(names: Sequence[str], count: int) -> str:
-    """The first few of `count` names."""
+    """Return the first few of `count` names."""
     named = names[:NAMED_COUNT]
     more = count - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")

@@ -22,10 +22,10 @@ class NotRegular(OSError):
 
 
 def open_regular(path: str) -> tuple[int, os.stat_result]:
-    """A descriptor for reading, and what lies behind it. Raises OSError, NotRegular.
+    """Open a file for reading; return the descriptor, and what lies behind it.
 
     A FIFO that took the file's place since it was looked at is opened without waiting for its
-    writer, and closed again unread.
+    writer, and closed again unread. Raises OSError and NotRegular.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -39,7 +39,7 @@ def open_regular(path: str) -> tuple[int, os.stat_result]:
 
 
 def read_head(path: str, size: int) -> tuple[bytes, os.stat_result]:
-    """The first `size` bytes. Raises OSError."""
+    """Return the first `size` bytes. Raises OSError."""
     fd, status = open_regular(path)
     try:
         return os.read(fd, min(size, status.st_size)), status
@@ -76,7 +76,7 @@ class Peeked:
         self._ahead = b""
 
     def peek(self, size: int) -> bytes:
-        """The next `size` bytes, fewer only where the stream ends before."""
+        """Return the next `size` bytes; there are fewer only if the stream ends before."""
         while len(self._ahead) < size:
             more = self._stream.read(size - len(self._ahead))
             if not more:
@@ -91,7 +91,7 @@ class Peeked:
         return out
 
     def exactly(self, size: int) -> bytes:
-        """`size` bytes, for headers. Raises EOFError where there are fewer."""
+        """Return `size` bytes, for headers. Raises EOFError if there are fewer."""
         parts: list[bytes] = []
         while size > 0:
             part = self.read(size)

@@ -169,7 +169,7 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
 
 
 def _written_s(pieces: Iterable[Piece]) -> dict[str, float]:
-    """When each file was last written, where the file system says so."""
+    """Return when each file was last written, if the file system says so."""
     found: dict[str, float] = {}
     for piece in pieces:
         if piece.path is not None and piece.is_original:

@@ -35,9 +35,9 @@ _OPERATIONS_COUNT = 100_000  # of SQLite's machine, between two looks at the clo
 
 
 def error_lines(piece: Piece) -> list[bytes]:
-    """The message and the traceback that torchelastic's `record` wrote.
+    """Return the message and the traceback that torchelastic's `record` wrote.
 
-    Raises OSError; ValueError where the file is no such thing.
+    Raises OSError, and ValueError if the file is no such thing.
     """
     assert piece.path is not None, piece.name
     if piece.size_bytes > GIVEN_FILE_MAX_BYTES:
@@ -60,9 +60,9 @@ def error_lines(piece: Piece) -> list[bytes]:
 
 
 def read_standing(piece: Piece) -> Recorded:
-    """Where the processes of a live run stood.
+    """Return where the processes of a live run stood.
 
-    Raises OSError, and ValueError where the file is cut or changed.
+    Raises OSError, and ValueError if the file is cut or changed.
     """
     assert piece.path is not None, piece.name
     if piece.size_bytes > GIVEN_FILE_MAX_BYTES:
@@ -72,9 +72,9 @@ def read_standing(piece: Piece) -> Recorded:
 
 
 def read_beacon(piece: Piece) -> Beacon:
-    """Where one worker said that it stood.
+    """Return where one worker said that it stood.
 
-    Raises OSError, and ValueError where the file is cut, or of another version.
+    Raises OSError, and ValueError if the file is cut, or of another version.
     """
     assert piece.path is not None, piece.name
     with Bounded(piece.path, piece.size_bytes) as file:
@@ -86,9 +86,9 @@ def read_beacon(piece: Piece) -> Beacon:
 
 
 def read(piece: Piece) -> Recorded:
-    """A ledger's interruption.
+    """Return a ledger's interruption.
 
-    Raises OSError, and ValueError where the file is not a ledger of this version.
+    Raises OSError, and ValueError if the file is not a ledger of this version.
     """
     assert piece.path is not None, piece.name
     if piece.size_bytes > EVIDENCE_LEDGER_MAX_BYTES:
@@ -103,7 +103,7 @@ def read(piece: Piece) -> Recorded:
 
 
 def without_line(finding: Finding) -> Finding:
-    """The same, pointing to its file as a whole."""
+    """Return the same evidence, pointing to its file as a whole."""
     return replace(finding, evidence=replace(finding.evidence, line=None))
 
 

@@ -60,7 +60,7 @@ class _Body:
 
 
 def members(stream: Peeked) -> Iterator[Member]:
-    """All members but folders, in order. Raises Damaged, EOFError, and whatever `stream` does."""
+    """Yield all members but folders, in order. Raises Damaged, EOFError, or as `stream`."""
     name, pax_size, sparse = "", None, False
     while True:
         block = stream.peek(_BLOCK)

@@ -80,7 +80,7 @@ class Inside:
 
 
 def room_in(folder: str) -> int:
-    """Bytes that may be unpacked there."""
+    """Return how many bytes may be unpacked there."""
     return max(
         0,
         min(
@@ -91,9 +91,9 @@ def room_in(folder: str) -> int:
 
 
 def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[Inside]:
-    """What lies in an archive that can be read as a stream.
+    """Yield what lies in an archive that can be read as a stream.
 
-    Raises Damaged, EOFError, CannotRead, Enough.
+    Raises Damaged, EOFError, CannotRead and Enough.
     """
     if kind in COMPRESSED:
         yield Inside(name, Peeked(Metered(decompressed(stream, kind), budget)))
@@ -108,7 +108,7 @@ def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[In
 
 
 def inside_zip(path: str, name: str, budget: Budget) -> Iterator[Inside]:
-    """What lies in a zip file on the disk. Raises as `inside`."""
+    """Yield what lies in a zip file on the disk. Raises as `inside`."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         _refuse_endless_directory(file)
@@ -186,7 +186,7 @@ def _refuse_endless_directory(file: BinaryIO) -> None:
 
 
 def without_suffix(name: str) -> str:
-    """What a compressed file was called before."""
+    """Return what a compressed file was called before."""
     return next(
         (
             name[: -len(suffix)]
@@ -198,7 +198,7 @@ def without_suffix(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A member's name as people should see it: no leading slashes, no way up."""
+    """Return a member's name as people should see it, without leading slashes and ways up."""
     return (
         "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", ".."))
         or "unnamed"

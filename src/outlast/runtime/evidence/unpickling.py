@@ -101,7 +101,7 @@ class _Reader:
             pass  # it has ended: so its pipe says, when it is read from
 
     def take(self) -> dict[str, Any] | None:
-        """A whole answer, if one is there by now. EOFError: it has ended."""
+        """Return a whole answer, if one is there. Raises EOFError if the process has ended."""
         more = os.read(self.answers.fileno(), 1 << 20)
         if not more:
             raise EOFError
@@ -117,7 +117,9 @@ class _Reader:
         return dict(json.loads(body))
 
     def end(self) -> int:
-        """What it ended with, as subprocess says it; a process that lives is killed."""
+        """Return what the process ended with, as subprocess says it. A process that lives is
+        killed.
+        """
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             os.kill(self.pid, signal.SIGKILL)
@@ -225,8 +227,9 @@ class _Crew:
             self.unreadable[self.pieces[reader.batch[place]].name] = why
 
     def _lost(self, reader: _Reader, *, late: bool) -> None:
-        """It ended over what it was reading, or is ended now: one by one again, or this one is
-        named.
+        """Handle a process that ended over what it was reading, or is ended now.
+
+        Its pieces are read one by one again; if there was only one, that is named.
         """
         code, batch = self._let_go(reader), reader.batch
         self._ended_count += 1
@@ -356,7 +359,7 @@ def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
 
 
 def _bytes_of(path: str | None, size_bytes: int) -> bytes:
-    """At most `size_bytes`, as found; OSError for what is not a regular file by now.
+    """Return at most `size_bytes` of a file. Raises OSError if it is no regular file by now.
 
     Opening never waits.
     """

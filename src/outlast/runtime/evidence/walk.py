@@ -68,8 +68,10 @@ class Gathered:
         )
 
     def leave_out_history(self) -> int:
-        """A run's folder has one of evidence for each interruption, and only the newest is in
-        question. How many folders were left out.
+        """Leave out the evidence of older interruptions. Return how many folders were left out.
+
+        A run's folder has one of evidence for each interruption, and only the newest is in
+        question.
         """
         folders = {
             piece.name.rpartition("/")[0]: found
@@ -136,8 +138,10 @@ def gather(
 
 
 def _prefixes(paths: Sequence[str]) -> list[str]:
-    """What names begin with: nothing below a single folder, else each path's last part, or all of
-    it where two are alike.
+    """Return what names begin with.
+
+    That is nothing below a single folder. Otherwise it is each path's last part, or all of it if
+    two are alike.
     """
     if len(paths) == 1 and os.path.isdir(paths[0]):
         return [""]
@@ -149,7 +153,7 @@ def _prefixes(paths: Sequence[str]) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """A file name as text, whatever bytes it has."""
+    """Return a file name as text, whatever bytes it has."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -169,7 +173,7 @@ class _Walk:
     # --- folders ----------------------------------------------------------------------------------
 
     def root(self, path: str, prefix: str) -> None:
-        """A path that a person named; its own links are followed."""
+        """Walk a path that a person named. Its own links are followed."""
         try:
             real = os.path.realpath(path, strict=True)
             mode = os.stat(real).st_mode
@@ -191,7 +195,7 @@ class _Walk:
                 self._entry(full, name, entry_mode)
 
     def _below(self, folder: str, prefix: str) -> Iterator[tuple[str, str, int]]:
-        """Everything below a folder that is not a folder: path, name, mode."""
+        """Yield everything below a folder that is no folder: path, name and mode."""
         waiting = [(folder, prefix)]
         count = 0
         while waiting and not self._is_over():
@@ -325,7 +329,7 @@ class _Walk:
             self._notes.say(f"{one.name} is damaged ({error}): read up to there")
 
     def _write(self, stream: Peeked, name: str, kind: Kind | None = None) -> Piece:
-        """A member as a file of its own. What was written before an error counts."""
+        """Write a member as a file of its own. What was written before an error counts."""
         self._written += 1
         path = os.path.join(self._scratch, str(self._written))
         size = 0
@@ -372,11 +376,11 @@ class _Walk:
 
 
 def _stem(name: str) -> str:
-    """A name without its numbers: what the dumps of one job share."""
+    """Return a name without its numbers: the dumps of one job share that."""
     return re.sub(r"\d+", "#", name)
 
 
 def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """rank_2 before rank_10."""
+    """Return a key that sorts rank_2 before rank_10."""
     parts = [part.lstrip("0") if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
     return tuple((part.isdecimal(), len(part) if part.isdecimal() else 0, part) for part in parts)

@@ -317,7 +317,7 @@ def read_manifest(folder: Path) -> Checkpoint | Refusal:
 
 
 def _lying(root: Path) -> list[_Lying]:
-    """Newest first."""
+    """Return what lies there, the newest first."""
     found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     steps = [_Lying(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found]
     return sorted(steps, key=lambda one: one.step, reverse=True)

@@ -357,7 +357,7 @@ class Vault:
         return area.write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def _transfers_of(self, generation: int | None, step: int) -> list[tuple[Seal, Area]]:
-        """Newest first."""
+        """Return the transfer images, the newest first."""
         found = [
             (seal, area)
             for area in self._transfers

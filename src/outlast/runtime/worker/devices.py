@@ -45,7 +45,7 @@ def take(local_rank: int) -> torch.device:
 
 @contextlib.contextmanager
 def current(device: torch.device) -> Iterator[None]:
-    """Meanwhile `device` is the current one. Afterwards it is again what the script has made it."""
+    """Make `device` the current one, and afterwards the one that the script has chosen again."""
     before = torch.cuda.current_device() if device.type == "cuda" else None
     changed = before is not None and before != device.index
     if changed:

@@ -31,8 +31,9 @@ class BackwardExits:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        """On some parameters, evenly: in the order in which they were made, which is about that of
-        a backward, turned round. Idempotent.
+        """Watch some parameters, evenly spread over the order in which they were made.
+
+        That is about the order of a backward, turned round. Calling it again changes nothing.
         """
         if not self._handles:
             between = max(1, len(self._parameters) // BACKWARD_EXITS_COUNT)

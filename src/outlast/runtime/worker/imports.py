@@ -56,7 +56,7 @@ def import_all(preload: list[str]) -> None:
 
 
 def _first_optimizer_steps() -> None:
-    """Without a backward: the autograd engine's threads would forbid forks."""
+    """Do first optimizer steps, without a backward: the threads of autograd would forbid forks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parameter = torch.nn.Parameter(torch.zeros(8))
@@ -67,7 +67,7 @@ def _first_optimizer_steps() -> None:
 
 
 def unfit_to_fork() -> str:
-    """Why a fork of this process would not work; "" if it would."""
+    """Say why a fork of this process would not work, or return "" if it would."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"{threads - 1} threads were started while importing"

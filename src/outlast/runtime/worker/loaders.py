@@ -107,7 +107,9 @@ class BatchSource(ABC):
 
 
 def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
-    """The source for a loader. StateError, naming `name`, if it cannot go back to a batch."""
+    """Return the source for a loader. Raises StateError, naming `name`, if it cannot go back to a
+    batch.
+    """
     _shield_forks()
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
     is_stateful = stateful is not None and isinstance(loader, stateful)
@@ -136,8 +138,9 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
 
 @functools.cache
 def _shield_forks() -> None:
-    """A forked loader worker must not collect the garbage it was born with: a left process group
-    there joins threads that it does not have, and hangs.
+    """Keep forked loader workers from collecting the garbage that they were born with.
+
+    A left process group there joins threads that it does not have, and hangs.
     """
     os.register_at_fork(after_in_child=gc.freeze)
 

@@ -52,11 +52,11 @@ class Logbook:
             )
 
     def forget(self, step: Step) -> None:
-        """The step is repeated: what this attempt logged does not count."""
+        """Drop what this attempt logged: the step is repeated."""
         self._entries = [entry for entry in self._entries if entry.step is not step]
 
     def pending(self, step: Step | None) -> tuple[Values, Values]:
-        """What the next vote carries: values of `step`, and those of steps before it."""
+        """Return what the next vote carries: values of `step`, and those of steps before it."""
         current = [entry for entry in self._entries if entry.step is step]
         self._sent = current + [entry for entry in self._entries if entry.step is not step]
         sent = [entry for entry in self._sent if entry.reduce is not None]

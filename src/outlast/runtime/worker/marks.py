@@ -38,7 +38,7 @@ class Drilled(RuntimeError):
 
 
 def any_planned() -> bool:
-    """Whether this process has anything to strike at."""
+    """Return whether this process has anything to strike at."""
     return bool(_plan)
 
 

@@ -393,7 +393,7 @@ class Membership:
         return clock.now_s() - began_s
 
     def _connect(self, host: str, port: int) -> TCPStore:
-        """Once per store and process: connecting may take long (see groups)."""
+        """Connect to the store, once per store and process. It may take long (see groups)."""
         if (
             self._made.store is None
             or self._made.store_address != (host, port)
@@ -429,8 +429,9 @@ class Membership:
             )
 
     def _collectives(self) -> int:
-        """What this rank has entered in this generation, votes included; -1 where the backend does
-        not count. From any thread.
+        """Return how many collectives this rank has entered in this generation, votes included.
+
+        It is -1 if the backend does not count. Any thread may ask.
         """
         box, count = self.shared_vote, groups.collectives()
         return count if box is None or count < 0 else count + box.cast
@@ -477,7 +478,7 @@ class Membership:
         )
 
     def is_collateral(self, error: BaseException) -> bool:
-        """Whether `error` is what a lost peer looks like from here."""
+        """Return whether `error` is what a lost peer looks like from here."""
         return (
             self.broken
             or isinstance(error, (StepInterrupted, groups.Cancelled, shared_vote.Cut))
@@ -495,8 +496,9 @@ class Membership:
         return self.cut_short(error)
 
     def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:
-        """`error` ends what this rank does in this generation: say so, and stand still for the plan
-        of the next.
+        """Say that `error` ends what this rank does in this generation, and stand still.
+
+        Return the plan of the next generation.
         """
         self.broke(error)
         return self.stand_still(in_hook=in_hook)

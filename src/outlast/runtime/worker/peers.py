@@ -17,7 +17,7 @@ _WORDS = (
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether torch raised `error` because a peer or its connection is gone."""
+    """Return whether torch raised `error` because a peer or its connection is gone."""
     if type(error).__name__ in _TYPES:  # tidy: not every build of torch has these types
         return True
     text = str(error)

@@ -91,7 +91,9 @@ class Transaction:
 
     @property
     def committed(self) -> int:
-        """The newest step that this rank has applied after its vote passed. It counts from 0."""
+        """Return the newest step that this rank has applied after its vote passed. It counts from
+        0.
+        """
         return self._machine.committed
 
     @property

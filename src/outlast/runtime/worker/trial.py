@@ -176,7 +176,7 @@ class Variables:
                 self._add(f"{name}.{attribute}", inner, held, depth - 1)
 
     def _is_held(self, value: Any) -> bool:
-        """Whether run.state has the model's parameters already, under another wrapper."""
+        """Return whether run.state has the model's parameters already, under another wrapper."""
         if not isinstance(value, torch.nn.Module):
             return False
         known = {id(one) for one in self.state.parameters.values()}

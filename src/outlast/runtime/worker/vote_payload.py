@@ -83,14 +83,14 @@ class VotePayload:
         self._logbook.add(step, values, reduce)
 
     def forget(self, step: Step) -> None:
-        """The step is repeated: what this attempt logged does not count."""
+        """Drop what this attempt logged: the step is repeated."""
         self._logbook.forget(step)
 
     def log_every(self, steps: int) -> None:
         self._logbook.every = steps
 
     def await_seals(self, step: Step) -> None:
-        """Sharded: `step` counts as committed once all owners have sealed it."""
+        """Wait with `step` of sharded state: it counts once all owners have sealed it."""
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
