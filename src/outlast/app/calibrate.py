@@ -331,7 +331,7 @@ def _phases(phases: Phases, *, wide: bool) -> Table:
 
 
 def _kinds(phase: Phase) -> str:
-    """`14 hang (530 ms), 15 signal (1 ms)`: how many, and their mean."""
+    """Say how many there are of each kind, and their mean: `14 hang (530 ms), 15 signal (1 ms)`."""
     names = {kind: kind.replace("_", " ") for kind in phase.by}
     if len(names) == 1:
         return next(iter(names.values()))

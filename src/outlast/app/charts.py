@@ -90,8 +90,9 @@ def _curves(chart: Curves, *, blocks: bool) -> Iterator[str]:
 
 
 def _floor(values: Sequence[float]) -> float:
-    """Where bars begin, so that differences can be seen: somewhat below the least, 0 if that is
-    near.
+    """Return where bars begin, so that differences can be seen.
+
+    That is somewhat below the least value, or 0 if that is near.
     """
     least, most = min(values, default=0.0), max(values, default=1.0)
     room = (most - least) * 0.25 or most * 0.1
@@ -104,8 +105,9 @@ def _round_down(value: float, step: float) -> float:
 
 
 def _bars(chart: Bars, *, blocks: bool) -> Iterator[str]:
-    """A row for each: bars that reach to both sides of the base where any does, plain ones
-    otherwise.
+    """Return a row for each value.
+
+    Bars reach to both sides of the base if any does, and are plain otherwise.
     """
     rows = chart.rows[:ROWS_MOST]
     label_width = max((len(label) for label, _, _ in rows), default=0)
@@ -131,7 +133,7 @@ def _bars(chart: Bars, *, blocks: bool) -> Iterator[str]:
 
 
 def _around(low: float, high: float, base: float, least: float, most: float) -> str:
-    """`---|+++`: what is below the base and what is above it, on one scale."""
+    """Return `---|+++`: what is below the base and what is above it, on one scale."""
     scale = (BAR_COLUMNS) / (most - least) if most > least else 0.0
     left, right = round((base - least) * scale), round((most - base) * scale)
     below, above = round((base - min(low, base)) * scale), round((max(high, base) - base) * scale)

@@ -78,7 +78,7 @@ def _charts(found: Found) -> list[str]:
 
 
 def _inline(svg: str) -> str:
-    """Without its head, and without the metadata, which names pages that nobody shall load."""
+    """Return an SVG without its head and metadata, which name pages that nobody is to load."""
     body = svg[svg.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
 

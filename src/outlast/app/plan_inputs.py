@@ -132,8 +132,9 @@ def _params(cluster: Cluster, text: str) -> Cluster:
 
 
 def _settle(cluster: Cluster, path: str) -> Cluster:
-    """What was worked out, or given otherwise, from what `path` now says differently, is no longer
-    given.
+    """Take out inputs that `path`, which is given now, replaces.
+
+    These were worked out from it, or give the same in another form.
     """
     if path in ("job.parameters", "job.bytes_per_parameter"):
         return cluster.without("job.state")

@@ -40,12 +40,12 @@ class Beginning:
 
     @property
     def steps_lost(self) -> int:
-        """How many committed steps have to be done again."""
+        """Return how many committed steps have to be done again."""
         return max(0, self.committed - self.start.step)
 
     @property
     def source(self) -> str:
-        """Where the state comes from, for people."""
+        """Say where the state comes from, for people."""
         if self.start.checkpoint:
             return self.start.checkpoint
         return "the images in shared memory" if self.start.step else "nothing"
@@ -109,5 +109,5 @@ def find_beginning(
 
 
 def _aside(folder: Path) -> str:
-    """A checkpoint of the training before must not be found by the new one."""
+    """Set a checkpoint of the training before aside, so that the new training does not find it."""
     return f"{folder}: --from-scratch; it is kept as {local.set_aside(folder, EARLIER).name}"

@@ -134,7 +134,7 @@ class OpenVault:
 
 
 def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
-    """The run's vault. Of one that a killed launcher left, `--from-scratch` uses nothing."""
+    """Open the run's vault. Of one that a killed launcher left, `--from-scratch` uses nothing."""
     clean_stale()
     path = vault_folder(folder.run)
     seen_step = 0
@@ -352,8 +352,9 @@ def _stops_raise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stops(how: int) -> Iterator[None]:
-    """The signals that stop a run blocked (signal.SIG_BLOCK) or let through (SIG_UNBLOCK) inside;
-    afterwards as before.
+    """Block the signals that stop a run (signal.SIG_BLOCK), or let them through (SIG_UNBLOCK).
+
+    Afterwards they are as before.
     """
     before = signal.pthread_sigmask(how, stop_signals.heeded())
     try:
@@ -382,7 +383,7 @@ class WorkerOutput:
         self.view.pass_through(lambda: (out.write(line), out.flush()))
 
     def has_shown(self, traceback: str) -> bool:
-        """Whether a worker's stderr ended in this traceback, on the console."""
+        """Return whether a worker's stderr ended in this traceback, on the console."""
         error = traceback.rstrip().rpartition("\n")[2]
         begun = any("Traceback (most recent call last)" in line for line in self._last)
         return begun and any(line.endswith(error) for line in self._last)

@@ -94,7 +94,7 @@ _TABLES: dict[str, dict[str, type]] = {
 
 
 def _sound(snapshot: Facts | None) -> Facts | None:
-    """What the launcher said last, or None where it is not as a launcher says it."""
+    """Return what the launcher said last, or None if no launcher would say it in this form."""
     if snapshot is None:
         return None
     numbers = (snapshot[name] for name in _NUMBERS if snapshot.get(name) is not None)

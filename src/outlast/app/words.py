@@ -97,7 +97,9 @@ def began(one: Facts) -> str:
 
 
 def ended(one: Facts) -> str:
-    """`interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`, or `interruption 3: all
+    """Describe an interruption that is over.
+
+    `interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`, or `interruption 3: all
     processes run again by restart; steps not seen`.
     """
     by = f" by {one['rung']}" if one.get("rung") else ""

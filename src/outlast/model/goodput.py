@@ -115,8 +115,9 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
 
 
 def _at_work(life: Life) -> Life:
-    """The life of a script of which no step is seen: what it does once its process runs is its own
-    affair, and not start-up.
+    """Return the life of a script of which no step is seen.
+
+    What such a script does once its process runs does not count as start-up.
     """
     seconds: dict[Cause, float] = {}
     for one, value in life.seconds.items():
@@ -314,7 +315,7 @@ class _TimeLine:
         *,
         last: bool,
     ) -> None:
-        """From the last settled second through the end of the process to the next life, or to the
+        """Book from the last settled second through the end of the process to the next life, or the
         end.
         """
         from_s, stop_s, until_s = span_s

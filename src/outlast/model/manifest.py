@@ -139,8 +139,9 @@ _FIELDS: Mapping[str, type] = {
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Strict: raises CorruptError for whatever `Manifest.encode` of this version could not have
-    written.
+    """Read a manifest strictly.
+
+    Raises CorruptError for anything that `Manifest.encode` of this version could not have written.
     """
     try:
         body = json.loads(data.decode())

@@ -213,8 +213,9 @@ def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
 
 
 def _read(text: str, kind: Kind) -> Fraction | None:
-    """The value, if the text is a number and a unit of this kind; whether the kind allows the value
-    is not looked at.
+    """Return the value if the text is a number and a unit of this kind.
+
+    It is not looked at whether the kind allows the value.
     """
     if len(text) > TEXT_MAX_COUNT:
         return None
@@ -227,7 +228,9 @@ def _read(text: str, kind: Kind) -> Fraction | None:
 
 
 def _read_parts(text: str) -> Fraction | None:
-    """`1h30m`, `2d 4h`: from large to small, all but the last whole, each less than one of the unit
+    """Read `1h30m` or `2d 4h`.
+
+    Parts go from large to small. All but the last are whole, and each is less than one of the unit
     before it.
     """
     if re.fullmatch(f"(?:{_PART.pattern})+", text) is None:
@@ -294,8 +297,9 @@ def _meant(text: str, kind: Kind) -> str:
 
 
 def _other_kind(unit: str, kind: Kind) -> str:
-    """The unit of `kind` that stands nearest to what was written as if for another: 405B of bytes
-    is 405GB, 2TB of a bandwidth is 2TB/s.
+    """Return the unit of `kind` that is nearest to one that was written as if for another kind.
+
+    405B as bytes is 405GB, 2TB as a bandwidth is 2TB/s.
     """
     if kind is Kind.BYTES:
         return {"": "bytes", "B": "GB"}.get(
@@ -321,8 +325,9 @@ def _other_kind(unit: str, kind: Kind) -> str:
 
 
 def echo(value: float, kind: Kind) -> str:
-    """The value, as `parse` reads it back: the same float (for a COUNT: the same int), in the
-    shortest of the usual units.
+    """Return the value in the shortest of the usual units, so that `parse` reads the same float.
+
+    A COUNT is read back as the same int.
     """
     if value == math.inf and kind is Kind.DURATION:
         return NEVER
@@ -369,7 +374,7 @@ def _echo_bytes(value: float, number: Decimal) -> str:
 
 
 def _largest(prefixes: dict[str, int], value: float) -> tuple[str, int]:
-    """The largest prefix of which there is one whole; none: ("", 1)."""
+    """Return the largest prefix of which there is one whole, or ("", 1)."""
     return max(
         ((prefix, size) for prefix, size in prefixes.items() if value >= size),
         key=lambda one: one[1],

@@ -63,8 +63,9 @@ def _json(line: str, where: str) -> object:
 
 
 def recorded(said: object, *, source: str) -> Recorded:
-    """A verdict, or a table with a verdict in it, with "at_s", "interruption" and "outage" beside
-    it. Raises UsageError.
+    """Read a verdict, or a table with one in it and "at_s", "interruption" and "outage" beside it.
+
+    Raises UsageError.
     """
     if not isinstance(said, dict):
         raise UsageError(f"{source}: it is no JSON object")

@@ -59,7 +59,9 @@ class Session:
 
     @property
     def over_s(self) -> float:
-        """When it ended, as near as known: a killed launcher ended after its last sign of life."""
+        """Return when it ended, as near as known: a killed launcher ended after its last sign of
+        life.
+        """
         return max(self.started_s, self.seen_s if self.ended_s is None else self.ended_s)
 
 
@@ -233,7 +235,7 @@ class SessionRecords:
 
     @property
     def resumed(self) -> Facts:
-        """What the session began from, if it is one of --resume: see RESUMED; else empty."""
+        """Return what a session of --resume began from (see RESUMED); it is empty for others."""
         return next((one.data for one in self.events if one.kind == RESUMED), {})
 
 
@@ -255,17 +257,17 @@ class Records:
 
     @property
     def newest_step(self) -> int:
-        """The newest committed step of the newest session that committed any."""
+        """Return the newest committed step of the newest session that committed any."""
         return next((part.steps[-1].to_step for part in reversed(self.sessions) if part.steps), 0)
 
     @property
     def highest_step(self) -> int:
-        """The highest step that any session committed."""
+        """Return the highest step that any session committed."""
         return max((one.to_step for part in self.sessions for one in part.steps), default=0)
 
     @property
     def calls_outlast(self) -> bool:
-        """Whether the script has called outlast.join."""
+        """Return whether the script has called outlast.join."""
         return any(one.kind == "script" for part in self.sessions for one in part.events)
 
     @property
@@ -278,13 +280,15 @@ class Records:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known which seconds were productive: all steps that stayed were seen."""
+        """Return whether it is known which seconds were productive: all steps that stayed were
+        seen.
+        """
         some = self.unique_interruptions()
         return self.steps_seen and all(one.steps_lost >= 0 for one, _ in some)
 
     @property
     def newest_generation(self) -> int:
-        """The newest generation of all sessions; 0 before the first one."""
+        """Return the newest generation of all sessions, 0 before the first one."""
         numbers = (one.generation for part in self.sessions for one in part.generations)
         return max(numbers, default=0)
 
@@ -322,7 +326,7 @@ class Records:
 
 
 def began_on_each_clock(sessions: tuple[Session, ...] | list[Session]) -> list[float]:
-    """For each session, the reading of its own monotonic clock at which the run began.
+    """Return, by each session's own monotonic clock, when the run began.
 
     The gap between two sessions is measured by wall clocks; where those went backwards it counts as
     0.

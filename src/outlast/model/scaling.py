@@ -216,8 +216,9 @@ def standing(
 def gpus_at_efficiency(
     efficiency: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
 ) -> float:
-    """The N above which less than this share of the time is productive. inf: not below 1e40; 0: not
-    even one GPU has it.
+    """Return the N above which less than this share of the time is productive.
+
+    inf: it is not below 1e40. 0: not even one GPU has it.
     """
     need(efficiency=efficiency, above=0.0, most=1.0)
 

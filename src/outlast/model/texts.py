@@ -105,7 +105,7 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
 
 def escaped_all(value: Any) -> Any:
-    """The same of every text in a JSON value, keys included; the lines of a text stay."""
+    """Escape every text in a JSON value, keys included. The lines of a text stay."""
     if isinstance(value, str):
         return escaped(value, lines=True)
     if isinstance(value, Mapping):

@@ -69,8 +69,10 @@ class Measured:
 def spread_faults(
     options: Options, kinds: Sequence[str], *, count: int, seed: int, apart_s: float = 0.0
 ) -> tuple[PlannedFault, ...]:
-    """So many faults, of these kinds in turn, at any time but the first and last twentieth, of any
-    rank, and at least so far apart (where there is room).
+    """Return so many faults, of these kinds in turn, of any rank.
+
+    They come at any time but in the first and last twentieth, and at least so far apart if there is
+    room.
     """
     draws, first_s, last_s = Stream(seed, "told faults"), 0.05 * options.for_s, 0.95 * options.for_s
     free_s = max(0.0, last_s - first_s - apart_s * (count - 1))
@@ -117,8 +119,9 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
 def as_scenario(
     options: Options, faults: Sequence[PlannedFault], measured_s: Measured
 ) -> tuple[Scenario, History]:
-    """The life of these options and faults, from its first step to the moment at which it is asked
-    to stop.
+    """Return the life of these options and faults as a scenario and a history.
+
+    It lasts from its first step to the moment at which the run is asked to stop.
     """
     nodes, kinds = options.nodes - options.spare_nodes, list(measured_s.detect_s)
     if (
@@ -177,7 +180,9 @@ def _step_s(options: Options) -> float:
 
 
 def _tier(options: Options) -> Tier:
-    """Replicated state lives wherever a rank does; of sharded state each rank seals an image in its
+    """Return the tier of the state.
+
+    Replicated state lives wherever a rank does. Of sharded state, each rank seals an image in its
     node's memory after every step.
     """
     if options.way == "sharded":
@@ -226,9 +231,11 @@ class Compared:
 
     @property
     def may_differ_steps(self) -> int:
-        """A step for each interruption: by milliseconds it is voted for or not, and the recovery is
-        as long as it was elsewhere. And the step in flight when the run is asked to stop, which is
-        finished.
+        """Return by how many steps both may differ.
+
+        That is one for each interruption: whether the step was voted for may depend on
+        milliseconds, and then the recovery is as long as elsewhere. One more is the step in flight
+        when the run is asked to stop, which is finished.
         """
         return len(self.life.interruptions) + 1
 
@@ -257,8 +264,8 @@ class Compared:
 
     @property
     def agree(self) -> bool:
-        """The same interruptions are answered by the same rungs, the run ends or does not, and it
-        comes as far.
+        """Return whether both answer the same interruptions by the same rungs, end alike, and come
+        as far.
         """
         ended = (self.life.end == "failed") is (self.decided.ended_s is not None)
         return (

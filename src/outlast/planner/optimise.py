@@ -293,8 +293,9 @@ class _Search:
         )
 
     def _choose(self, clusters: list[Cluster]) -> list[float]:
-        """Makes the best of them the best, if it is better than what was by more than the noise;
-        what each came to.
+        """Make the best of them the best, if it is better than what was by more than the noise.
+
+        Return what each came to.
         """
         scenarios = [resolve(one).scenario for one in [self.best, *clusters]]
         summaries = run_all(
@@ -416,7 +417,9 @@ def _judged(
     replicas: int,
     mapper: Mapper,
 ) -> tuple[Option, ...]:
-    """The best first, then the others by their value, over failures that nothing was chosen on."""
+    """Return the best first, then the others by their value, over failures that nothing was chosen
+    on.
+    """
     named = [("searched", best), *_others(cluster, best, parameters, spares_most)]
     scenarios = [resolve(one).scenario for _, one in named]
     summaries = run_all(
@@ -489,8 +492,9 @@ def _others(
 
 
 def _busiest(scenario: Scenario) -> tuple[Tier, float]:
-    """The tier that serves most failures, those that no cheaper one in use survives; and how many
-    per second.
+    """Return the tier that serves most failures, and how many per second.
+
+    It serves those that no cheaper tier in use survives.
     """
     in_use = sorted(
         (tier for tier in scenario.tiers if math.isfinite(tier.interval_s)),

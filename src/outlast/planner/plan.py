@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def save_s(self) -> float:
-        """Of the tier that survives most: how long a save takes, whether training waits for it or
+        """Return how long a save of the tier that survives most takes, whether training waits or
         not.
         """
         tier = durable(self.scenario)
@@ -270,8 +270,10 @@ def _many(number: float) -> str:
 
 
 def overhead(scenario: Scenario) -> float:
-    """Seconds lost per productive second: stalls, and repeated work (half the interval of the tier
-    that serves a failure, and the time of its write).
+    """Return the seconds lost per productive second.
+
+    These are stalls, and repeated work: half the interval of the tier that serves a failure, and
+    the time of its write.
     """
     stalls = math.fsum(tier.stall_s / scenario.interval_s(tier) for tier in scenario.tiers)
     repeated = []
@@ -288,8 +290,10 @@ def overhead(scenario: Scenario) -> float:
 
 
 def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
-    """Of each tier that keeps state in the memory of nodes: what it is, the memory it takes, and
-    how likely a further loss comes before the first is mended.
+    """Describe each tier that keeps state in the memory of nodes.
+
+    It says what it is, the memory it takes, and how likely a further loss comes before the first is
+    mended.
     """
     scenario, out = resolved.scenario, {}
     for tier in scenario.tiers:
@@ -308,8 +312,9 @@ def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
 
 
 def _lost_with_next(scenario: Scenario, code: Code) -> float:
-    """Chance, each time a node is lost, that its group loses more than it survives before training
-    goes on: nodes that fail each by itself.
+    """Return the chance, each time a node is lost, that its group loses more than it survives.
+
+    That is before training goes on, with nodes that fail independently.
     """
     job, recovery = scenario.job, scenario.recovery
     window_s = recovery.detect.mean_s + recovery.regroup.mean_s + recovery.take.mean_s
@@ -330,8 +335,9 @@ def gpu_hours(scenario: Scenario) -> dict[str, float]:
 
 
 def money(scenario: Scenario, ettr: float) -> dict[str, float] | None:
-    """In the currency of the price; None where there is none. lost: what the unproductive time of
-    the training GPUs, and the spares, cost.
+    """Return the cost in the currency of the price, or None without one.
+
+    lost   what the unproductive time of the training GPUs, and the spares, cost
     """
     price, hours = scenario.job.gpu_hour_price, gpu_hours(scenario)
     if not price:
@@ -348,8 +354,10 @@ def samples_per_day(scenario: Scenario, ettr: float) -> float:
 
 
 def speed(scenario: Scenario) -> float:
-    """Of a step beside an undisturbed one: throttling is a sine over the day, half of its share on
-    average; stragglers hold the run up while any is there.
+    """Return the speed of a step beside an undisturbed one.
+
+    Throttling is a sine over the day, half of its share on average. Stragglers hold the run up
+    while there is any.
     """
     job, slow = scenario.job, scenario.stragglers
     any_slow = (

@@ -257,8 +257,9 @@ REDUNDANCY = Reader("none, copies=N or parity=K+M", _read_redundancy, json.dumps
 
 
 def redundancy_numbers(text: str) -> tuple[int, int, int]:
-    """(copies, k, m) of what `REDUNDANCY` has read: (1, 0, 0) for copies=1, (0, 8, 2) for
-    parity=8+2.
+    """Return (copies, k, m) of what `REDUNDANCY` has read.
+
+    It is (1, 0, 0) for copies=1, and (0, 8, 2) for parity=8+2.
     """
     found = _REDUNDANCY.fullmatch(text)
     assert found is not None, text

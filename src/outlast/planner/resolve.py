@@ -296,7 +296,7 @@ def _tier(working: _Working, name: str, job: Job) -> Tier:
 
 
 def _write_s(working: _Working, path: str, job: Job) -> float:
-    """One copy of the state; nan where no bandwidth is given."""
+    """Return how long one copy of the state takes; nan if no bandwidth is given."""
     if working.value(f"{path}.bandwidth") is not None:
         return job.state_bytes / working.number(f"{path}.bandwidth")
     if working.value(f"{path}.bandwidth_per_gpu") is not None:
@@ -305,8 +305,10 @@ def _write_s(working: _Working, path: str, job: Job) -> float:
 
 
 def _traffic(working: _Working, path: str) -> float:
-    """How often the state crosses the network in a save: once for each copy; for k shares with m of
-    parity, (k + m - 1) / k as each share goes to its group.
+    """Return how often the state crosses the network in a save.
+
+    That is once for each copy. For k shares with m of parity it is (k + m - 1) / k, as each share
+    goes to its group.
     """
     redundancy = working.value(f"{path}.redundancy")
     if redundancy is None:

@@ -108,7 +108,9 @@ class Runs:
 
     @property
     def resumes_s(self) -> Floats:
-        """When each replica trains again after its newest failure, unless another one strikes."""
+        """Return when each replica trains again after its newest failure, unless another one
+        strikes.
+        """
         resumes_s: Floats = self._state.ends_s[RESUMES]
         return resumes_s
 

@@ -258,7 +258,7 @@ def max_gpus(cluster: Cluster) -> dict[str, float]:
 
 
 def _storage_bandwidth(scenario: Scenario) -> float:
-    """Of the durable tier: what its save comes to."""
+    """Return the bandwidth that a save of the durable tier comes to."""
     tier = durable(scenario)
     seconds = tier.stall_s + tier.write_s
     return scenario.job.state_bytes / seconds if seconds else math.inf

@@ -335,8 +335,10 @@ class Scenario:
 
     @property
     def lemons_bound(self) -> int:
-        """So many lemons are reckoned with at most: those of the beginning, and four standard
-        deviations above what missed repairs are expected to add.
+        """Return how many lemons are reckoned with at most.
+
+        These are those of the beginning, and four standard deviations above what missed repairs are
+        expected to add.
         """
         at_first = math.ceil(self.lemons.share * self.job.nodes)
         per_s = sum(

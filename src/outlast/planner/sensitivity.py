@@ -215,7 +215,7 @@ def _settled(cluster: Cluster, path: str, value: Value, why: str) -> Cluster:
 
 
 def _half_and_twice(one: Input) -> tuple[Value, Value] | None:
-    """None for what is no amount, or 0."""
+    """Return half and twice the amount, or None for what is no amount, or 0."""
     value = one.value
     if isinstance(value, Spread):
         return (value.scaled(0.5), value.scaled(2.0)) if value.mean_s > 0 else None

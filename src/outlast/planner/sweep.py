@@ -259,7 +259,7 @@ def at_known_rates(scenario: Scenario) -> Scenario:
 
 
 def window(scenario: Scenario, failures_most: float) -> Scenario:
-    """The scenario itself, or the part of it in which so many failures are expected, at its mean
+    """Return the scenario, or the part of it in which so many failures are expected at its mean
     rates.
     """
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)

@@ -139,7 +139,7 @@ class Answer:
 
     @property
     def rung(self) -> Rung | None:
-        """The rung that was chosen, if any."""
+        """Return the rung that was chosen, if any."""
         return None if self.chosen is None else self.chosen.rung
 
 

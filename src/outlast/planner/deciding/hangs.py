@@ -95,8 +95,10 @@ class Hangs:
 
     @property
     def leaves_s(self) -> float:
-        """Who does not leave a generation with the others is given up after this:
-        engine/coordinator/regroup.py.
+        """Return after how long a rank is given up that does not leave a generation with the
+        others.
+
+        That is the rule of engine/coordinator/regroup.py.
         """
         return (
             limits.LEAVE_DEADLINE_S
@@ -105,9 +107,10 @@ class Hangs:
         )
 
     def joins_s(self, alike: bool) -> float:
-        """Who does not join the next one: engine/coordinator/plans.py.
+        """Return after how long a rank is given up that does not join the next generation.
 
-        `alike`: no process had to be started for it.
+        That is the rule of engine/coordinator/plans.py. `alike`: no process had to be started for
+        it.
         """
         return limits.REGROUP_DEADLINE_S if alike else limits.BOOT_DEADLINE_S
 

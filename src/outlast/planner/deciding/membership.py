@@ -89,8 +89,9 @@ class Membership:
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
-        """So many seats from `first` on, round about, that are not `gone`; fewer where there are no
-        more.
+        """Return so many seats from `first` on, round about, that are not `gone`.
+
+        There are fewer if there are no more.
         """
         nodes = self.job.nodes
         return list(
@@ -161,7 +162,9 @@ class Membership:
         self.ready = [spare for spare in self.ready if spare != node]
 
     def enough_s(self, seats: int, *, from_s: float) -> float:
-        """From when on so many nodes are at hand, if none is lost meanwhile; infinity: never."""
+        """Return from when on so many nodes are at hand, if none is lost meanwhile; infinity:
+        never.
+        """
         short = seats - len(self.ready)
         if short <= 0:
             return from_s

@@ -231,7 +231,7 @@ class _Profile:
         return math.log(sums[0]), sums[1] / sums[0], sums[2] / sums[0]
 
     def log_likelihood(self, shape: float) -> float:
-        """Up to a constant that is the same for all shapes."""
+        """Return the log-likelihood, up to a constant that is the same for all shapes."""
         return (
             self.count * (math.log(shape) - self.moments(shape)[0]) + (shape - 1) * self.log_failed
         )
@@ -252,7 +252,7 @@ class _Profile:
         return shape
 
     def rest(self, shape: float) -> tuple[float, float, float]:
-        """ln scale at this shape, and the standard errors of the shape and of ln scale."""
+        """Return ln scale at this shape, and the standard errors of the shape and of ln scale."""
         log_sum, first, second = self.moments(shape)
         log_scale = (log_sum - math.log(self.count)) / shape
         of_shape = self.count * (1 / shape**2 + second - 2 * log_scale * first + log_scale**2)

@@ -76,7 +76,7 @@ def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProces
 
 
 def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
-    """Take out children that carry the rank of their parent: they are no ranks themselves."""
+    """Return the process with its role: a child of a process of the same rank is no rank itself."""
     is_child = ranks.get(one.parent) == one.rank
     return replace(one, is_rank=not is_child)
 
