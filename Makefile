@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: docs help env run test check unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
+.PHONY: docs wheel help env run test check unit lint types drill fuzz swarm score-diagnosis bench validate-plan validate-plan-live test-gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 18
@@ -45,6 +45,9 @@ types: $(STAMP)  ## mypy, strict
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/python tools/site/build.py
+
+wheel: $(STAMP)  ## build a wheel, install it in a fresh environment, and train with it there
+	$(BIN)/python tools/try_wheel.py
 
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
 	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
