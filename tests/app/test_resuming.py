@@ -49,8 +49,8 @@ def test_steps_after_the_beginning_are_lost(tmp_path: Path) -> None:
             tmp_path / "none", records, vault=None, seen_step=seen_step, from_scratch=False
         )
         assert (found.start.step, found.steps_lost, found.highest) == (0, lost, lost)
-        assert f"{lost} committed steps after it will be trained again" in found.told(tmp_path)
+        assert f"{lost} committed steps after it will be trained again" in found.describe(tmp_path)
     one = replace(Beginning(committed=9), start=Restart(7, "checkpoint", "checkpoint", "here"))
     assert one.steps_lost == 2
     assert (one.event().kind, one.event().data["steps_lost"]) == (RESUMED, 2)
-    assert "at step 7 from here; 2 committed steps" in one.told(tmp_path)
+    assert "at step 7 from here; 2 committed steps" in one.describe(tmp_path)

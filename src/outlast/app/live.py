@@ -21,7 +21,7 @@ from outlast.app.status import headline, last_interruptions
 from outlast.app.words import Facts
 from outlast.model import limits
 
-WAIT_TOLD_S = 3.0  # a wait that is shorter is not worth a line
+WAIT_SHOWN_S = 3.0  # a wait that is shorter is not worth a line
 _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
 
 
@@ -132,12 +132,12 @@ class LiveView:
         return lines
 
     def _wait_news(self, wait: Facts | None, at_s: float) -> list[Text]:
-        """Say once what is waited for, when that has lasted for WAIT_TOLD_S."""
+        """Say once what is waited for, when that has lasted for WAIT_SHOWN_S."""
         what = wait["what"] if wait else ""
         if what != self._wait[0]:
             self._wait = (what, at_s, False)
-        _, since_s, told = self._wait
-        if wait is None or told or at_s < since_s + WAIT_TOLD_S:
+        _, since_s, shown = self._wait
+        if wait is None or shown or at_s < since_s + WAIT_SHOWN_S:
             return []
         self._wait = (what, since_s, True)
         return [Text(words.waits(wait))]

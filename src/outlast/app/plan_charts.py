@@ -12,7 +12,7 @@ from outlast.planner.plan import Plan
 from outlast.planner.scale import Scale
 
 SWINGS_MOST = 15
-TELLING = 5e-4  # of ETTR: what moves it less says nothing
+SWING_LEAST = 5e-4  # of ETTR: what moves it less says nothing
 NOTHING = 5e-5  # a share that would be printed as 0.00 %
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -36,10 +36,10 @@ def charts(found: Found) -> list[Chart]:
     """Return the charts that were asked for; without any, the one of where the time goes."""
     out: list[Chart] = []
     if found.optimum is not None:
-        telling = [
-            one for one in found.optimum.curves if max(one.value) - min(one.value) >= TELLING
+        curves = [
+            one for one in found.optimum.curves if max(one.value) - min(one.value) >= SWING_LEAST
         ]
-        out += [_searched(one) for one in telling]
+        out += [_searched(one) for one in curves]
     if found.asked_sensitivity:
         out += [_tornado(found.plan)]
     if found.scale is not None:

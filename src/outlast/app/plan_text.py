@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from outlast.app.charts import drawn
 from outlast.app.plan_answer import Found
-from outlast.app.plan_charts import NOTHING, TELLING, charts, gpus_words, share_words
+from outlast.app.plan_charts import NOTHING, SWING_LEAST, charts, gpus_words, share_words
 from outlast.app.words import count, escaped, long_duration, percent
 from outlast.planner.cluster_file import Input, Origin
 from outlast.planner.optimise import Option
@@ -174,7 +174,7 @@ def _is_idle(one: Input) -> bool:
 
 
 def _sensitive(found: Found) -> Iterator[str]:
-    swings = [one for one in found.plan.sensitivity if one.width >= TELLING]
+    swings = [one for one in found.plan.sensitivity if one.width >= SWING_LEAST]
     if not swings:
         return
     yield ""

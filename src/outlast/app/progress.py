@@ -14,11 +14,11 @@ from outlast.runtime.evidence.reading import Progress
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[Progress], None]]:
     if not sys.stderr.isatty():
-        yield lambda told: None
+        yield lambda progress: None
         return
     bar = _Bar()
     try:
-        yield bar.told
+        yield bar.show
     finally:
         bar.close()
 
@@ -30,7 +30,7 @@ class _Bar:
         self._rich: typing.Any = None
         self._tasks: dict[str, int] = {}
 
-    def told(self, progress: Progress) -> None:
+    def show(self, progress: Progress) -> None:
         if progress.total < (
             PROGRESS_FROM_DUMPS_COUNT if progress.what == "dumps" else PROGRESS_FROM_BYTES
         ):

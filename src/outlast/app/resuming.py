@@ -55,7 +55,7 @@ class Beginning:
         data = {"step": self.start.step, "from": self.source, "steps_lost": self.steps_lost}
         return Event(clock.now_s(), clock.wall_s(), RESUMED, data)
 
-    def told(self, folder: Path) -> str:
+    def describe(self, folder: Path) -> str:
         """Return the line for the console."""
         lost = (
             f"; {count(self.steps_lost, 'committed step')} after it will be trained again"

@@ -168,8 +168,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                 with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
                     view = LiveView(
                         console_for(stderr=True, environment=os.environ),
-                        status_every_s=options.telling.status_every_s,
-                        quiet=options.telling.quiet,
+                        status_every_s=options.status.status_every_s,
+                        quiet=options.status.quiet,
                     )
                     books, launcher = _prepare(
                         options,
@@ -264,7 +264,7 @@ def _prepare(
     for note in (*options.notes, *refused):
         view.print_line(note)
     if options.checkpoints.resume:
-        view.print_line(beginning.told(folder.path))
+        view.print_line(beginning.describe(folder.path))
     return books, Launcher(around, coordinator_options)
 
 

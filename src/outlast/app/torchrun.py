@@ -61,10 +61,10 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
-class Telling:
-    """What outlast itself says on stderr.
+class StatusOptions:
+    """What outlast itself writes to stderr, such as its status line.
 
-    status_every_s: off a terminal, of its status line; 0: never.
+    status_every_s   how often its status line comes off a terminal; 0: never
     """
 
     quiet: bool = False
@@ -101,7 +101,7 @@ class RunOptions:
     checkpoints: Checkpoints
     snapshot_every: int
     console: ConsolePolicy
-    telling: Telling
+    status: StatusOptions
     preload: tuple[str, ...]
     run_dir: str
     log_dir: str
@@ -145,7 +145,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),
-        telling=Telling(
+        status=StatusOptions(
             asked["quiet"],
             STATUS_EVERY_S if asked["status_every"] is None else asked["status_every"],
         ),

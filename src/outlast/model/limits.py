@@ -142,7 +142,7 @@ START_RETRY_S = 0.25
 START_RETRY_MAX_S = 5.0  # ... up to this
 START_GIVE_UP_S = 1_500.0  # ... and no more after this: others wait for it
 FIRST_STARTS_COUNT = 4  # ... nor after so many times, where no process of the run has ever started
-START_TOLD_S = 30.0  # a process that still cannot be started is spoken of this often
+START_REPORT_S = 30.0  # a process that still cannot be started is reported this often
 FORKS_IN_FLIGHT_COUNT = 8  # requests the zygote has not answered yet; the others wait here
 HOUSEKEEPING_S = 0.25  # dead processes are reaped this long after they were seen to end
 # a forked worker's wait for the launcher to become its parent: long only where the process between
@@ -276,7 +276,7 @@ assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUN
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
 assert HELPER_LOOK_S < HELPER_STOPPED_S < HELPER_ASK_S < HELPER_ANSWER_S < ZYGOTE_FORK_DEADLINE_S
-assert START_RETRY_S < START_RETRY_MAX_S < START_TOLD_S < START_GIVE_UP_S < BOOT_DEADLINE_S
+assert START_RETRY_S < START_RETRY_MAX_S < START_REPORT_S < START_GIVE_UP_S < BOOT_DEADLINE_S
 assert STARVING_LOOK_S < ZYGOTE_FORK_DEADLINE_S < ZYGOTE_BOOT_DEADLINE_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
 assert max(TRIAL_KILL_STEPS) < TRIAL_STEPS_LEAST <= TRIAL_STEPS

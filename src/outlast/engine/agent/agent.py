@@ -169,9 +169,9 @@ class Agent:
         if seen.moved:
             self._hangs.patient_until_s = 0.0
         progress = self._watch.take_progress(now_s=now_s) if seen.news else None
-        told = [] if progress is None else [ToCoordinator(progress)]
+        reports = [] if progress is None else [ToCoordinator(progress)]
         hung = self._hangs.look(now_s=now_s)
-        return [*told, *hung, *self._hangs.look_for_silence(now_s=now_s)]
+        return [*reports, *hung, *self._hangs.look_for_silence(now_s=now_s)]
 
     def quiet_until_s(self) -> float:
         """Return the time before which no tick can lead to anything. Infinity: no tick can.

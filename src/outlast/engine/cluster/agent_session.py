@@ -218,8 +218,8 @@ class AgentSession:
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
         """The driver connects again after a while. People are told once, not at each try."""
-        told, self._names.turned_away = self._names.turned_away, message.reason
-        return [*([] if told == message.reason else [Tell(message.reason)]), HangUp()]
+        reported, self._names.turned_away = self._names.turned_away, message.reason
+        return [*([] if reported == message.reason else [Tell(message.reason)]), HangUp()]
 
     # --- timers -----------------------------------------------------------------------------------
 

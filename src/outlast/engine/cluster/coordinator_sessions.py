@@ -223,9 +223,9 @@ class CoordinatorSessions:
         answer: OnLine = TurnedAway(reason)
         if enrol.housed:  # its ranks were given away: it has to kill them before anything else
             answer = Welcome(self.epoch, 0, self._lease_s, True, None)
-        told = self._turned_away.get(enrol.node) == enrol.session
+        reported = self._turned_away.get(enrol.node) == enrol.session
         self._turned_away[enrol.node] = enrol.session
-        return [TurnAway(enrol.node, answer), *([] if told else [Tell(reason)])]
+        return [TurnAway(enrol.node, answer), *([] if reported else [Tell(reason)])]
 
     def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
         """Let a node in.

@@ -1,4 +1,4 @@
-"""What agents are told: one order for each node, and events for the ledger. This module is pure."""
+"""Orders to agents, one for each node, and events for the ledger. This module is pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class _Order:
         return ToAgent(ToWorkers(tuple(self.workers), ranks, self.message), self.home)
 
 
-def tell_orders(told: Iterable[tuple[Member, ForWorker]], *, local: bool) -> list[Output]:
-    """Return one order for each node: workers there that are told the same object share it.
+def tell_orders(messages: Iterable[tuple[Member, ForWorker]], *, local: bool) -> list[Output]:
+    """Return one order for each node: workers there that get the same object share it.
 
     local   the agent lives in the coordinator's process: each worker gets an order of its own,
             for there is nothing to be saved
     """
     orders: dict[tuple[object, int], _Order] = {}
     order: _Order | None = None
-    for member, message in told:
+    for member, message in messages:
         shares = order is not None and order.message is message and order.home == member.home
         if order is None or not shares or local:
             place = member.worker if local else member.home

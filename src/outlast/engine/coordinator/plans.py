@@ -167,8 +167,8 @@ class Plans:
             *self.of_rank(donor.rank, start.private, restore.step, start.checkpoint)
         )
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
-        told = self.send([donor])
-        return [*noted, *told, set_timer(Timer.HANDOVER, now_s + limits.REGROUP_DEADLINE_S)]
+        orders = self.send([donor])
+        return [*noted, *orders, set_timer(Timer.HANDOVER, now_s + limits.REGROUP_DEADLINE_S)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
         """Send the plans that waited for the transfer image: a donor has sealed it."""
@@ -181,8 +181,8 @@ class Plans:
         run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
         if run.course.is_in(Stage.HANDOVER):
             return self.clear(now_s, "state is handed over")
-        told = self.send(run.roster.members())
-        return [*told, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
+        orders = self.send(run.roster.members())
+        return [*orders, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
 
     def _lies_there(self, step: int, phases: int) -> bool:
         """Return True if what a donor would write is there already, and is not what fails."""

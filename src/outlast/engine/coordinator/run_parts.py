@@ -106,12 +106,12 @@ class Run:
 
     # --- orders --------------------------------------------------------------------------------
 
-    def tell(self, told: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
-        """Tell each worker its message.
+    def tell(self, messages: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
+        """Send each worker its message.
 
-        Workers of one node that are told the same share an order.
+        Workers of one node that get the same message share an order.
         """
-        return tell_orders(told, local=self.nodes.local)
+        return tell_orders(messages, local=self.nodes.local)
 
     def kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
         """Kill `members`. A rank is given away only once its holder's death is confirmed."""

@@ -167,7 +167,7 @@ class Tiers:
         )
 
     def _newest_written(self, saving: _Saving, begin: int, last: int, for_s: float) -> int:
-        """Return the newest step after `begin` that is written by then; at most `begin`: none is."""
+        """Return the newest step after `begin` that is written by then, else `begin` or less."""
 
         def is_written(number: int) -> bool:
             step = number * saving.interval

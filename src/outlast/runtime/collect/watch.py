@@ -110,17 +110,17 @@ def watch(
     while not is_over():
         now_s = time.monotonic()
         logs.look(now_s)
-        still_s = now_s - logs.last_line_s
-        if logs.failure and still_s >= SETTLE_S:
+        silent_s = now_s - logs.last_line_s
+        if logs.failure and silent_s >= SETTLE_S:
             return Ended("failed", logs.failure, tuple(paths))
         if pids and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
             return Ended("gone", "the process that was named has ended", tuple(paths))
         quiet = decide_quiet(
             now_s=now_s, last_line_s=logs.last_line_s, gaps_s=logs.gaps_s, min_s=min_s
         )
-        if quiet.standing is Standing.QUIET and now_s - asked_s >= min(still_s, 10 * min_s) / 2:
+        if quiet.standing is Standing.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
             asked_s = now_s
-            look, collected = _ask(quiet, still_s, incidents, pids, job, min_s)
+            look, collected = _ask(quiet, silent_s, incidents, pids, job, min_s)
             on_look(look.reason)
             if look.standing is Standing.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
@@ -131,7 +131,7 @@ def watch(
 
 def _ask(
     quiet: Look,
-    still_s: float,
+    silent_s: float,
     incidents: Path,
     pids: Sequence[int],
     job: str,
@@ -148,7 +148,7 @@ def _ask(
         quiet,
         first=first,
         second=second,
-        quiet_s=still_s,
+        quiet_s=silent_s,
         blind_after_s=BLIND_FACTOR * min_s,
     )
     return look, collected

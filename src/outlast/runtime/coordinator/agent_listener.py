@@ -253,15 +253,15 @@ class AgentListener:
 
     def _refuse(self, visitor: _Visitor, reason: str) -> None:
         visitor.channel.close()
-        self._told(visitor, reason)
+        self._lost(visitor, reason)
 
     def _on_close(self, visitor: _Visitor, reason: str) -> None:
         if reason:
-            self._told(visitor, reason)
+            self._lost(visitor, reason)
         else:
             self._gone(visitor)
 
-    def _told(self, visitor: _Visitor, reason: str) -> None:
+    def _lost(self, visitor: _Visitor, reason: str) -> None:
         whose = f"of node {visitor.node}" if visitor.enrolled else "of a stranger"
         self._gone(visitor)
         self.carry_out([Tell(f"the connection {whose} ({visitor.address}) is closed: {reason}")])

@@ -22,7 +22,7 @@ class Removals:
         self._vault = vault
         self._missing = missing
         self._tell = tell
-        self._vault_told = False
+        self._vault_reported = False
         self._was_missing = ""
         self._joined: set[int] = set()  # workers whose files are held
 
@@ -59,8 +59,8 @@ class Removals:
 
     def _say_of_vault(self, how: str) -> None:
         """Warn once: a removal may strike file after file."""
-        if not self._vault_told:
-            self._vault_told = True
+        if not self._vault_reported:
+            self._vault_reported = True
             causes = "a person, RemoveIPC of systemd-logind, or systemd-tmpfiles"
             self._tell(f"warning: {self._vault.folder} was removed (by {causes}): {how}")
 

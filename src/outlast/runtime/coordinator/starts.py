@@ -32,8 +32,8 @@ class _Start:
     waits: bool = True  # no process of it is asked for at the moment
     failures: int = 0
     first_s: float = 0.0
-    told: str = ""  # the error that was told last
-    told_s: float = 0.0
+    reported: str = ""  # the error that was reported last
+    reported_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Starts:
             del self._starts[worker]
             self._news.given_up(worker, verdict.reason)
             return
-        if error != start.told or now_s - start.told_s >= limits.START_TOLD_S:
-            start.told, start.told_s = error, now_s
+        if error != start.reported or now_s - start.reported_s >= limits.START_REPORT_S:
+            start.reported, start.reported_s = error, now_s
             self._news.tell(f"warning: {verdict.reason}")
         start.waits = True
         self._loop.call_at(verdict.again_s, lambda: self._ask(worker))

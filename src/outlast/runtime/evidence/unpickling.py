@@ -79,12 +79,12 @@ class _Reader:
 
     def __init__(self, memory_bytes: int, limit_s: float, unpacker: Unpacker) -> None:
         self.unpacker = unpacker
-        told, self._to = _pipe()
+        requests, self._to = _pipe()
         self.answers, answers = _pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _serve(told, answers, memory_bytes, limit_s)
-        told.close()
+            _serve(requests, answers, memory_bytes, limit_s)
+        requests.close()
         answers.close()
         self.batch: list[int] = []
         self.over_s = 0.0
@@ -267,8 +267,8 @@ def _send(pipe: IO[bytes], body: bytes) -> None:
 # --- the process that reads -----------------------------------------------------------------------
 
 
-def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: float) -> NoReturn:
-    """Read what it is told until the pipe ends.
+def _serve(requests: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: float) -> NoReturn:
+    """Read the dumps that are asked for, until the pipe ends.
 
     Never returns into what the other process was doing.
     """
@@ -282,15 +282,15 @@ def _serve(told: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: floa
         # Ctrl-C is for the process that asked: with it, the pipe ends
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.setsid()
-        kept = sorted((told.fileno(), answers.fileno()))
+        kept = sorted((requests.fileno(), answers.fileno()))
         os.closerange(0, kept[0])
         os.closerange(kept[0] + 1, kept[1])
         os.closerange(kept[1] + 1, os.sysconf("SC_OPEN_MAX"))
         _confine(memory_bytes)
         keep_heap()
         packer = Packer()
-        while len(head := told.read(_LENGTH.size)) == _LENGTH.size:
-            rows = json.loads(told.read(_LENGTH.unpack(head)[0]))
+        while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
+            rows = json.loads(requests.read(_LENGTH.unpack(head)[0]))
             _send(
                 answers,
                 json.dumps(

@@ -229,13 +229,13 @@ class Guards:
                 if asked is not None:
                     asked()
                 group = _now(group, was_default=was_default)
-                told = (
+                given = (
                     None
                     if self.calls.stands_for is None or not was_default
                     else self.calls.stands_for()
                 )
-                if told is not None:
-                    return told[_READS.index(name)]
+                if given is not None:
+                    return given[_READS.index(name)]
             return original(group)
 
         return guarded

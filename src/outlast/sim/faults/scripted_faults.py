@@ -1,8 +1,8 @@
-"""Plays: faults in an order that a life seldom comes to by chance, each for a branch of the
-protocol that nothing else tells right from wrong.
+"""Scripted faults: faults in an order that a life seldom comes to by chance.
 
-A play says what it needs of the options, and leaves the rest, and its moments, to the draws. What
-follows its first fault strikes where that is dealt with.
+Each is for a branch of the protocol that nothing else tests. A script says what it needs of the
+options, and leaves the rest, and its moments, to the draws. What follows its first fault strikes
+while that is dealt with.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def draw_scripted(
     """
     some, play = (
         stream.chance(SELDOM_CHANCE if seldom else CHANCE),
-        stream.pick(SELDOM if seldom else PLAYS),
+        stream.pick(SELDOM if seldom else SCRIPTED),
     )
     needed, faults = play(stream, options)
     return (
@@ -382,7 +382,7 @@ def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
     )
 
 
-PLAYS: tuple[Callable[[Stream, Options], Drawn], ...] = (
+SCRIPTED: tuple[Callable[[Stream, Options], Drawn], ...] = (
     _node_of_the_dying,
     _image_lost,
     _image_alone,

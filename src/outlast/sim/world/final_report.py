@@ -23,7 +23,7 @@ from outlast.sim.world.steps_done import StepsDone
 from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.verdicts import Verdicts
 
-NOBODY_TOLD = (
+BLAMES_NOBODY = (
     "nothing tells them apart",  # where all stand at one place one has to go
     "a script that has made no outlast call",  # of one that is not at its first call yet
 )
@@ -252,7 +252,7 @@ def _blamed(interruptions: Mapping[int, Interruption], end: End) -> tuple[int, .
     seen = [
         one
         for one in interruptions.values()
-        if _was_looked_at(one, end) and not any(words in one.reason for words in NOBODY_TOLD)
+        if _was_looked_at(one, end) and not any(words in one.reason for words in BLAMES_NOBODY)
     ]
     return tuple(sorted({pid for one in seen for pid in one.pids}))
 
