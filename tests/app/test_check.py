@@ -35,7 +35,7 @@ FLAWS = {  # what is replaced, by what, the line it is named at, and a word of t
     "forgotten": (", optimizer=optimizer", "", 7, "optimizer is not in run.state"),
     "lbfgs": ("AdamW", "LBFGS", 7, "LBFGS"),
     "ahead": ("        model(torch.randn(2, 4))",
-              "        model(X)", 11, "X is carried"),
+              "        model(X)", 12, "X is carried"),
     "loop": ("for step in run.steps(state, until=10)", "for step in steps()", 1, "never called"),
     "spawn": ("run = outlast.join()",
               "torch.multiprocessing.spawn(print)\nrun = outlast.join()", 4, "processes"),

@@ -92,13 +92,17 @@ class _Check:
             why = "no rank reached an optimizer call in step 4, so none was killed"
             return self._findings(spare, undetermined=[f"{why}{_tail(war)}"])
         killed = " and ".join(f"rank {one.rank} in step {one.step}" for one in war.struck)
-        if war.code != 0:
-            return self._findings([*spare, self._not_recovered(war, killed)])
         found = compare(peace.notes, war.notes, war.struck, self._temporaries(peace))
         seen = [
             f"Tried: {self._wishes.steps} steps on {self._wishes.workers} ranks; killed and"
             f" replaced: {killed}; compared up to step {found.last_step}."
         ]
+        if war.code != 0:
+            failed = self._not_recovered(war, killed)
+            if not found.variables:
+                return self._findings([*spare, failed], seen=seen)
+            seen.append(f"Then {failed.what}.")
+            return self._findings([*spare, *self._variables(found)], seen=seen)
         if not found.state and not found.own:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
         seen.append(f"Not seen: what the script does only behind step {self._wishes.steps}.")
@@ -106,10 +110,7 @@ class _Check:
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
 
     def _judged(self, peace: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
-        remarks = [
-            variable_remark(one, self._source(one.file), changes=found.differs_from)
-            for one in found.variables
-        ]
+        remarks = self._variables(found)
         if found.last_step == 0:
             return remarks, ["no step ended on every rank in both runs"]
         if found.own:
@@ -125,6 +126,12 @@ class _Check:
                 return [], [own_differences(_as_own(calm))]
             return [state_remark(found, _loop(peace))], []
         return remarks, []
+
+    def _variables(self, found: Comparison) -> list[Remark]:
+        return [
+            variable_remark(one, self._source(one.file), changes=found.differs_from)
+            for one in found.variables
+        ]
 
     def plain(self, text: ScriptText) -> Findings:
         """Check a script without outlast calls."""
@@ -182,10 +189,10 @@ class _Check:
 
     def _not_recovered(self, war: TrialRun, killed: str) -> Remark:
         if war.code is None:
-            what = f"after {killed} was killed, the run had not gone on when time was up"
+            what = f"after the kill of {killed} the run had not gone on when time was up"
             return Remark(1, f"{what}{_tail(war)}", "read what the ranks say; raise --time-limit")
         found = failure_remark(war.stderr, self._wishes.script)
-        what = f"after {killed} was killed, the run failed: {found.what}"
+        what = f"after the kill of {killed} the run failed: {found.what}"
         return Remark(found.line, what, found.do, file=found.file)
 
     def _findings(
@@ -231,13 +238,15 @@ def _as_own(found: Comparison) -> Comparison:
 
 
 def _spare_remarks(war: TrialRun, script: str) -> list[Remark]:
-    lines = [line for line in war.stderr.splitlines() if "ended before it could park" in line]
-    if not lines:
+    if not war.spare:
         return []
-    what = "a spare ended before it stood ready: it runs the script without a rank"
-    found = failure_remark(war.stderr, script)
-    do = "read rank and world size from outlast.join(), and not from the environment"
-    return [Remark(found.line, f"{what} ({lines[0].strip()})", do)]
+    found = failure_remark(war.spare, script)
+    what = f"a spare, which runs the script before it has a rank, failed: {found.what}"
+    do = (
+        "read rank and world size from outlast.join(), or RANK by os.environ at the place of its"
+        " use"
+    )
+    return [Remark(found.line, what, do, file=found.file)]
 
 
 def _tail(run: TrialRun) -> str:

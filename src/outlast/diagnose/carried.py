@@ -180,9 +180,8 @@ class _Reading:
                 return self.block(body, set(known)) & self.block(orelse, set(known))
             case ast.For(target=target, iter=source, body=body, orelse=orelse):
                 self._reads(source, known)
-                self.block(body, known | _stored(target))
-                self.block(orelse, set(known))
-                return known
+                # such a loop, over micro-batches for example, is taken to run at least once
+                return self.block(orelse, self.block(body, known | _stored(target)))
             case ast.While(test=test, body=body, orelse=orelse):
                 self._reads(test, known)
                 self.block(body, set(known))

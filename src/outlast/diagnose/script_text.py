@@ -13,7 +13,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outlast.diagnose.assignments import last_set
 from outlast.diagnose.carried import carried
+from outlast.diagnose.script_habits import habits
 
 COLLECTIVES = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier",
@@ -64,7 +66,8 @@ def read_script(source: str) -> ScriptText:
     remarks = [
         *_groups(calls), *_wrapped_twice(calls), *_too_early(calls, joins[0].lineno),
         *_before_steps(tree, calls), *_closures(calls), *_forgotten(tree, calls),
-        *_carried(source, calls),
+        *_carried(source, tree, calls),
+        *(Remark(*one) for one in habits(tree, calls, joins[0].lineno)),
     ]  # fmt: skip
     return ScriptText(True, tuple(sorted(remarks, key=lambda one: one.line)))
 
@@ -153,16 +156,32 @@ def _before_steps(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
         return
     if any(name == "outlast.main" for name, _ in calls):
         return
+    here = _function_at(tree, steps[0])
     for name, call in calls:
-        if name.startswith("torch.distributed.") and _last(name) in COLLECTIVES and (
-            call.lineno < steps[0]
-        ):  # fmt: skip
+        if (
+            name.startswith("torch.distributed.")
+            and _last(name) in COLLECTIVES
+            and call.lineno < steps[0]
+            # a function that stands above may well be called behind
+            and _function_at(tree, call.lineno) in (here, None)
+        ):
             yield Remark(
                 call.lineno,
                 f"{_last(name)} runs before run.steps: a rank that is replaced cannot do it alone,"
                 " so after a failure all ranks start the script again",
                 "put the training into a function and give it to outlast.main(function)",
             )
+
+
+def _function_at(tree: ast.AST, line: int) -> str | None:
+    """Return the name of the innermost function that holds the line; None at the top level."""
+    names = [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return names[-1] if names else None
 
 
 def _closures(calls: Calls) -> Iterator[Remark]:
@@ -192,6 +211,15 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
         for keyword in call.keywords
     ):
         return  # run.state(**everything)
+    kept |= {
+        one.id
+        for name, call in calls
+        if "lr_scheduler." in name  # a scheduler keeps the schedulers that it is given
+        for given in [*call.args, *(keyword.value for keyword in call.keywords)]
+        if isinstance(given, ast.List | ast.Tuple)
+        for one in given.elts
+        if isinstance(one, ast.Name)
+    }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
@@ -208,13 +236,15 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
                 )
 
 
-def _carried(source: str, calls: Calls) -> Iterator[Remark]:
+def _carried(source: str, tree: ast.AST, calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
         if name.endswith(".steps"):
+            scope = _function_at(tree, call.lineno) or "<module>"
             for one in carried(source, call.lineno):
                 yield Remark(
-                    one.line,
-                    f"{one.name} is carried from one step to the next, and not kept",
+                    last_set(source, scope, one.name),
+                    f"{one.name} is carried from one step to the next, and not kept: line"
+                    f" {one.line} reads what an earlier step has set",
                     "draw batches inside `with step:`; keep plain values by run.values(...)",
                     about=one.name,
                 )

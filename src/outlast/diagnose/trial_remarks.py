@@ -5,10 +5,10 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 
+from outlast.diagnose.assignments import last_set
 from outlast.diagnose.script_text import Remark
 from outlast.diagnose.trial_comparison import Comparison, Loop, Variable
 from outlast.model.texts import some
@@ -16,6 +16,7 @@ from outlast.model.texts import some
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
 _ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
@@ -79,6 +80,7 @@ def own_differences(found: Comparison) -> str:
 
 def failure_remark(stderr: str, script: str) -> Remark:
     """Name what a run ended with: what was refused, or the script's own error, with its line."""
+    stderr = _RANK.sub("", stderr)
     errors = re.findall(r"^error: (.*)$", stderr, re.MULTILINE)
     hints = re.findall(r"^hint: (.*)$", stderr, re.MULTILINE)
     what = (
@@ -90,53 +92,6 @@ def failure_remark(stderr: str, script: str) -> Remark:
         return Remark(line, what, do, file=placed["file"])
     lines = [int(line) for file, line in _FRAME.findall(stderr) if file == script]
     return Remark(lines[-1] if lines else 1, what, do)
-
-
-def last_set(source: str, function: str, name: str) -> int:
-    """Return the last line of the function ("<module>": of the file) that sets the variable.
-
-    A call of one of its methods counts where nothing else does, as `history.append(x)`. 1: none.
-    """
-    try:
-        tree: ast.AST = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return 1
-    scope = tree if function == "<module>" else _function(tree, function) or tree
-    wanted = name.rpartition(".")[2]
-    attribute = "." in name
-    set_at, used_at = [0], [0]
-    for node in ast.walk(tree if attribute or scope is tree else scope):
-        match node:
-            case ast.Name(id=found, ctx=ast.Store()) if not attribute and found == wanted:
-                set_at.append(node.lineno)
-            case ast.Attribute(attr=found, ctx=ast.Store()) if attribute and found == wanted:
-                set_at.append(node.lineno)
-            case ast.Subscript(value=inner, ctx=ast.Store()) if _named(inner) == wanted:
-                set_at.append(node.lineno)
-            case ast.Call(func=ast.Attribute(value=inner)) if _named(inner) == wanted:
-                used_at.append(node.lineno)
-            case ast.arg(arg=found) if not attribute and found == wanted:
-                used_at.append(node.lineno)
-            case _:
-                pass
-    return max(set_at) or max(used_at) or 1
-
-
-def _function(tree: ast.AST, name: str) -> ast.AST | None:
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-    ]
-    return found[-1] if found else None
-
-
-def _named(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
 
 
 def resumption(steps: Sequence[Mapping[str, object]], *, killed_behind: int) -> str:

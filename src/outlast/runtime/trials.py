@@ -46,6 +46,7 @@ class TrialRun:
     steps     of a script without outlast calls: its optimizer steps, in order
     struck    the ranks that were killed
     touched   the files that the script wrote; they are as before again
+    spare     what the first spare that failed has said last; "": none has
     """
 
     path: Path
@@ -56,6 +57,7 @@ class TrialRun:
     steps: tuple[dict[str, Any], ...]
     struck: tuple[Struck, ...]
     touched: tuple[str, ...]
+    spare: str
 
 
 class TrialFolder:
@@ -113,6 +115,7 @@ class TrialFolder:
             dict(_notes(folder / "records")), tuple(_lines(folder / "steps.jsonl")),
             tuple(one for n, one in enumerate(strikes) if (folder / f"once-{n}").exists()),
             tuple(_put_back(folder / "touched", (self._home, os.getcwd()))),
+            _spare_error(folder / "run" / "logs"),
         )  # fmt: skip
 
     def _watched(
@@ -150,6 +153,12 @@ def _stop(process: subprocess.Popen[bytes], run: Path) -> None:
 
 def _text(path: Path) -> str:
     return path.read_text(errors="replace")
+
+
+def _spare_error(logs: Path) -> str:
+    for path in sorted(logs.glob("*/*/spare_*/error.json")):
+        return _text(path.with_name("stderr.log"))
+    return ""
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

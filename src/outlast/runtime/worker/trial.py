@@ -19,6 +19,7 @@ Limits   Not seen: variables inside closures, generators and functions that are 
 from __future__ import annotations
 
 import collections.abc
+import inspect
 import json
 import os
 import sys
@@ -131,7 +132,7 @@ class Variables:
     def innermost(self, frame: types.FrameType) -> types.FrameType:
         """Return the innermost frame of the script: a progress bar may stand in front of it."""
         inner: types.FrameType | None = frame
-        while inner is not None and not self._is_the_scripts(inner.f_code.co_filename):
+        while inner is not None and not self._is_looked_at(inner.f_code):
             inner = inner.f_back
         return inner or frame
 
@@ -142,7 +143,7 @@ class Variables:
         frame: types.FrameType | None = loop
         while frame is not None:
             code = frame.f_code
-            if self._is_the_scripts(code.co_filename) and code.co_name != "<module>":
+            if self._is_looked_at(code) and code.co_name != "<module>":
                 self._add_all(f"{code.co_filename}:{code.co_name}:", frame.f_locals, held)
             frame = frame.f_back
         for module in list(sys.modules.values()):
@@ -150,6 +151,9 @@ class Variables:
             if isinstance(path, str) and self._is_the_scripts(path):
                 self._add_all(f"{path}:<module>:", vars(module), held)
         return self._found
+
+    def _is_looked_at(self, code: types.CodeType) -> bool:
+        return self._is_the_scripts(code.co_filename) and not code.co_flags & inspect.CO_GENERATOR
 
     def _is_the_scripts(self, path: str) -> bool:
         return (
