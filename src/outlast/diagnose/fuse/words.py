@@ -280,6 +280,7 @@ BY_RULE: dict[str, Words] = {
     ),
     "gloo.size": _UNEQUAL_CALLS,
     "c10d.mismatch": _UNEQUAL_CALLS,
+    "graph.mismatch": _UNEQUAL_CALLS,
     "store.unresolved": Words(
         "a host name has no address on that node",
         "correct MASTER_ADDR, --rdzv-endpoint or the URL in the message, or have the name service"
