@@ -69,17 +69,17 @@ def test_plain_lines_come_at_interruptions_and_every_ten_seconds(
     view.close()
     assert out.getvalue().splitlines() == [
         (
-            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   100 ms  "
+            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   100 ms  "
             " generation 2   workers: 2 training; spares: 1 hot"
         ),
         "outlast interruption 1: rank 1, signal, at step 131, detected after 2 ms",
         "outlast interruption 1: back after 100 ms by spare, 1 step repeated, 0 lost",
         (
-            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   10.1 s  "
+            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   10.1 s  "
             " generation 2   workers: 2 training; spares: 1 hot"
         ),
         (
-            "outlast toy  training  step 200 of 300   10 steps/s   ETTR 97.1 %   20.1 s  "
+            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   20.1 s  "
             " generation 2   workers: 2 training; spares: 1 hot"
         ),
     ]

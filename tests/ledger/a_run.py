@@ -154,7 +154,6 @@ SNAPSHOT = {
     "state": "training",
     "generation": 2,
     "step": 200,
-    "until": 300,
     "steps_per_s": 10.0,
     "workers": [
         {"rank": 0, "pid": 1005, "node": "here", "state": "training"},

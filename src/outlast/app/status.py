@@ -86,7 +86,7 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
     return facts
 
 
-_NUMBERS = ("step", "generation", "steps_per_s", "wall_s", "ettr", "session", "until")
+_NUMBERS = ("step", "generation", "steps_per_s", "wall_s", "ettr", "session")
 _TABLES: dict[str, dict[str, type]] = {
     "workers": {"rank": int, "pid": int, "node": str, "state": str},
     "spares": {"pid": int, "kind": str, "node": str},
@@ -144,13 +144,11 @@ def show_status(console: Console, facts: Facts) -> None:
 
 
 def headline(facts: Facts) -> Text:
-    """`training  step 1,204 of 2,000   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
+    """`training  step 1,204   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
     generation 3`, after the run's name where there is one.
     """
     unseen = facts["state"] != "starting" and not facts.get("steps_seen", True)
     step = "steps not seen" if unseen else f"step {facts['step']:,}"
-    if facts.get("until"):
-        step += f" of {facts['until']:,}"
     parts = [step]
     if facts.get("steps_per_s"):
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
