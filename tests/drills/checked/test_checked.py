@@ -1,4 +1,4 @@
-"""`outlast check` tries scripts: it names planted flaws with their lines, and nothing else."""
+"""`outlast check` tries scripts: it names planted flaws with their lines, and nothing else.
 
 `python -m tests.drills.checked.table` prints the same as a table.
 """
@@ -163,7 +163,7 @@ def test_a_script_that_differs_by_itself_is_not_blamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_a_script_without_outlast_calls_is_told_with_which_step_it_goes_on(tmp_path: Path) -> None:
+def test_a_plain_script_is_told_with_which_step_it_goes_on(tmp_path: Path) -> None:
     """The shape of a torchrun script: it saves at each second step, or it saves nothing."""
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
