@@ -33,7 +33,7 @@ SURFACE = {
     "StateError": "",
     "CapacityError": "",
     "CorruptError": "",
-    "RunFailed": "",
+    "DivergedError": "",
 }
 
 

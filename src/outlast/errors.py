@@ -7,8 +7,7 @@
     ├── CapacityError           1: memory, disk or processes do not suffice, and how much would
     ├── CorruptError            1: bytes that do not match their checksum or schema
     ├── DivergedError           1: state that was the same on all ranks is not so any more
-    ├── RunFolderError          2: the run folder is in use, missing, or of another version
-    └── RunFailed               1: the run ended with a verdict
+    └── RunFolderError          2: the run folder is in use, missing, or of another version
 
     StepInterrupted             BaseException: unwinds a step that has to be repeated; never shown
                                 to a user
@@ -101,13 +100,6 @@ class RunFolderError(UsageError):
     """The run folder is in use, is missing, or was written by another version of outlast.
 
     Nothing in it was changed. The hint says which folder, launcher or version to use instead.
-    """
-
-
-class RunFailed(OutlastError):
-    """A run ended with a verdict, and did not reach its goal.
-
-    The message is the verdict. `outlast report` shows what led to it.
     """
 
 
