@@ -54,8 +54,8 @@ class Frame:
         """Let the rules look at what has happened just now."""
         for look in self.also_see:
             look(seen)
-        self.checkers.see(self.age_s, seen)
+        self.checkers.see(self.timeline.now_s - self._began_s, seen)
 
     def say(self, what: str) -> None:
         """Write a line into the trace."""
-        self.trace.line(self.now_s, what)
+        self.trace.line(self.timeline.now_s, what)

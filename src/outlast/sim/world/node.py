@@ -184,6 +184,11 @@ class Node:
         return self._seat.agent_session
 
     @property
+    def _is_fenced(self) -> bool:
+        """Return True if the lease is over, and the agent gives up its processes."""
+        return self.agent_session is not None and self.agent_session.fenced
+
+    @property
     def count(self) -> int:
         """Return how many nodes it is simulated for, itself included."""
         return 1 if self._given.twins is None else len(self._given.twins)
@@ -320,17 +325,11 @@ class Node:
 
     def is_quiet(self) -> bool:
         """Return True if its link stands, its agent asks nothing, and nothing stands still."""
-        line = self.agent_session is None or (
-            self.agent_session.is_in
-            and self.link.connected
-            and self.link.lags_until_s <= self._frame.now_s
-        )
-        return (
-            line
-            and not self.agent.asks
-            and not self.still.agent.shut
-            and not self.still.kernel.shut
-        )
+        session = self.agent_session
+        lags = self.link.lags_until_s > self._frame.now_s
+        if session is not None and (lags or not session.is_in or not self.link.connected):
+            return False
+        return not (self.agent.asks or self.still.agent.shut or self.still.kernel.shut)
 
     def _timer(self, name: str, number: int) -> None:
         if not self._timers.take_due(name, number):
@@ -396,7 +395,6 @@ class Node:
                 self._given.links.send_to(unit, partial(self._deliver, unit, order))
 
     def _carry_out(self, output: Output) -> None:
-        after, session = self._frame.timeline.after, self.agent_session
         if isinstance(output, ToCoordinator):
             news = output.message
             self._given.links.send(
@@ -409,7 +407,7 @@ class Node:
         elif isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, HangUp):
-            if session is not None and session.fenced:
+            if self._is_fenced:
                 for housed in self.processes.values():
                     # one that had ended may not have been heard of
                     self._world.strikes.fenced(housed)
@@ -419,11 +417,12 @@ class Node:
                 rank: slots for rank, slots in self.slots.items() if rank in output.keep
             }
         elif isinstance(output, Kill):
-            self._kill(output.worker, fenced=session is not None and session.fenced)
+            self._kill(output.worker)
         elif isinstance(output, Spawn):
             self._seat.words.spawns(output.worker)
             spawn = partial(self._spawn, output, self._seat.number)
-            after(self._given.kernel.between(0.01, 0.03), lambda: self.still.kernel.through(spawn))
+            takes_s = self._given.kernel.between(0.01, 0.03)
+            self._frame.timeline.after(takes_s, lambda: self.still.kernel.through(spawn))
         elif isinstance(output, Tell):
             self._frame.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
@@ -432,11 +431,11 @@ class Node:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
 
-    def _kill(self, worker: int, *, fenced: bool) -> None:
-        """The agent kills a worker, which takes a moment. `fenced`: the lease is over."""
+    def _kill(self, worker: int) -> None:
+        """Let the agent kill a worker, which takes a moment."""
         self.doomed.add(worker)
         doomed, draws = self.processes.get(worker), self._given.kernel
-        if fenced and doomed is not None:
+        if doomed is not None and self._is_fenced:
             self._world.strikes.fenced(doomed)
         luck = None if doomed is None else doomed.luck
         takes_s = draws.between(0.0005, 0.005) if luck is None else luck.once(0.0005, 0.005)

@@ -107,11 +107,11 @@ class NodeWords:
         self._speak(set(self._speaks))
 
     def _speak(self, workers: set[int]) -> None:
-        roster, self._spoken = self._roster(), workers
+        roster, self._spoken, doomed = self._roster(), workers, self._node.doomed
         here = [
             p
             for p in self._node.processes.values()
-            if (p.alive or not p.reaped) and p.worker not in self._node.doomed
+            if (p.alive or not p.reaped) and p.worker not in doomed
         ]
         # and does not know it yet
         taken = any(

@@ -213,18 +213,18 @@ class World:
         for node in population.nodes:
             node.begin()
         self.strikes.arm()
-        step, stirred, violations = frame.timeline.step, population.stirred, self.violations
+        timeline, stirred, violations = frame.timeline, population.stirred, self.violations
         while (
             (frame.end is None or population.living)
             and not violations
-            and step(until_s=frame.bound_s)
+            and timeline.step(until_s=frame.bound_s)
         ):
             if stirred:
                 for stirred_node in stirred:
                     stirred_node.ticks.event_ends()
                 stirred.clear()
             if twins is not None:
-                twins.check(now_s=frame.now_s)
+                twins.check(now_s=timeline.now_s)
         if frame.end is None and not violations:
             frame.see(NothingMoves(bound_s, self.describe()))
         return frame.end
@@ -341,9 +341,10 @@ class World:
             joined = self.steps.joined.setdefault(process.machine.generation, set())
             joined.update([one.rank for one in each])
         self.steps.visit(mark, process.count)
-        if self.strikes.waits_for(mark):
+        strikes = self.watching.strikes
+        if strikes.waits_for(mark):
             for one in tuple(each):
-                self.strikes.at_mark(one, mark)
+                strikes.at_mark(one, mark)
 
     def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None:
         """Note that the main thread begins something else, as Session.enter does."""
