@@ -110,3 +110,11 @@ def test_lines_are_never_lost_or_changed_but_emptied(lines: list[bytes]) -> None
     out = list(self_output.without_own_verdicts(lines))
     assert len(out) == len(lines)
     assert all(now in (before, b"") for now, before in zip(out, lines, strict=True))
+
+
+def test_a_record_of_a_collection_says_what_was_not_collected() -> None:
+    """Method: the record as the collector writes it; cut, changed, and of something else."""
+    record = b'{\n "collected_at_s": 1.5,\n "lacking": ["no py-spy", "no pipe"]\n}\n'
+    assert self_output.not_collected(record) == ("no py-spy", "no pipe")
+    for other in (record[:40], record.replace(b"[", b"{"), record.replace(b"collected_", b""), b""):
+        assert self_output.not_collected(other) == ()

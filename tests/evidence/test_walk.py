@@ -18,6 +18,7 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.pieces import Piece
+from outlast.runtime.evidence.reading import diagnose
 from outlast.runtime.evidence.walk import Gathered, gather
 from tests.evidence import made
 
@@ -381,3 +382,15 @@ def test_an_encrypted_member_and_a_checkpoint_are_said(folder: Path, scratch: st
         gather([str(folder)], scratch)
     assert "not read, encrypted: locked.zip/a.log" in str(error.value)
     assert "not read, a checkpoint of torch: model.pt" in str(error.value)
+
+
+def test_what_a_collection_lacks_is_noted_and_is_no_evidence(tmp_path: Path) -> None:
+    """Two nodes lack the same thing: it is said once, and not in the verdict's sentence."""
+    for node in ("a", "b"):
+        (tmp_path / node).mkdir()
+        record = '{\n "collected_at_s": 1.5,\n "lacking": ["py-spy is not installed"]\n}\n'
+        (tmp_path / node / "collected.json").write_text(record)
+        (tmp_path / node / "train.log").write_text("step 1 loss 2.5\n")
+    diagnosis = diagnose([str(tmp_path)])
+    assert diagnosis.notes == ("not collected: py-spy is not installed",)
+    assert "py-spy is not" not in diagnosis.verdict.reason

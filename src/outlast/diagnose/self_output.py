@@ -12,6 +12,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -72,6 +73,20 @@ def is_own_file(head: bytes) -> bool:
         f'name="generator" content="{one}'.encode() in start for one in (GENERATOR, PLAN_GENERATOR)
     )
     return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
+
+
+def not_collected(record: bytes) -> tuple[str, ...]:
+    """Return what `--collect` could not get, as sentences; empty for any other file.
+
+    `record` is the whole file, or its beginning. One that is cut or changed says nothing.
+    """
+    if not _COLLECTED.match(record):
+        return ()
+    try:
+        lacking = json.loads(record).get("lacking")
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(map(str, lacking)) if isinstance(lacking, list) else ()
 
 
 def without_own_verdicts(lines: Iterable[bytes]) -> Iterator[bytes]:

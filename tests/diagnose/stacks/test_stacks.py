@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.stacks import Stack, StackReader, compare
 from outlast.diagnose.stacks.reader import doing
@@ -224,3 +225,16 @@ def test_a_workers_stack_explains_the_wait_for_its_loader(worker: str, rules: li
         *stacks(waits, "stack_rank_2.txt"),
     ]
     assert [one.rule for one in compare(found)] == rules
+
+
+def test_two_equal_stacks_are_not_asked_for_again() -> None:
+    """Method: one stack of the rank that is behind, two that are the same, and two that differ."""
+    waits = nameless(1, "all_reduce (torch/distributed/distributed_c10d.py:2501)")
+    first, other = (nameless(3, f"work (train.py:{line})", "main (train.py:9)") for line in (5, 6))
+    asked = {}
+    for name, some in {"one": first, "same": first + first, "differ": first + other}.items():
+        found = [*stacks(waits, "stack_rank_0.txt"), *stacks(some, "stack_rank_1.txt")]
+        asked[name] = decide(found, blame=None).next_test
+    assert asked["one"] == asked["differ"]
+    assert "rank 1" in asked["same"]
+    assert "the same already" in asked["same"]

@@ -1,7 +1,7 @@
 """The worked screens of docs/reference/diagnosis.md, and the incidents that they are of.
 
-    python -m tests.diagnose.worked.page                 # print the screens of the kept incidents again
-    python -m tests.diagnose.worked.page --make sleep    # make an incident anew, with torch
+    python -m tests.diagnose.worked.page                 # write the screens into the page again
+    python -m tests.diagnose.worked.page --make sleep    # also make one incident again, with torch
 
 An incident is what `examples/broken.py` leaves behind, as it stands in the folder of its kind. Only
 the paths of the machine that made it are replaced, and of a dump the last ENTRIES_KEPT entries are

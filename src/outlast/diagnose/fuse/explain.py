@@ -16,6 +16,7 @@ from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.fuse.words import (
     BY_RULE,
+    HUNG,
     NEXT_TEST,
     OWN_BUG,
     QUIET,
@@ -226,6 +227,15 @@ def _stacks_of_the_guilty(conclusion: Conclusion) -> list[Stack]:
     ]
 
 
+def _stood_still(conclusion: Conclusion) -> bool:
+    """Return True if two stacks of one guilty thread, taken apart, have the same frames."""
+    seen: dict[tuple[int | None, str, str], tuple[str, ...]] = {}
+    for one in _stacks_of_the_guilty(conclusion):
+        if seen.setdefault((one.rank, one.process, one.thread), one.frames) != one.frames:
+            return False
+    return len(_stacks_of_the_guilty(conclusion)) > len(seen) > 0
+
+
 def _stands(conclusion: Conclusion) -> str:
     """Where the first of the guilty stands, by its newest stack."""
     if conclusion.mechanism is not Mechanism.HANG:
@@ -325,7 +335,11 @@ def action_of(conclusion: Conclusion) -> str:
 def next_test_of(conclusion: Conclusion) -> str:
     """The cheapest that tells more than what was given."""
     if conclusion.named is not _UNKNOWN:
-        return _words(conclusion).next_test
+        words = _words(conclusion)
+        if words in HUNG.values() and _stood_still(conclusion):
+            who = _named([one.rank for one in conclusion.culprits.ranks]).lower()
+            return NEXT_TEST["hang_still"].format(who=who)
+        return words.next_test
     if special := _reported_words(conclusion):
         return special.next_test
     seen = newest_seen(conclusion)

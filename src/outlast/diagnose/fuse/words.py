@@ -198,8 +198,8 @@ OWN_BUG = Words(
 # Where nothing that was read reports a failure: the job is healthy, hangs, or failed elsewhere.
 QUIET = Words(
     "nothing tells of a failure",
-    "nothing, if the job trains; if it hangs, collect while it does: outlast diagnose --collect"
-    " OUT",
+    "nothing, if the job trains; if it hangs, take stacks while it does: pip install py-spy, then"
+    " outlast diagnose --collect OUT",
     "",
     "if it has failed: the log of every rank and the kernel log (dmesg -T) of every node, for the"
     " time of the failure",
@@ -359,6 +359,10 @@ NEXT_TEST: dict[str, str] = {
     "hang_stack": (
         "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"
         " second dump, some seconds later)"
+    ),
+    "hang_still": (
+        "{who}: what the innermost frame waits for (py-spy dump --locals --native); two stacks of"
+        " it are the same already"
     ),
     "hang_suspects": "py-spy dump and the log of {who}, and whether its process is there at all",
     "signal": (

@@ -12,6 +12,7 @@ class Notes:
         self._names: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
         self._said: list[str] = []
+        self._lacking: list[str] = []
 
     def skip(self, why: str, name: str) -> None:
         """`why` completes "not read: ..."."""
@@ -25,16 +26,22 @@ class Notes:
         if text not in self._said:
             self._said.append(text)
 
+    def lack(self, what: str) -> None:
+        """Note what was never there to be read. It is no part of the verdict's sentence."""
+        if what not in self._lacking:
+            self._lacking.append(what)
+
     @property
     def said(self) -> tuple[str, ...]:
         return tuple(self._said)
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        return tuple(
+        skipped = [
             f"not read, {why}: {some(self._names[why], count)}"
             for why, count in sorted(self._counts.items())
-        )
+        ]
+        return (*(f"not collected: {one}" for one in self._lacking), *skipped)
 
 
 def some(names: Sequence[str], count: int) -> str:

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from outlast.diagnose.self_output import not_collected
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.pieces import Piece
@@ -267,6 +268,15 @@ class _Walk:
         else:
             self._undecided.append((kind, piece))
 
+    def _say_what_lacks(self, piece: Piece) -> bool:
+        """Note what `--collect` could not get; return False if the file is no record of that."""
+        if piece.path is None:
+            return False
+        lacking = not_collected(read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0])
+        for one in lacking:
+            self._notes.lack(one)
+        return bool(lacking)
+
     # --- archives ---------------------------------------------------------------------------------
 
     def _archive(self, path: str, kind: Kind, name: str, size: int) -> None:
@@ -367,7 +377,7 @@ class _Walk:
                 and (_stem(piece.name) in siblings or named_like_a_dump(piece.name))
             ):
                 out.dumps.append(piece)
-            else:
+            elif not (kind is Kind.OURS and self._say_what_lacks(piece)):
                 self._notes.skip(kind.value, piece.name)
         for some in lists.values():
             some.sort(key=lambda piece: _natural(piece.name))
