@@ -15,7 +15,8 @@ LEAVE_DEADLINE_S = 0.5
 # (benchmarks/channel.py: 0.02-0.04 ms)
 RANK_HEARD_S = 0.00005
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
-# all members of a new generation have joined, state moved (grows with state: see engine.deadlines)
+# survivors and replacements have joined a new generation, the state moved between them through
+# memory; a donor that writes at 3 GB/s hands 90 GB over in it
 REGROUP_DEADLINE_S = 30.0
 BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model building included
 # places at which a survivor can leave a backward; each costs every backward about 2 us
