@@ -118,8 +118,23 @@ def simulate_seed(
     `given` options are not drawn, nor are faults if a plan is given. Raises UsageError for options
     that contradict each other.
     """
+    options = _draw_all_options(seed, given, hardware=faults is None)
+    if faults is None:
+        options, faults = _draw_all_faults(seed, options, given)
+    return simulate(
+        seed=seed,
+        options=options,
+        faults=faults,
+        every_step=every_step,
+        every_rank=every_rank,
+        every_node=every_node,
+    )
+
+
+def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) -> Options:
+    """Draw what is not given. `hardware`: a run as hardware fails may be drawn, too."""
     options = draw_options(Stream(seed, "options"), given)
-    if not given and faults is None:
+    if not given and hardware:
         options = draw_hardware(Stream(seed, "hardware"), options)
     if "checkpoint_every" not in given and not options.failures:
         options = draw_checkpoints(Stream(seed, "checkpoints"), options)
@@ -132,36 +147,32 @@ def simulate_seed(
     if "moves" not in given:
         options = draw_moves(Stream(seed, "moves"), options)
     # what is drawn together with something else may be given by itself
-    options = replace(options, **given)
-    if faults is None and options.failures:
-        faults = draw_failures(Stream(seed, "failures"), options)
-    elif faults is None:
-        faults = draw_faults(Stream(seed, "faults"), options)
-        faults += draw_company(Stream(seed, "company"), options, faults[0])
-        faults += draw_partition_faults(Stream(seed, "partings"), options)
-        faults += draw_saves(Stream(seed, "saves"), options)
-        faults += draw_headless(Stream(seed, "headless"), options)
-        faults = (
-            draw_alone(Stream(seed, "alone"), options)
-            or draw_failing(Stream(seed, "failing"), options)
-            or faults
-        )
-        options, faults = draw_scripted(Stream(seed, "rehearsed"), options, given) or (
-            options,
-            faults,
-        )
-        options, faults = draw_scripted(Stream(seed, "seldom"), options, given, seldom=True) or (
-            options,
-            faults,
-        )
-    return simulate(
-        seed=seed,
-        options=options,
-        faults=faults,
-        every_step=every_step,
-        every_rank=every_rank,
-        every_node=every_node,
+    return replace(options, **given)
+
+
+def _draw_all_faults(
+    seed: int, options: Options, given: Mapping[str, Any]
+) -> tuple[Options, tuple[PlannedFault, ...]]:
+    """Draw the faults of a life, each kind from a stream of its own.
+
+    A scripted life may need other options, which are returned with its faults.
+    """
+    if options.failures:
+        return options, draw_failures(Stream(seed, "failures"), options)
+    faults = draw_faults(Stream(seed, "faults"), options)
+    faults += draw_company(Stream(seed, "company"), options, faults[0])
+    faults += draw_partition_faults(Stream(seed, "partings"), options)
+    faults += draw_saves(Stream(seed, "saves"), options)
+    faults += draw_headless(Stream(seed, "headless"), options)
+    faults = (
+        draw_alone(Stream(seed, "alone"), options)
+        or draw_failing(Stream(seed, "failing"), options)
+        or faults
     )
+    drawn = draw_scripted(Stream(seed, "rehearsed"), options, given)
+    options, faults = drawn or (options, faults)
+    drawn = draw_scripted(Stream(seed, "seldom"), options, given, seldom=True)
+    return drawn or (options, faults)
 
 
 def simulate(

@@ -361,28 +361,7 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """
     if not options.checkpoint_every:
         return ()
-    faults = []
-    for number in range(stream.below(4)):
-        kind, disk, how, mark, nth = (
-            stream.pick(DISK_KINDS),
-            stream.below(options.nodes),
-            stream.below(4),
-            stream.pick(SAVE_MARKS),
-            1 + stream.below(20),
-        )
-        stage, at_s, for_s = (
-            stream.pick(("leaving", "clearing", "starting")),
-            stream.between(0.1, 2.0),
-            stream.pick((0.02, 0.2, 1.0, 10.0)),
-        )
-        fault = PlannedFault(f"disk-{number + 1}", kind, None, disk=disk, for_s=for_s)
-        faults.append(
-            replace(fault, at_s=at_s)
-            if how == 0
-            else replace(fault, mark=stage)
-            if how == 1
-            else replace(fault, mark=mark, nth=nth)
-        )
+    faults = [_disk_fault(stream, options, number) for number in range(1, 1 + stream.below(4))]
     writer, rank, mark, nth, kind = (
         stream.chance(0.3),
         stream.below(options.ranks),
@@ -391,37 +370,52 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         stream.pick(INTERRUPT),
     )
     if writer:
-        faults.append(
-            PlannedFault(
-                "writer", kind, rank, mark=mark, nth=nth, after_s=stream.pick((0.0, 0.0, 0.01))
-            )
-        )
-    for number in range(1 + stream.below(2)):
-        all_at_once, step, apart_s = (
-            stream.chance(0.5),
-            1 + stream.below(options.steps),
-            stream.pick((0.0, 0.0, 0.002)),
-        )
-        if all_at_once:
-            faults += [
-                PlannedFault(
-                    f"all-{number + 1}-{one}", "kill", one, at_step=step, after_s=apart_s * one
-                )
-                for one in range(options.ranks)
-            ]
-        power, off_s = stream.chance(0.3), stream.pick((0.5, 20.0, 60.0)) * options.beat_s
-        if power and options.nodes > 1:
-            nodes = range(options.nodes)
-            faults += [
-                PlannedFault(
-                    f"dark-{number + 1}-{one}",
-                    "lose_node",
-                    None,
-                    node=one,
-                    mark="saved",
-                    nth=2 + step,
-                    for_s=off_s,
-                )
-                for one in nodes
-            ]
+        after_s = stream.pick((0.0, 0.0, 0.01))
+        faults.append(PlannedFault("writer", kind, rank, mark=mark, nth=nth, after_s=after_s))
+    for number in range(1, 2 + stream.below(2)):
+        faults += _loss_of_all(stream, options, number)
     return tuple(faults)
+
+
+def _disk_fault(stream: Stream, options: Options, number: int) -> PlannedFault:
+    """Draw a fault of a disk: at some second, in a stage of the run, or while a shard is saved."""
+    kind, disk, how, mark, nth = (
+        stream.pick(DISK_KINDS),
+        stream.below(options.nodes),
+        stream.below(4),
+        stream.pick(SAVE_MARKS),
+        1 + stream.below(20),
+    )
+    stage, at_s, for_s = (
+        stream.pick(("leaving", "clearing", "starting")),
+        stream.between(0.1, 2.0),
+        stream.pick((0.02, 0.2, 1.0, 10.0)),
+    )
+    fault = PlannedFault(f"disk-{number}", kind, None, disk=disk, for_s=for_s)
+    if how == 0:
+        return replace(fault, at_s=at_s)
+    if how == 1:
+        return replace(fault, mark=stage)
+    return replace(fault, mark=mark, nth=nth)
+
+
+def _loss_of_all(stream: Stream, options: Options, number: int) -> list[PlannedFault]:
+    """Draw the loss of all ranks in a step, or of all nodes: both, one of them, or none."""
+    faults: list[PlannedFault] = []
+    all_at_once, step, apart_s = (
+        stream.chance(0.5),
+        1 + stream.below(options.steps),
+        stream.pick((0.0, 0.0, 0.002)),
+    )
+    if all_at_once:
+        faults += [
+            PlannedFault(f"all-{number}-{one}", "kill", one, at_step=step, after_s=apart_s * one)
+            for one in range(options.ranks)
+        ]
+    power, off_s = stream.chance(0.3), stream.pick((0.5, 20.0, 60.0)) * options.beat_s
+    if power and options.nodes > 1:
+        dark = PlannedFault("", "lose_node", None, mark="saved", nth=2 + step, for_s=off_s)
+        faults += [
+            replace(dark, id=f"dark-{number}-{one}", node=one) for one in range(options.nodes)
+        ]
+    return faults

@@ -146,8 +146,9 @@ class ProcessRunner:
             self.end(process, None, 15)
 
     def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
+        """End a process, and each of its mates, and let the agent hear of it."""
         if process is None or not process.alive:
-            return
+            return  # it was ended by something else before
         if process.mates:
             for mate in tuple(process.mates):
                 self.end(mate, exit_code, signal)
@@ -179,28 +180,28 @@ class ProcessRunner:
             and inspect.getgeneratorstate(process.main) != inspect.GEN_RUNNING
         ):
             process.main.close()
-        rank = process.beacon.rank
-        steps = (
-            tuple(sorted(self._node.slots.get(rank, {}).values(), reverse=True))
-            if rank >= 0
-            else ()
-        )
-        committed, phase = process.beacon.step, process.beacon.phase.value
-        exited = WorkerExited(
+        exited = self._exit_of(process, exit_code, signal)
+        self._to_agent(process, lambda: self._reap(process, exited))
+
+    def _exit_of(self, process: Process, exit_code: int | None, signal: int | None) -> WorkerExited:
+        """Return what the kernel, the beacon and the slots say of a process that has ended."""
+        rank, now_s = process.beacon.rank, self._node.now_s
+        slots = self._node.slots.get(rank, {}) if rank >= 0 else {}
+        steps = tuple(sorted(slots.values(), reverse=True))
+        return WorkerExited(
             process.worker,
             process.pid,
             exit_code,
             signal,
             False,
-            committed,
+            process.beacon.step,
             steps,
             steps,
-            phase,
-            self._node.now_s,
-            self._node.now_s,
+            process.beacon.phase.value,
+            now_s,
+            now_s,
             "",
         )
-        self._to_agent(process, lambda: self._reap(process, exited))
 
 
 def waits_for_plan(process: Process) -> bool:
