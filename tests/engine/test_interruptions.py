@@ -176,7 +176,7 @@ def timers(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
 
 
 def test_once_the_culprit_is_known_only_its_companions_are_waited_for() -> None:
-    """Rank 0 is a victim, and speaks first; then rank 1 is said to have been killed."""
+    """Rank 0 is collateral, and speaks first; then rank 1 is said to have been killed."""
     run = Run()
     first, second = run.workers
     assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [

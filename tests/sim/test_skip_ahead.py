@@ -217,7 +217,7 @@ def test_an_hour_that_cannot_be_is_refused(given: dict[str, float], error: str) 
 
 
 def test_a_stop_asked_for_before_a_lost_node_is_counted_out_blames_nobody() -> None:
-    """The first to speak is a victim; that its node was lost is known when the lease is void, and
+    """The first to speak is collateral; that its node was lost is known when the lease is void, and
     the run is over before that.
     """
     faults = (PlannedFault("x", "lose_node", 5, at_s=29.5, for_s=300.0),)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.engine.durable import newest_good
-from outlast.engine.restore import RestoreVerdict, decide_replicated, decide_sharded
+from outlast.engine.restore import Holding, RestoreVerdict, decide_replicated, decide_sharded
 from outlast.planner.deciding.membership import Membership, Strike
 from outlast.planner.deciding.tiers import Kind, Tiers
 from outlast.planner.scenario import Extent
@@ -74,28 +74,10 @@ class Restoring:
 
         `unfinished`: tier and step of what was being written. `restore_s`: of each tier, this time.
         """
-        kinds, survives, held = self.tiers.kinds, self.tiers.survives, self.tiers.sealed
+        kinds, survives = self.tiers.kinds, self.tiers.survives
         images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
         live = [index for index, kind in enumerate(kinds) if kind is Kind.LIVE]
-        left = sorted(
-            {
-                step
-                for index in images
-                if survives[index] >= extent and (step := held[index]) is not None
-            },
-            reverse=True,
-        )
-        sealed = {step for index in images if (step := held[index]) is not None} | {
-            step for index, step in unfinished if index in images
-        }
-        holdings = self.members.holdings(
-            strike.ranks,
-            committed=math.floor(position),
-            usable=any(survives[index] >= extent for index in live),
-            sealed=tuple(sorted(sealed, reverse=True)),
-            left=tuple(left),
-            begun=position > math.floor(position),
-        )
+        holdings = self._holdings(strike, extent, position, unfinished)
         if live:
             self.asked[REPLICATED] += 1
             verdict = decide_replicated(holdings=holdings)
@@ -128,6 +110,37 @@ class Restoring:
             else "the run begins again with the state that it began with"
         )
         return Point(good.step, good.tier, mode, False, which)
+
+    def _holdings(
+        self,
+        strike: Strike,
+        extent: Extent,
+        position: float,
+        unfinished: Sequence[tuple[int, int]],
+    ) -> list[Holding]:
+        """Return what each rank holds after a strike, as the engine's decisions ask for it."""
+        kinds, survives, held = self.tiers.kinds, self.tiers.survives, self.tiers.sealed
+        images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
+        live = [index for index, kind in enumerate(kinds) if kind is Kind.LIVE]
+        left = sorted(
+            {
+                step
+                for index in images
+                if survives[index] >= extent and (step := held[index]) is not None
+            },
+            reverse=True,
+        )
+        sealed = {step for index in images if (step := held[index]) is not None} | {
+            step for index, step in unfinished if index in images
+        }
+        return self.members.holdings(
+            strike.ranks,
+            committed=math.floor(position),
+            usable=any(survives[index] >= extent for index in live),
+            sealed=tuple(sorted(sealed, reverse=True)),
+            left=tuple(left),
+            begun=position > math.floor(position),
+        )
 
     def _at(
         self,

@@ -246,7 +246,7 @@ def _blamed(interruptions: Mapping[int, Interruption], end: End) -> tuple[int, .
     """Return the processes that the ledger blames.
 
     Where the run was stopped, or failed, before all had left, nobody had looked yet who of those
-    that spoke is a victim. Nor is somebody blamed who is ended because all stand at one place, or
+    that spoke is collateral. Nor is somebody blamed who is ended because all stand at one place, or
     that has made no call yet.
     """
     seen = [
