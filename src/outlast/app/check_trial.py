@@ -62,7 +62,10 @@ def try_script(wishes: Wishes, text: ScriptText) -> Findings:
     home = os.path.dirname(os.path.realpath(wishes.script))
     with stops_raise(), TrialFolder(home) as folder:
         check = _Check(wishes, folder, clock.now_s() + wishes.limit_s)
-        return check.adopted() if text.calls_outlast else check.plain(text)
+        peace = check.in_peace()
+        if text.calls_outlast or peace.notes:
+            return check.adopted(peace)
+        return check.plain(peace)
 
 
 class _Check:
@@ -75,9 +78,12 @@ class _Check:
         self._touched: set[str] = set()
         self._sources: dict[str, str] = {}
 
-    def adopted(self) -> Findings:
-        """Check a script that calls outlast."""
-        peace = self._run("peace", "--max-restarts", "0")
+    def in_peace(self) -> TrialRun:
+        """Run the script undisturbed."""
+        return self._run("peace", "--max-restarts", "0")
+
+    def adopted(self, peace: TrialRun) -> Findings:
+        """Check a script that calls outlast, or whose library does."""
         if (ended := self._unfit(peace)) is not None:
             return ended
         strikes = (
@@ -133,9 +139,8 @@ class _Check:
             for one in found.variables
         ]
 
-    def plain(self, text: ScriptText) -> Findings:
+    def plain(self, peace: TrialRun) -> Findings:
         """Check a script without outlast calls."""
-        peace = self._run("peace", "--max-restarts", "0")
         if peace.code != 0 and (ended := self._unfit(peace)) is not None:
             return ended
         if not peace.steps:

@@ -1,0 +1,108 @@
+"""Two runs compared: what differs is named at its root, and what differs by itself is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outlast.diagnose.trial_comparison import (
+    BEGIN,
+    END,
+    Comparison,
+    Loop,
+    Noted,
+    Notes,
+    Struck,
+    compare,
+)
+
+LOOP = Loop("/project/train.py", "main", 10)
+WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
+STRUCK = (Struck(1, 4),)
+Key = tuple[int, str, int]
+
+
+def calm(**variables: str) -> dict[Key, Noted]:
+    """Return the notes of two ranks over eight steps. Each value changes with its step."""
+    notes = {}
+    for rank in (0, 1):
+        for step in range(1, 9):
+            for when in (BEGIN, END):
+                prints = {
+                    SEEN + name: f"{value}-{step}-{when} int" for name, value in variables.items()
+                }
+                prints |= {WEIGHT: f"w{step}"} if when == END else {}
+                notes[rank, when, step] = Noted(100 + rank, LOOP, prints)
+    return notes
+
+
+def changed(notes: Notes, at: list[Key], key: str, text: str = "other int") -> dict[Key, Noted]:
+    """Return the notes with another print of `key` at these moments."""
+    return {
+        moment: replace(noted, prints={**noted.prints, key: text}) if moment in at else noted
+        for moment, noted in notes.items()
+    }
+
+
+def named(found: Comparison) -> list[tuple[str, int, bool]]:
+    return [(one.name, one.rank, one.replaced) for one in found.variables]
+
+
+def from_step(rank: int, step: int, when: str = END) -> list[Key]:
+    return [(rank, when, number) for number in range(step, 9)]
+
+
+def test_equal_runs_differ_in_nothing() -> None:
+    found = compare(calm(best="b"), calm(best="b"), STRUCK, ())
+    assert found == Comparison((), {}, 0, (), 8)
+
+
+def test_a_variable_that_a_replaced_rank_lost_is_named() -> None:
+    war = changed(calm(best="b"), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "best")
+    found = compare(calm(best="b"), war, STRUCK, ())
+    assert named(found) == [("best", 1, True)]
+    assert (found.state, found.differs_from) == ({}, 0)
+
+
+def test_a_variable_that_a_repeated_step_changes_twice_is_named() -> None:
+    war = changed(calm(count="c"), [(0, BEGIN, 4), *from_step(0, 4)], SEEN + "count")
+    assert named(compare(calm(count="c"), war, STRUCK, ())) == [("count", 0, False)]
+
+
+def test_what_each_step_sets_anew_is_not_named() -> None:
+    war = changed(calm(loss="l"), [(1, BEGIN, 4)], SEEN + "loss")
+    assert named(compare(calm(loss="l"), war, STRUCK, ())) == []
+    lasting = changed(war, from_step(1, 4), SEEN + "loss")
+    assert named(compare(calm(loss="l"), lasting, STRUCK, {SEEN + "loss"})) == []
+    assert named(compare(calm(loss="l"), lasting, STRUCK, ())) == [("loss", 1, True)]
+
+
+def test_attributes_go_with_their_variable() -> None:
+    war = changed(calm(), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "meter.total")
+    assert named(compare(calm(), war, STRUCK, {SEEN + "meter"})) == []
+    assert named(compare(calm(), war, STRUCK, ())) == [("meter.total", 1, True)]
+
+
+def test_the_root_is_named_where_the_state_differs_and_not_what_follows() -> None:
+    """X differs where rank 1 came back; the weights and `seen` differ on all ranks after that."""
+    war = changed(calm(X="x", seen="s"), [(1, BEGIN, 4)], SEEN + "X")
+    for rank in (0, 1):
+        war = changed(war, from_step(rank, 4), WEIGHT, "v")
+        war = changed(war, from_step(rank, 5, BEGIN), SEEN + "seen")
+    found = compare(calm(X="x", seen="s"), war, (*STRUCK, Struck(0, 6)), ())
+    assert named(found) == [("X", 1, True)]
+    assert (found.state, found.differs_from) == ({0: ("model.weight",), 1: ("model.weight",)}, 4)
+
+
+def test_what_differs_before_a_rank_is_killed_is_the_script_s_own() -> None:
+    war = changed(calm(began="t"), [(1, BEGIN, n) for n in range(1, 9)], SEEN + "began")
+    found = compare(calm(began="t"), war, STRUCK, ())
+    assert (found.variables, found.own) == ((), ())
+    war = changed(calm(), from_step(0, 2), WEIGHT)
+    found = compare(calm(), war, STRUCK, ())
+    assert (found.own, found.state) == ((WEIGHT,), {})
+
+
+def test_the_last_step_is_one_that_every_rank_has_ended_in_both_runs() -> None:
+    war = calm()
+    del war[0, END, 8]
+    assert compare(calm(), war, STRUCK, ()).last_step == 7
