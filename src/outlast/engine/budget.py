@@ -13,7 +13,9 @@ from outlast.model import limits
 
 @dataclass(slots=True)
 class Budget:
-    """`capacity` tokens; every `refill_steps` newly committed steps give one back.
+    """A budget of failures that refills with progress.
+
+    `capacity` tokens; every `refill_steps` newly committed steps give one back.
 
     With 0 refill steps, each newly committed step gives all of them back.
     """

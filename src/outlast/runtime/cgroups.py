@@ -18,7 +18,9 @@ MOUNT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """`levels`: the folders of our group, its parent, and so on up to the root.
+    """One hierarchy of control groups that our process is in.
+
+    `levels`: the folders of our group, its parent, and so on up to the root.
 
     Not all need exist: a container sees its own part only.
     """

@@ -35,7 +35,9 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`phase_after`: the step that one run.phase follows, -1: none.
+    """The options of one simulated run.
+
+    `phase_after`: the step that one run.phase follows, -1: none.
 
     `latency_s`: a message takes up to so long. `first_step_s`: the first step of each process takes
     up to so much longer. `silence_s`: of a plain script's workers, taken for a hang. `spare_nodes`:

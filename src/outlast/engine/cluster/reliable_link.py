@@ -78,7 +78,10 @@ class Outbox(Generic[Said]):
 
 
 class Inbox:
-    """`heard`: the newest number; all before it have been taken."""
+    """Takes each message of a link once, over all of its connections.
+
+    `heard`: the newest number; all before it have been taken.
+    """
 
     def __init__(self) -> None:
         self.heard = 0

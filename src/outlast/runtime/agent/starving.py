@@ -52,7 +52,10 @@ class Patience:
 
 @dataclass(slots=True)
 class _Thread:
-    """`first_ns`: had waited when it was first seen. `counters` stand since `since_s`."""
+    """How long one thread has waited for a processor.
+
+    `first_ns`: had waited when it was first seen. `counters` stand since `since_s`.
+    """
 
     first_ns: int
     counters: tuple[int, int]

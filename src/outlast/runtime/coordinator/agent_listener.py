@@ -50,7 +50,9 @@ class _Visitor:
 
 
 class AgentListener:
-    """`open`, then let the loop run. `owner` gets every output that is no line.
+    """Accepts the connections of agents, and carries messages between them and the sessions.
+
+    `open`, then let the loop run. `owner` gets every output that is no line.
 
     `peers`: how many agents are to be served; raises UsageError where the process may not open so
     many files. `token`: the run's; None: anybody who can reach the address may enrol.

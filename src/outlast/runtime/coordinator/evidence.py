@@ -89,7 +89,9 @@ class _Case:
 
 
 class Evidence:
-    """`standing` tells of all that live (worker, pid, beacon); `logs` where a worker prints.
+    """Gathers evidence about processes before they are killed.
+
+    `standing` tells of all that live (worker, pid, beacon); `logs` where a worker prints.
 
     `command`: finds a verdict in a folder, on stdout, as JSON.
     """

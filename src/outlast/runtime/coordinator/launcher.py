@@ -90,7 +90,9 @@ class Surroundings:
 
 
 class Launcher:
-    """`listen`, then `run`, which returns when the run is over.
+    """Runs the coordinator and the agent of one node in one event loop.
+
+    `listen`, then `run`, which returns when the run is over.
 
     The process host reports to it (`HostEvents`).
     """

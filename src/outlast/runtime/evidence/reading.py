@@ -43,7 +43,10 @@ NAMED_UNREADABLE_COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total`: dumps, or bytes of logs."""
+    """How much has been read.
+
+    `done` of `total`: dumps, or bytes of logs.
+    """
 
     what: str
     done: int

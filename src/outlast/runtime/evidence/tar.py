@@ -34,7 +34,9 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Member:
-    """`body` gives the member's bytes until the next member is asked for; None where there is
+    """One member of an archive.
+
+    `body` gives the member's bytes until the next member is asked for; None where there is
     nothing to read, and `why` says so.
     """
 

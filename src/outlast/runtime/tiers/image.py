@@ -63,7 +63,9 @@ _LENGTH_BYTES = 8
 
 
 class TensorSpec(NamedTuple):
-    """`dtype` is a key of ITEM_BYTES.
+    """How one tensor lies in an image.
+
+    `dtype` is a key of ITEM_BYTES.
 
     A tuple, because its hash is taken at each write (see `_plan`).
     """

@@ -55,7 +55,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer
+    """What a search for the newest good checkpoint has found.
+
+    `checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer
     ones that are not, newest first.
     """
 

@@ -18,7 +18,9 @@ from outlast.model.limits import BACKWARD_EXITS_COUNT
 
 
 class BackwardExits:
-    """`over` is asked at each exit: whether to leave there.
+    """Places in a backward at which a rank can leave it.
+
+    `over` is asked at each exit: whether to leave there.
 
     Sharded parameters have none: their backward waits for peers all the time.
     """

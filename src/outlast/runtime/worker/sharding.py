@@ -16,7 +16,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is
+    """Which part of a tensor this rank holds.
+
+    `offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is
     one word per mesh dimension.
 
     `replica` is 0 on the one rank of each replica set whose copy should be stored, else a positive

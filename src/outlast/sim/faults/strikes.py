@@ -75,7 +75,9 @@ class Targets(Protocol):
 
 
 class MarkVisits:
-    """`visits`: how often a rank, or anybody (None), was at a mark that a fault waits for.
+    """Counts visits of the marks that faults wait for.
+
+    `visits`: how often a rank, or anybody (None), was at a mark that a fault waits for.
 
     `by_mark`: the faults that wait for each mark. `due`: those of a step that are about to strike.
     """
@@ -90,7 +92,9 @@ class MarkVisits:
 
 
 class Strikes:
-    """`struck`: each time, with the second and the worker; `fired`: ids in the order in which they
+    """Strikes what a fault plan says, each fault when it is due, and keeps count.
+
+    `struck`: each time, with the second and the worker; `fired`: ids in the order in which they
     first struck; `in_recovery`: those that struck while a fault was being dealt with.
     """
 

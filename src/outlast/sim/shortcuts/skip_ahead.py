@@ -90,7 +90,10 @@ class Pace:
 
 
 class SkipAhead:
-    """`silent`: steps are simulated that a line of the trace stands for."""
+    """Skips undisturbed steps: ranks meet at a barrier, and the world moves on by arithmetic.
+
+    `silent`: steps are simulated that a line of the trace stands for.
+    """
 
     def __init__(self, world: Skipped, *, every_step: bool) -> None:
         self._world = world

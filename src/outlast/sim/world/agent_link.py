@@ -58,7 +58,9 @@ class AgentEnd(Protocol):
 
 @dataclass(slots=True)
 class _Connection:
-    """`number` counts connections; `since_s`: when this one was made, None: it is broken.
+    """The connection of an agent, while it stands.
+
+    `number` counts connections; `since_s`: when this one was made, None: it is broken.
 
     `arrives_s`: when the newest message arrives, by its direction.
     """
@@ -69,7 +71,9 @@ class _Connection:
 
 
 class AgentLink:
-    """`number` counts connections: what was sent over an older one never arrives.
+    """The link between one agent and the coordinator.
+
+    `number` counts connections: what was sent over an older one never arrives.
 
     A cut is seen at once by the agent, later by the coordinator.
     """

@@ -37,7 +37,10 @@ class _Grid:
 
 
 class _State(Enum):
-    """`HELD`: the agent stands still. `OVER`: there is nobody any more who looks."""
+    """What the ticks of an agent are doing.
+
+    `HELD`: the agent stands still. `OVER`: there is nobody any more who looks.
+    """
 
     RUNS = "runs"
     HELD = "held"
@@ -45,7 +48,9 @@ class _State(Enum):
 
 
 class AgentTicks:
-    """`look` lets the agent look at its processes, and says whether it has to look again at the
+    """The ticks of one agent, without those that can lead to nothing.
+
+    `look` lets the agent look at its processes, and says whether it has to look again at the
     next tick. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the node
     among all, whose ticks of one moment come in that order.
     """

@@ -27,7 +27,9 @@ Resume = Callable[[Process, int, Exception | None], None]  # process, its token,
 
 
 class Collectives:
-    """`resume` lets a main thread go on, unless it waits for something else by then.
+    """The groups of a run, and the collectives in them.
+
+    `resume` lets a main thread go on, unless it waits for something else by then.
 
     `turns`: draws whether a collective goes round all members.
     """

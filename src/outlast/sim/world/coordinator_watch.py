@@ -87,7 +87,9 @@ class HeardWorkers:
 
 
 class StoreOrders:
-    """`home`: the node that was ordered last to host the store, by the order `number`.
+    """The orders to host a store, and what was heard of them.
+
+    `home`: the node that was ordered last to host the store, by the order `number`.
 
     `up`: the number of the newest store that was heard to be up. `by_port`: the number of the
     order for each.
@@ -152,7 +154,10 @@ class Enrolments:
 
 
 class CoordinatorWatch:
-    """`plans`: what is seen of its plans. `staged_s`: when its stage changed last."""
+    """Lets the rules see what the coordinator hears and does.
+
+    `plans`: what is seen of its plans. `staged_s`: when its stage changed last.
+    """
 
     def __init__(self, world: Watched) -> None:
         options = world.frame.options

@@ -29,7 +29,9 @@ FULL = "No space left on device"
 
 @dataclass(slots=True)
 class File:
-    """`stamp`: of this write.
+    """One file on a simulated disk.
+
+    `stamp`: of this write.
 
     `wrong`: what its bytes have come to, "" as long as they are as written; `since_s`: when.
     """
@@ -58,7 +60,9 @@ class Folder:
 
 
 class Disks:
-    """`step_of` a folder's name.
+    """The disks of all nodes, and the checkpoints on them.
+
+    `step_of` a folder's name.
 
     `read_s`: when somebody last read all of the newest good checkpoint.
     """

@@ -23,7 +23,9 @@ from outlast.sim.world.trace import Trace
 
 
 class Frame:
-    """`end`: what the run ended with; None: it goes on.
+    """Options, clock, trace and rules of one simulated run.
+
+    `end`: what the run ended with; None: it goes on.
 
     `untold`: nodes of which the trace says nothing. `bound_s`: when the world gives up. `also_see`:
     parts of the world that look at what the rules see, before the rules do.

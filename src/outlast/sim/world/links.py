@@ -17,7 +17,9 @@ AGAIN_S = 0.5
 
 
 class Links:
-    """`latency_s`: a message takes up to so long.
+    """Delivers messages between processes, the agent and the coordinator of one node.
+
+    `latency_s`: a message takes up to so long.
 
     A process that was held or muted is heard in its order all the same.
     """

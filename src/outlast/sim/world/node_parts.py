@@ -44,7 +44,9 @@ class NodeGiven:
 
 @dataclass(slots=True)
 class NodeMemory:
-    """`slots`: of each rank that was here, slot -> step. `heard_s`: when a worker last printed
+    """What a node holds until it loses power: processes, slots and notes of its agent.
+
+    `slots`: of each rank that was here, slot -> step. `heard_s`: when a worker last printed
     something. `doomed`: workers that the agent has killed, forked by then or not. `pinged`: when
     each was asked whether it lives.
     """

@@ -15,7 +15,9 @@ ROUNDING_S = 1e-9
 
 
 class NodeTimers:
-    """`rings(name, number)` is called when a timer is due; `is_due` says whether it still counts:
+    """The timers of the session of one agent.
+
+    `rings(name, number)` is called when a timer is due; `is_due` says whether it still counts:
     while the agent stood still it may have been set again.
     """
 

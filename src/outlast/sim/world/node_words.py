@@ -72,7 +72,9 @@ class _Enrolled:
 
 
 class NodeWords:
-    """`spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
+    """Compares what the processes of a node say with what its agent passes on.
+
+    `spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
     `waits` the agent's timer for those of others.
     """
 

@@ -59,7 +59,9 @@ class Planning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutLink:
-    """`said_s`: when it was first heard that the last generation could not be formed across a link;
+    """What the coordinator has heard of a link that is cut.
+
+    `said_s`: when it was first heard that the last generation could not be formed across a link;
     None: that was not heard. `to_store`: a rank could not reach the store. `home`: of the store.
     """
 
@@ -69,7 +71,9 @@ class CutLink:
 
 
 class PlanWatch:
-    """`homes`: where each rank lives in each generation. `moved`: committed steps that the run went
+    """Lets the rules see each plan beside the state that there is.
+
+    `homes`: where each rank lives in each generation. `moved`: committed steps that the run went
     back for each interruption; `begun`: the same of steps that anybody had begun. `read`: the step
     of the checkpoint that all began from last, and the epoch of the coordinator that said so.
     """

@@ -16,7 +16,9 @@ from outlast.sim.world.processes import Home, Process
 
 
 class Population:
-    """`stirred`: nodes on which the event at hand changed anything that their agents look at.
+    """The register of all nodes, processes and ranks.
+
+    `stirred`: nodes on which the event at hand changed anything that their agents look at.
 
     `done`: ranks whose last process came to its end well. `living`: how many processes live.
     """

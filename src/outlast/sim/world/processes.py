@@ -199,7 +199,9 @@ class Group:
 
 @dataclass(eq=False)
 class Process:
-    """`waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
+    """One simulated process.
+
+    `waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
     older one is void.
 
     One with `mates` is a stand-in: what is simulated for all of them

@@ -9,7 +9,9 @@ from outlast.sim.world.recovery_times import RecoveryTimes
 
 
 class Accounts:
-    """`recovery_times`: when each generation was at work. `lives`: of the processes, as the ledger
+    """The world's own books.
+
+    `recovery_times`: when each generation was at work. `lives`: of the processes, as the ledger
     has them. `worked`: how long each rank was at new steps.
     """
 

@@ -65,7 +65,10 @@ class Sleeper(Protocol):
 
 
 class Standstill:
-    """`agent`: what the agent would be told. `kernel`: what the node would do besides."""
+    """Holds up the agent of a node, or the whole node.
+
+    `agent`: what the agent would be told. `kernel`: what the node would do besides.
+    """
 
     def __init__(
         self, frame: Frame, node: Sleeper, stream: Stream, *, isolate: Callable[[float], None]

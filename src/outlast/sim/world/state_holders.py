@@ -11,7 +11,10 @@ from outlast.sim.world.population import Population
 
 
 class StateHolders:
-    """`coordinator` is the one that lives; `struck`: the processes that a fault has struck."""
+    """Says which ranks hold the state of a step.
+
+    `coordinator` is the one that lives; `struck`: the processes that a fault has struck.
+    """
 
     def __init__(
         self,

@@ -8,7 +8,9 @@ COMMITS_KEPT = 100_000
 
 
 class StepsDone:
-    """`committed`: the newest step committed by anybody (under sharded state: sealed by all).
+    """Counts the steps of a run.
+
+    `committed`: the newest step committed by anybody (under sharded state: sealed by all).
 
     `last`: the step that was committed last. `newest_begun`: the newest that anybody has asked for
     since the newest plan. `executed`: the newest that anybody has ever executed. `commits`: time,

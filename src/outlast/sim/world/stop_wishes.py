@@ -6,7 +6,9 @@ import math
 
 
 class StopWishes:
-    """`asked`: exit code and reason of each wish; `asked_s`: when the first was made.
+    """All wishes to stop the run.
+
+    `asked`: exit code and reason of each wish; `asked_s`: when the first was made.
 
     `first_stop_s`: when somebody outside the run first asked for it; the policy does not count.
     """

@@ -12,7 +12,10 @@ from outlast.sim.world.timeline import Timeline
 
 
 class Store:
-    """`port` is its number: each host has another."""
+    """The store that groups are built with. One node hosts it at a time.
+
+    `port` is its number: each host has another.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,9 @@ Act = Callable[[], object]
 
 
 class Timeline:
-    """`now_s` moves only in `step` and `leap`. What is planned is of one of three sorts:
+    """Runs events in the order of their times.
+
+    `now_s` moves only in `step` and `leap`. What is planned is of one of three sorts:
 
     BUSY     somebody is at work, or a message on its way; `busy`: how many of these there are
     FIXED    a fault, a deadline: no leap passes it

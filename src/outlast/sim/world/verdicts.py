@@ -116,7 +116,9 @@ class VerdictReceiver(Protocol):
 
 
 class Verdicts:
-    """`acts`: how often the policy interrupted the run; `own`: these interruptions, whatever else
+    """Draws a verdict for interruptions, and hands it over some time later.
+
+    `acts`: how often the policy interrupted the run; `own`: these interruptions, whatever else
     joined them.
     """
 
