@@ -386,9 +386,7 @@ def test_the_run_starts_over_if_all_donors_die_before_they_hand_over(mark: str) 
 
 
 def test_a_rank_that_was_collateral_is_the_culprit_when_it_ends_later() -> None:
-    """Found by the swarm: its exit was booked as that of one more collateral rank, and another rank's name stood
-    first.
-    """
+    """Found by the swarm: its exit was booked as collateral, and another rank was named first."""
     world = a_world(
         "in_place",
         fault("kill", 0, "restoring", 1, 0.02),

@@ -98,9 +98,9 @@ class AgentSession:
         carry_out(session.pass_on(agent.on_tick(...), now_s=...))
         carry_out(session.on_timer(now_s=..., name="beat"))       # of a SetTimer, when due
 
-    Its life is the picture above. Its parts: `housed` remembers the workers, `lease` asks for the
-    lease and watches its end, `_link` numbers what is said and says it again, `_batch` lets workers
-    that say the same share a message.
+    Its life is the picture above. Its parts are four. `housed` remembers the workers. `lease` asks
+    for the lease and watches its end. `_link` numbers what is said, and says it again. `_batch`
+    lets workers that say the same share a message.
 
     What it does not promise. It cannot make a lease last: an agent that hears no grant in time
     kills its workers, though they may train well. It trusts the driver to connect again.

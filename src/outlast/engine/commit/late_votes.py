@@ -1,7 +1,7 @@
 """Early and late votes: whether a step votes before its optimizer runs, or after its block.
 
-An early vote is the rule. It comes in front of the first optimizer call, so a step that is
-interrupted before the vote has changed nothing that the vote is about, and no copy is needed.
+An early vote is the rule. It comes in front of the first optimizer call. A step that is
+interrupted before the vote has changed nothing that the vote is about, so no copy is needed.
 
 A step votes late, once the next step or a phase is asked for, when one of these holds. It then
 keeps an undo copy of the shared state, because its optimizers have run by the time it votes.

@@ -1,7 +1,7 @@
 """What a run waits for while it does not train, and until when.
 
-People see it on the console and in `outlast status`. A wait is described from the same facts that
-the coordinator decides by, and from the deadlines of its timers, so that what is shown is what will
+People see it on the console and in `outlast status`. A wait is described from the facts
+that the coordinator decides by, and from the deadlines of its timers. So what is shown is what will
 be acted on. This module is pure.
 """
 

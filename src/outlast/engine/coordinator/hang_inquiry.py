@@ -1,8 +1,8 @@
 """Who hangs, where there are several nodes: one agent's question becomes everybody's.
 
 An agent sees its own ranks only. Ranks that wait for a rank on another node look as if they hung.
-So the agent reports how far its ranks are (`ProgressReport`), all other agents are asked for their
-reports, and the same rules as on one node (engine/hang.py) say who is to blame.
+So the agent reports how far its ranks are (`ProgressReport`), and all other agents are asked for
+their reports. The same rules as on one node (engine/hang.py) then say who is to blame.
 
 Reports of several nodes are not of one moment. A rank that one report shows behind its peers may
 have caught up by the time of the other. So the accused ranks are asked once more, and they are to

@@ -69,9 +69,11 @@ class Progress:
     ) -> None:
         """Take in what the beacons on `node` show.
 
-        Under sharded state a step is committed where all owners are, so the slowest rank of all
-        nodes counts, and only in training: without the beacon of a dead owner those of the others
-        do not tell. `training_on`: the nodes of all ranks, or None while the run is not training.
+        Under sharded state a step is committed once all owners have committed it, so the slowest
+        rank of all nodes counts. It counts only in training: without the beacon of a dead owner,
+        those of the others do not tell.
+
+        training_on   the nodes of all ranks, or None while the run is not training
         """
         committed = report.newest
         if sharded:

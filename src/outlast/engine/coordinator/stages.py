@@ -59,8 +59,8 @@ def cancel(timer: Timer) -> SetTimer:
 class Course:
     """The stage and the generation of a run.
 
-    The stage is left and entered by `enter` only, and the generation grows by one at a time, so
-    that a search for these two calls finds every transition there is.
+    Only `enter` changes the stage, and the generation grows by one at a time. So a search for these
+    two calls finds every transition that there is.
     """
 
     def __init__(self, *, generation: int) -> None:

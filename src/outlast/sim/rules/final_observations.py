@@ -11,9 +11,12 @@ from outlast.model.terms import Cause
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The run is over, and an interruption has this mechanism; `kinds`: the faults that struck the
-    processes that it names; `times_s`: what is known of its course, since the beginning; `over_s`:
-    now; `unsure_s`: so far off may a time be, for the messages that tell of it were held up.
+    """The run is over, and an interruption has this mechanism.
+
+    kinds      the faults that struck the processes that it names
+    times_s    what is known of its course, since the beginning
+    over_s     now
+    unsure_s   how far off a time may be, because the messages that tell of it were held up
     """
 
     id: int
@@ -26,19 +29,30 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """`alive`: processes with a rank that still live; `until`: the last step that was asked for;
-    `stop_asked`: somebody wanted it to end; `refused`: input was; `strikes`: how often something
-    was struck that may be taken for a fault; `done`: ranks that came to their end well; `blamed`:
-    processes (pids) named by interruptions, but for one that the run was stopped in before all had
-    left; `struck`: processes that were struck so; `kinds`: of all that struck; `max_restarts`:
-    whole restarts that are allowed without progress. `asked`: exit code and reason of each time
-    that somebody wanted it to end. `noted`: the ledger says that the script has steps, or who was
-    to write that down may have been away. `ending_s`: so long ago somebody first wanted it to end;
-    0: nobody did, or there are several nodes. `early_s`: likewise since a spare first ended by
-    itself before it could park, and could say so. `spent`: tokens that are missing from the budgets
-    of replacements and whole restarts; None: a coordinator that knew of others died. `rungs`: of
-    the interruptions, in their order, and whether each is a child of another. `policy`: which one
-    acted. `signals`: interruptions that began with the end of a process by a signal.
+    """The run is over.
+
+    until          the last step that was asked for
+    stop_asked     somebody wanted the run to end
+    refused        input was refused
+    alive          processes with a rank that still live
+    strikes        how often something was struck that may be taken for a fault
+    done           ranks that came to their end well
+    blamed         pids that interruptions name, except for one that the run was stopped in before
+                   all had left
+    struck         pids that were struck so that they may be blamed
+    kinds          the kinds of all faults that struck
+    max_restarts   whole restarts that are allowed without progress
+    asked          exit code and reason of each time that somebody wanted it to end
+    noted          the ledger says that the script has steps, or the one to write that may have been
+                   away
+    ending_s       how long ago somebody first wanted it to end; 0: nobody did, or there are several
+                   nodes
+    early_s        how long ago a spare first ended by itself before it could park, and could say so
+    spent          tokens that are missing from the budgets of replacements and whole restarts;
+                   None: a coordinator that knew of others died
+    rungs          of the interruptions, in their order, and whether each is a child of another
+    policy         the policy that acted
+    signals        interruptions that began with the end of a process by a signal
     """
 
     state: str
@@ -149,17 +163,22 @@ class Rewritten:
 class Noted:
     """The run is over, and an interruption stands in its ledger so.
 
-    `nodes`: how many, and so how many clocks there are. `moved`: by its generation the run had gone
-    on from a later step than it went on from then, by so many; None: it is not known (of sharded
-    state, all may have committed a step that not all have sealed). `begun`: the same, counted from
-    the newest step that anybody had asked for; None: of a script without steps. `back_s`: when a
-    later generation was first at work, by the clock of the records: when it had committed a step
-    (sharded: all its ranks had), or a rank was past the last one, or all processes of a script
-    without steps had said that they run; None: none was. `latency_s`: a message takes up to so
-    long. `committed`: the newest step that was committed when it was detected: as one could know by
-    then at least, and in truth; None: the run has gone back since, or nobody can say. `stood_s`:
-    when all ranks had committed a step in a later generation, by a clock that may be off by
-    `unsure_s`; None: they never had, or the only one that knew may be lost with its node.
+    nodes       how many nodes there are, and so how many clocks
+    moved       by how many steps the run went back: it had gone on from a later step by the
+                generation of this interruption. None: it is not known, because of sharded state all
+                may have committed a step that not all have sealed
+    begun       the same, counted from the newest step that anybody had asked for; None: the script
+                has no steps
+    back_s      when a later generation was first at work, by the clock of the records. It is when
+                it had committed a step (sharded: all its ranks had), or a rank was past the last
+                one, or all processes of a script without steps had said that they run. None: none
+                was
+    latency_s   a message takes at most so long
+    committed   the newest step that was committed when it was detected: as known by then at least,
+                and in truth; None: the run has gone back since, or nobody can say
+    stood_s     when all ranks had committed a step in a later generation; None: they never had, or
+                the only one that knew may be lost with its node
+    unsure_s    how far off the clock of `stood_s` may be
     """
 
     record: Interruption
