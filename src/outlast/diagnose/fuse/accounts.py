@@ -42,9 +42,10 @@ _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Global ranks.
+    """What the ranks themselves, and their launcher, report of how each one ended. Global ranks.
 
-    `seen`: all that left any evidence by name. `forced`: those that did not heed SIGTERM.
+    seen     all ranks that left any evidence by name
+    forced   ranks that did not react to SIGTERM
     """
 
     seen: frozenset[int] = frozenset()
@@ -61,12 +62,12 @@ class Accounts:
 
     @property
     def by_itself(self) -> bool:
-        """Whether some rank failed or left by its own account."""
+        """Return True if some rank failed or left by its own account."""
         return bool(self.killed or self.raised or self.exited or (self.left and self.lost))
 
     @property
     def ended(self) -> frozenset[int]:
-        """Who ended, in whatever way."""
+        """Return the ranks that ended, in whatever way."""
         own = self.killed.keys() | self.raised.keys() | self.exited.keys()
         return frozenset(own) | self.lost | self.closed | self.left
 
@@ -134,8 +135,9 @@ def _aborted(
     not_own: set[int],
     killed: dict[int, Finding],
 ) -> dict[int, Finding]:
-    """The one rank that aborted by itself. A watchdog ends victims by SIGABRT too, but says so in
-    their logs, and seldom in one only.
+    """Return the one rank that aborted by itself, if there is one.
+
+    A watchdog ends victims by SIGABRT too, but it says so in their logs, and seldom in only one.
     """
     aborted = {rank for rank, code in codes.items() if code == -6} - not_own
     if len(aborted) != 1 or killed:
@@ -153,10 +155,10 @@ def _exited(
     by_rank: dict[int, list[Finding]],
     explained: set[int],
 ) -> dict[int, Finding]:
-    """Ranks with an exit code of their own and no exception.
+    """Return ranks with an exit code of their own and no exception.
 
-    Of several, only those whose logs were read: the log of a victim, which tells of its peers, may
-    be what is missing.
+    Of several, only those count whose logs were read. The missing log may be that of a victim,
+    which would name its peers.
     """
     found = {rank for rank, code in codes.items() if code > 0} - explained
     failed = {rank for rank, code in codes.items() if code not in NOT_OWN}
@@ -170,16 +172,18 @@ def _exited(
 
 
 def _first_raised(some: Iterable[Finding]) -> Finding | None:
-    """The first exception of a rank's log, in the order of the file that it is in; what a launcher
-    repeats counts if there is nothing else.
+    """Return the first exception in a rank's log, in the order of its file.
+
+    What a launcher repeats counts only if there is nothing else.
     """
     told = [one for one in some if _tells(one)]
     return min(told, key=lambda one: (one.evidence.line is None, one.order), default=None)
 
 
 def _tells(one: Finding) -> bool:
-    """Whether a line says that something was raised: a root or messenger that ends in an exception,
-    or any line about a peer.
+    """Return True for a line that says that something was raised.
+
+    That is a root or messenger that ends in an exception, or any line about a peer.
     """
     rule = RULES.get(one.rule)
     if (
@@ -197,9 +201,9 @@ def _tells(one: Finding) -> bool:
 
 
 def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> frozenset[int]:
-    """Ranks that left a log and are in no table although the table names most of their host's.
+    """Return ranks that left a log and are missing from a table that names most of their host's.
 
-    Several hosts' tables: too little is known.
+    With the tables of several hosts too little is known.
     """
     if len(table) < 2 or len({one.node for one in table.values()}) > 1:
         return frozenset()

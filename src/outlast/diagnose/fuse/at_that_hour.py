@@ -1,5 +1,7 @@
-"""What an engineer needs beside the verdict: where the guilty stand, what happened when, why the
-others are innocent, and commands to paste.
+"""What an engineer needs beside the verdict.
+
+Where the guilty ranks are, what happened in which order, why the other ranks are innocent, and
+commands to paste.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -46,7 +48,7 @@ _SAFE_DEVICE = re.compile(r"[0-9a-f:.]{4,24}|GPU-[0-9a-f-]{36}|\d{1,2}")
 
 
 def scheduler_of(findings: Sequence[Finding], slurm_jobs: Sequence[str] = ()) -> str:
-    """The scheduler that the evidence names: "slurm", "kubernetes", or "" where none is named."""
+    """Return the scheduler that the evidence names: "slurm", "kubernetes", or ""."""
     if slurm_jobs or any(one.rule.startswith("slurm.") for one in findings):
         return "slurm"
     if any(one.rule.startswith("kube.") or "kubepods" in one.evidence.text for one in findings):
@@ -62,7 +64,7 @@ def commands_of(
     scheduler: str,
     winner: Finding | None,
 ) -> tuple[str, ...]:
-    """Commands to paste. Only names that are safe in a shell are put into them."""
+    """Return commands to paste. Only names that are safe in a shell are put into them."""
     if winner is not None and winner.rule == "store.port_taken":
         found = _PORT.search(winner.evidence.text)
         port = next((group for group in found.groups() if group), "") if found else ""
@@ -86,7 +88,7 @@ def commands_of(
 
 
 def stacks_of(findings: Sequence[Finding], guilty: Sequence[Blamed]) -> tuple[RankStack, ...]:
-    """The innermost frames of each guilty rank, by its newest stack that says anything."""
+    """Return the innermost frames of each guilty rank, by its newest stack that says anything."""
     newest = newest_of_ranks(findings)
     found = []
     for one in guilty[:STACKS_SHOWN_COUNT]:
@@ -103,9 +105,9 @@ def _telling_stack(stacks: Sequence[Stack]) -> Stack | None:
 
 
 def timeline_of(findings: Sequence[Finding], winner_s: float | None) -> tuple[Moment, ...]:
-    """What happened in the minute around the line that tells why, in order of time.
+    """Return what happened in the minute around the line that tells why, in order of time.
 
-    `winner_s` is the time of that line; where it has none, the first sign of failure counts.
+    `winner_s` is the time of that line. If it has none, the first sign of failure is used.
     """
     timed = sorted(
         (one for one in findings if one.at_s is not None and _happened(one)),
@@ -137,7 +139,7 @@ def _happened(one: Finding) -> bool:
 
 
 def cleared_of(accounts: Accounts, guilty: Sequence[Blamed]) -> tuple[Cleared, ...]:
-    """Why ranks that are not blamed are taken for innocent."""
+    """Return why ranks that are not blamed are taken for innocent."""
     blamed = {one.rank for one in guilty}
     if not blamed:
         return ()

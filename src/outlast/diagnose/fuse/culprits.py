@@ -1,21 +1,22 @@
-"""Who is shown guilty, by what, and how it ended for them.
+"""Which ranks are guilty, what shows it, and how they ended.
 
-The first of these that has an answer, has it:
+The ways of showing a rank guilty are tried in this order, and the first that has an answer decides:
 
-    witnessed  a live run knows whom it gave up
-    mismatch   the graph shows a rank that called what no other did: all that follows is confusion
+    witnessed  a live run recorded which process it gave up
+    mismatch   the graph shows a rank that called what no other did: what follows is confusion
+    called     torch compared the calls of all ranks, and most ranks made another one
     killed     a signal of its own (`accounts.py`)
-    raised     an exception of its own; one that most ranks raise is the program's, and names nobody
+    raised     an exception of its own; one that most ranks raise is the program's, and names none
     left       it ended without a failure, before the others
-    forced     it did not heed SIGTERM: it stood still
-    beacons    whom the workers' beacons show to be behind, where no dump shows anybody
-    graph      whom the collectives' graph shows, less those who say themselves that they waited,
-               and those whose stacks are elsewhere while others wait
-    shown      a root of the winning class, a stack that stands out, or the only one that ended by
-               itself
+    forced     it did not react to SIGTERM, so it hung
+    beacons    the workers' beacons show it to be behind, and no dump shows any rank
+    graph      the graph of collectives shows it, and neither its own evidence nor its stack
+               shows that it waited
+    shown      a root of the winning class, a stack that stands out, or the only rank that ended
+               by itself
 
-A graph that was recorded after a failure shows who was behind, which is not who failed: that is why
-a rank's own account goes first.
+A graph that was recorded after a failure shows which rank was behind, which need not be the one
+that failed. That is why a rank's own account is asked first.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -56,7 +57,7 @@ BUSY_SHARE = 0.34  # more stacks than these that do not wait show nobody
 
 
 class Blame(Protocol):
-    """What the collectives' graph shows (`diagnose/collectives`)."""
+    """What the graph of collectives shows (`diagnose/collectives`)."""
 
     @property
     def ranks(self) -> tuple[Blamed, ...]: ...
@@ -80,9 +81,11 @@ class Blame(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """`how` is one of the names above, "" if nobody is shown.
+    """The guilty ranks and the suspects.
 
-    `mechanism` None: how it ended must be told from elsewhere. `shown`: the lines that show them.
+    how         one of the names at the head of this module; "" if no rank is guilty
+    mechanism   None: the verdict takes it from other evidence
+    shown       the lines that show the ranks
     """
 
     how: str = ""
@@ -168,7 +171,7 @@ def _without(suspects: Iterable[Suspect], ranks: Iterable[Blamed]) -> tuple[Susp
 
 
 def _how_it_broke(findings: Sequence[Finding]) -> Mechanism:
-    """Of a job whose ranks called different things: they wait for ever, or somebody notices."""
+    """Return how a job ends whose ranks call different things: with an error, or never."""
     if any(one.rule in (*_OTHER_SIZE, "c10d.unequal_inputs") for one in findings):
         return Mechanism.EXCEPTION
     return Mechanism.HANG
@@ -221,10 +224,10 @@ def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
 
 
 def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culprits | None:
-    """The graph's, corrected by stacks.
+    """Return the graph's answer, corrected by stacks.
 
-    All of a ring wait: stacks that wait speak for nobody in it, and one that does not wait shows
-    that there is no ring.
+    In a ring all ranks wait. There a waiting stack clears no rank, and one stack that does not wait
+    shows that there is no ring.
     """
     if blame.suspects and _is_unseen_mismatch(blame, findings):
         return Culprits("graph", (), tuple(blame.suspects), _how_it_broke(findings))
@@ -284,7 +287,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
 def _not_cleared(
     accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]
 ) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
-    """The graph's ranks and suspects, by rank, less those who say themselves that they waited."""
+    """Return the graph's ranks and suspects, without those that report a wait themselves."""
     victims = accounts.late | (
         accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed
     )
@@ -301,9 +304,10 @@ def _not_cleared(
 
 
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
-    """What came was of another size than what was asked for, and no dump shows who called it: so
-    whoever did left none. That it waited too clears nobody. A dump that is only older than the
-    others is of before the end, which came at once.
+    """Return True if a rank received another size than it asked for, and no dump shows the sender.
+
+    Then the rank that sent it left no dump. That it also waited does not clear it. A dump that is
+    only older than the others is from before the end, which came at once.
     """
     is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(
         one.rank for one in blame.ranks
@@ -314,9 +318,10 @@ def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
 
 
 def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Busy ranks for whom nobody waits, where all left dumps and these show for whom all others do:
-    slow, as on a machine with too much to do. Where a stack stands in a send or receive this is not
-    known, since some backends do not record those.
+    """Return busy ranks that nobody waits for, where every rank left a dump.
+
+    They are only slow, as on a machine with too much to do. Nothing is known of them if a stack is
+    in a send or receive, because some backends do not record those.
     """
     if (
         blame.kind != "missing"
@@ -333,9 +338,10 @@ def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding])
 
 
 def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Ranks whose stacks stand in a barrier, while dumps show others to wait, and nobody in a
-    barrier: they have gone another way, and wait for those who wait for them. A barrier tells,
-    since no name of another operation is the same in stacks and dumps for sure.
+    """Return ranks whose stack is in a barrier, while by the dumps no rank waits in one.
+
+    They took another path through the program, and wait for ranks that wait for them. Only a
+    barrier tells this: no other operation has the same name in stacks and dumps for sure.
     """
     if not blame.stances.awaited or "barrier" in blame.stances.awaited:
         return frozenset()
@@ -348,17 +354,18 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
 
 
 def _elsewhere(findings: Sequence[Finding]) -> int | None:
-    """The one rank that waits in another branch of the program than the others, by its stack.
+    """Return the one rank whose stack waits in another branch of the program than all others.
 
-    Asked where all ranks left both a dump and a stack.
+    It is asked only where every rank left both a dump and a stack.
     """
     odd = {one.rank for one in findings if one.rule == "stack.divergent"}
     return next(iter(odd)) if len(odd) == 1 else None
 
 
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
-    """Ranks that were there and say nothing of how they stood, if most others say that they waited
-    or timed out. Those without a dump count apart.
+    """Return ranks that were there and report nothing, if most others waited or timed out.
+
+    Ranks without a dump are counted apart.
     """
     said = accounts.waiting | accounts.busy | accounts.late
     mute = (
@@ -372,8 +379,9 @@ def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
 
 
 def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> frozenset[int]:
-    """Mute ranks in a collective to which all have come, and in which others' stacks wait: nobody
-    is missing there, so one of those in it does not run.
+    """Return silent ranks in a collective that every rank has reached, and where others wait.
+
+    No rank is missing there, so one of those in it does not run.
     """
     joined = blame.stances.joined
     return mute & joined if joined & accounts.waiting else frozenset()
@@ -402,7 +410,7 @@ def _shown(
     behind: Sequence[Vote],
     confidence: float,
 ) -> Culprits:
-    """By a root of the winning class, by a stack that stands out, or by having ended alone."""
+    """Return ranks shown by a root of the winning class, by a stack, or by having ended alone."""
     if named is not FailureClass.UNKNOWN:
         # What a rank says of its peers' calls shows that it met them, not that it is the odd one.
         rules = {
@@ -432,9 +440,9 @@ def _shown(
 
 
 def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
-    """The one rank that ended by itself while the others were closed.
+    """Return the one rank that ended by itself while the others were closed.
 
-    SIGABRT is how a watchdog ends a victim.
+    SIGABRT does not count, because a watchdog ends a victim by it.
     """
     failures = [
         one

@@ -1,9 +1,8 @@
-"""The verdict: class and confidence from the votes, mechanism, ranks, nodes and devices from what
-stands behind them.
+"""The verdict, from all findings: class and confidence, mechanism, ranks, nodes and devices.
 
-A class is named if it is more likely right than wrong. The mechanism is how it ended, and says
-nothing of why. Ranks are those shown guilty: by the collectives' graph, by a root of the winning
-class, by a stack that stands out, or by being the only one that ended by itself.
+A class is named if it is more likely right than wrong. The mechanism is how the job ended, and does
+not say why. The guilty ranks are those shown by the graph of collectives, by a root of the winning
+class, by a stack that stands out, or by being the only rank that ended by itself.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -53,12 +52,12 @@ def decide(
     scheduler: str = "",
     weights: Weights = WEIGHTS,
 ) -> Verdict:
-    """One verdict from all that was read.
+    """Return one verdict from all that was read.
 
-    `notes` are what the walker noticed (two jobs mixed, files cut); they end the reason.
+    `notes` are what was noticed while reading (two jobs mixed, files cut); they end the reason.
     `scheduler` ("slurm", "kubernetes" or "") chooses the commands to paste.
 
-    Findings of one file come in its order; files may come in any order.
+    The findings of one file have to be in its order. The files may be in any order.
     """
     if job_runs_on(findings):
         # Who is late at one moment of a job that runs on is nobody to blame.
@@ -238,8 +237,10 @@ def _host_of_the_launcher(file: str, findings: Sequence[Finding]) -> set[str]:
 
 
 def _address(device: str) -> str:
-    """One for all spellings of a PCI address: some write its function, 0 of a GPU, and some four
-    zeros more before it.
+    """Return one spelling for all spellings of a PCI address.
+
+    Some tools write the function, which is 0 for a GPU, and some write four more zeros at the
+    front.
     """
     found = re.fullmatch(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?", device)
     return found.group(1) if found else device

@@ -1,8 +1,9 @@
-"""Who is behind, from watchdog lines alone: no dump needed.
+"""Which rank is behind, by the watchdog's lines alone, without any dump.
 
-Per group: ranks that wait for different things under one number did not call the same collectives
-(the program); ranks of the job that wait for nothing are those the others wait for, unless they
-only wrote no log; where nothing was ever completed, the group never communicated.
+Ranks of one group that wait for different things under one number did not call the same
+collectives: the program is at fault. If most ranks of the job report a wait, those that report none
+are what the others wait for, unless they only wrote no log. If nothing was ever completed, the
+group never communicated.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -59,7 +60,10 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
 
 
 def _mismatch(members: Sequence[Awaited]) -> list[Finding]:
-    """Under one number of one group, different operations or sizes: the minority is shown."""
+    """Return a finding if ranks call different operations or sizes under one number of one group.
+
+    The finding is about the minority.
+    """
     by_number: dict[int, dict[int, Awaited]] = defaultdict(dict)
     for one in members:
         if one.sequence is not None and one.operation and one.rank is not None:
@@ -117,8 +121,9 @@ def _never_met(members: Sequence[Awaited]) -> list[Finding]:
 
 
 def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
-    """Ranks below the highest seen that report no wait, if most of the others do, and the log
-    speaks for several ranks at all.
+    """Return the ranks that report no wait, if most of the others do.
+
+    The world goes up to the highest rank that was seen. Fewer than two waiting ranks show nothing.
     """
     waiting = {one.rank for one in waits if one.rank is not None}
     seen = {
@@ -156,8 +161,10 @@ def _with_a_log_like_theirs(waiting: set[int], findings: Sequence[Finding]) -> s
 
 
 def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:
-    """All but one rank of one group wait for the same next collective, and say how far they had
-    come: the one never called it.
+    """Return True if all ranks of one group but one wait for the same next collective.
+
+    They also report how far they had come, so that the remaining rank is known never to have called
+    it.
     """
     told = [one for one in waits if one.enqueued is not None and one.completed is not None]
     return (
@@ -169,9 +176,9 @@ def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:
 
 
 def _deduced(rule: str, at: Finding, *, shown: bool = False) -> Finding:
-    """A deduction that points at a line.
+    """Return a deduction that points at a line.
 
-    Who wrote that line is a witness, unless it is `shown` to be the odd one.
+    The rank that wrote the line is a witness, unless it is `shown` to be the odd one.
     """
     row = RULES[rule]
     evidence = Evidence(at.evidence.file, at.evidence.line, at.evidence.text, row.role)

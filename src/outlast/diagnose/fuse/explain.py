@@ -1,5 +1,4 @@
-"""What a verdict says: its sentence, its evidence, what would refute it, and the cheapest next
-test.
+"""The words of a verdict: its sentence, its evidence, what would refute it, and the next test.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -43,9 +42,10 @@ _BY_GRAPH = ("graph", "mismatch")
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """All that is known when the verdict is put in words.
+    """All that is known when the verdict is put into words.
 
-    `best` is the likeliest class, named or not; `behind` its votes.
+    best     the likeliest class, whether it is named or not
+    behind   the votes for it
     """
 
     named: FailureClass
@@ -59,8 +59,10 @@ class Conclusion:
 
 
 def evidence_of(conclusion: Conclusion) -> tuple[Evidence, ...]:
-    """The winner's lines first, and those that show the guilty, one per rule; then what points
-    elsewhere or follows, roots before messengers before effects.
+    """Return the lines to show, most important first, and at most two for each rule.
+
+    First come the lines of the winning class and those that show the guilty ranks. Then come the
+    other roots, the messengers and the effects.
     """
     winners = (
         [vote.finding for vote in conclusion.behind] if conclusion.named is not _UNKNOWN else []
@@ -103,8 +105,9 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
 
 
 def _why(conclusion: Conclusion, *, repeated: bool) -> str:
-    """The class and its first line; not the line where the graph's own sentence follows and says
-    the same.
+    """Return what the class means, and the first line that shows it.
+
+    The line is left out if the graph's own sentence follows, which says the same.
     """
     first = conclusion.behind[0].finding
     means = _words(conclusion).means
@@ -122,7 +125,7 @@ def _why(conclusion: Conclusion, *, repeated: bool) -> str:
 
 
 def _who(conclusion: Conclusion) -> str:
-    """Who, and how that is known; "" where nobody is shown."""
+    """Return which ranks are guilty and how that is known; "" if none is."""
     culprits = conclusion.culprits
     ranks = _named([one.rank for one in culprits.ranks])
     if seen := _seen(conclusion):
@@ -196,15 +199,16 @@ def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
 
 
 def newest_seen(conclusion: Conclusion) -> Interrupted | None:
-    """The newest interruption as the run saw it itself; None where no run tells of one."""
+    """Return the newest interruption that a live run recorded itself, or None."""
     seen = [one for one in conclusion.culprits.shown if isinstance(one, Interrupted)]
     return max(seen, key=lambda one: (one.number, bool(one.sender)), default=None)
 
 
 def _seen(conclusion: Conclusion) -> str:
-    """What the run saw itself; "" where no run tells of an interruption.
+    """Return what a live run recorded of its interruptions; "" if no run did.
 
-    Where its ledger and its record of that moment both tell of one, the record knows more.
+    If both the ledger and the record of that moment describe one, the record knows more and is
+    used.
     """
     seen = [
         one for one in conclusion.culprits.shown if isinstance(one, Interrupted) and one.sentence
@@ -237,7 +241,7 @@ def _stood_still(conclusion: Conclusion) -> bool:
 
 
 def _stands(conclusion: Conclusion) -> str:
-    """Where the first of the guilty stands, by its newest stack."""
+    """Return a sentence on where the first guilty rank is, by its newest stack; "" without one."""
     if conclusion.mechanism is not Mechanism.HANG:
         return ""
     stacks = _stacks_of_the_guilty(conclusion)
@@ -323,7 +327,7 @@ def refuted_by_of(conclusion: Conclusion) -> str:
 
 
 def action_of(conclusion: Conclusion) -> str:
-    """What to do now. A run that went on by itself needs no restart."""
+    """Return what to do now. A run that went on by itself needs no restart."""
     seen = newest_seen(conclusion)
     if _is_own_bug(conclusion):
         return OWN_BUG.action
@@ -333,7 +337,7 @@ def action_of(conclusion: Conclusion) -> str:
 
 
 def next_test_of(conclusion: Conclusion) -> str:
-    """The cheapest that tells more than what was given."""
+    """Return the cheapest test that tells more than what was read."""
     if conclusion.named is not _UNKNOWN:
         words = _words(conclusion)
         if words in HUNG.values() and _stood_still(conclusion):

@@ -1,16 +1,16 @@
-"""Stacks that are of another moment than their rank's dump, and so say nothing of how it stood.
+"""Stacks of another moment than their rank's dump, which do not show where the rank hung.
 
-A stack is often older than the hang: faulthandler's timer also fires in a slow step, and what it
-wrote then is the newest stack of a rank that was stopped, or whose timer was not armed again. A
+A stack is often older than the hang. The timer of faulthandler also fires in a slow step, and what
+it wrote then is the newest stack of a rank that was stopped, or whose timer was not set again. A
 machine with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where
-its rank stands:
+its rank is:
 
-    waits      it stands in a collective. A stack that works or loads is from before
-    through    it has finished all that it came to, and others wait for it. A stack that waits in a
-               collective is from before; one in a send or receive may not be: those are not
-               recorded
+    waits      it is in a collective. A stack that works or loads is from before
+    through    it has finished all that it called, and others wait for it. A stack that waits in
+               a collective is from before; one in a send or receive may not be, because those
+               are not recorded
 
-Nothing is said of ranks whose dump is the older one, by those of their peers.
+Nothing is said of ranks whose dump is older than those of their peers.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -34,8 +34,9 @@ RECORDED = re.compile(
 
 
 def without_older_stacks(findings: Sequence[Finding], blame: Blame | None) -> list[Finding]:
-    """The same in the same order, less all stacks of threads whose newest one is of another moment
-    than the dump of their rank.
+    """Return the findings without the stacks of another moment, in the same order.
+
+    All stacks of a thread are left out if its newest one does not fit the dump of its rank.
     """
     if blame is None:
         return list(findings)
@@ -56,10 +57,10 @@ def _is_older(one: Stack, blame: Blame) -> bool:
 
 
 def job_runs_on(findings: Sequence[Finding]) -> bool:
-    """Whether most processes moved between two stacks that were taken of each.
+    """Return True if most processes moved between two stacks that were taken of each.
 
-    Such a job does not hang, wherever its ranks stood at one of the moments. A process whose frames
-    are the same functions has not moved: a loop turns round in its lines.
+    Such a job does not hang, wherever its ranks were at one of the moments. A process whose frames
+    are the same functions has not moved: a loop goes round within its lines.
     """
     looks: dict[tuple[int | None, str, str, str], list[tuple[str, ...]]] = {}
     for one in findings:

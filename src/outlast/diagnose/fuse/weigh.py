@@ -1,5 +1,6 @@
-"""What findings say of the class: roots in order of time, effects removed, corroboration counted
-once per voice.
+"""What findings say about the class.
+
+Roots are weighed in order of time, effects are removed, and several lines of one voice count once.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,8 +31,8 @@ SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.S
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One rule's say: the first finding of it, how sure it makes of its class, and why it was given
-    less than its grade.
+    """The vote of one rule: its first finding, how sure it makes of its class, and what reduced
+    that.
     """
 
     finding: Finding
@@ -42,7 +43,7 @@ class Vote:
 
 
 def rule_of(one: Finding) -> Rule | None:
-    """The finding's row; one of an unknown name that points to a class counts as possible."""
+    """Return the rule of a finding; an unknown one that points to a class counts as possible."""
     rule = RULES.get(one.rule)
     if rule is None and one.failure_class is not None:
         return Rule(
@@ -57,9 +58,9 @@ def rule_of(one: Finding) -> Rule | None:
 
 
 def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
-    """One vote for each rule that points to a class, strongest first.
+    """Return one vote for each rule that points to a class, strongest first.
 
-    What follows from a stronger root weighs little, and effects nothing.
+    What follows from a stronger root weighs little, and effects weigh nothing.
     """
     by_rule: dict[str, list[Finding]] = defaultdict(list)
     for one in findings:
@@ -123,7 +124,7 @@ def _moment(one: Finding) -> tuple[bool, float, int]:
 def _without_coded_effects(
     votes: list[Vote], by_rule: Mapping[str, Sequence[Finding]]
 ) -> list[Vote]:
-    """Xids that another Xid on the same node explains."""
+    """Leave out Xids that another Xid on the same node explains."""
     kept = []
     for vote in votes:
         code = vote.rule.name[4:] if vote.rule.name.startswith("xid.") else ""
@@ -138,8 +139,9 @@ def _without_coded_effects(
 
 
 def before(one: Finding, other: Finding) -> bool | None:
-    """Whether one came first: by the clock, else by the place in the same file; None where neither
-    tells.
+    """Return whether one finding came before another, or None if nothing tells.
+
+    The clock decides, or else the place in the same file.
     """
     if (
         one.evidence.file == other.evidence.file
@@ -160,7 +162,7 @@ def before(one: Finding, other: Finding) -> bool | None:
 
 
 def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
-    """The same vote, discounted where another root explains it or came first."""
+    """Return the vote, discounted if another root explains it or came first."""
     factor, why = 1.0, ""
     for root in roots:
         if (
@@ -189,9 +191,9 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
 
 
 def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass, float]:
-    """The probability of each class that has a vote, most likely first.
+    """Return the probability of each class that has a vote, most likely first.
 
-    What is missing to 1 is that none of them is why.
+    What is missing to 1 is the probability that none of them is the cause.
     """
     voices: dict[FailureClass, dict[str, float]] = defaultdict(dict)
     kin: dict[FailureClass, set[FailureClass]] = defaultdict(set)

@@ -212,7 +212,7 @@ GENERIC = (
 
 
 def explains(strong: FailureClass, rule: str) -> bool:
-    """Whether a root of class `strong` would bring forth a line of `rule` by itself."""
+    """Return True if a root of class `strong` leads to a line of `rule` by itself."""
     if strong in BROKEN_DEVICE:
         return rule.startswith(AFTER_DEVICE)
     if strong in BROKEN_HOST:

@@ -1,5 +1,6 @@
-"""What is said about each class: what it means, what to do, what would refute it, what to test next
-(the cheapest that tells more).
+"""The words for each class: what it means, what to do, what would refute it, what to test next.
+
+The next test is the cheapest one that tells more.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -222,7 +223,7 @@ HEALED_HUNG: dict[FailureClass, str] = {
 
 
 def healed_action(named: FailureClass, mechanism: Mechanism | None) -> str:
-    """What to do about a failure after which the run went on by itself."""
+    """Return what to do about a failure after which the run went on by itself."""
     if mechanism is Mechanism.HANG and named in HEALED_HUNG:
         return HEALED_HUNG[named]
     return HEALED.get(named, words_for(named, mechanism).action)

@@ -139,7 +139,10 @@ _POOL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Stack(Finding):
-    """`frames` are "function (file:line)", innermost first; `thread` and `process` as printed."""
+    """A stack of one thread: `frames` are "function (file:line)", innermost first.
+
+    `thread` and `process` are as they were printed.
+    """
 
     frames: tuple[str, ...] = ()
     thread: str = ""
@@ -148,8 +151,10 @@ class Stack(Finding):
 
 @dataclass(slots=True)
 class Thread:
-    """A stack that is being read: begun at `line`, printed as `text`, behind `width` characters of
-    label.
+    """A stack that is being read.
+
+    It begins at `line`, was printed as `text`, and each of its lines has a label of `width`
+    characters.
     """
 
     line: int
@@ -162,9 +167,9 @@ class Thread:
 
 
 class StackReader:
-    """Threads as they end.
+    """A reader that returns threads as they end.
 
-    Headers that follow each other share the stack below them: that is how people list equal stacks.
+    Headers that follow each other share the stack below them: people list equal stacks that way.
     """
 
     def __init__(self) -> None:
@@ -178,7 +183,7 @@ class StackReader:
         return bool(self._threads)
 
     def feed(self, line: int, text: str) -> list[Thread]:
-        """Threads that this line ends."""
+        """Return the threads that this line ends."""
         process = _PROCESS.match(text)
         if process:
             done = self.end()
@@ -233,9 +238,9 @@ class StackReader:
 
 
 def short(path: str) -> str:
-    """The last two parts: what is before them differs between machines.
+    """Return the last two parts of a path, because what is before them differs between machines.
 
-    Of outlast's own files, all from there on: who waits in them is known.
+    Of outlast's own files all parts from the package on are kept: it is known what waits in them.
     """
     parts = path.replace("\\", "/").split("/")
     own = next(
@@ -250,9 +255,9 @@ def function_of(frame: str) -> str:
 
 
 def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
-    """Of each rank, the newest stack of each of its threads.
+    """Return the newest stack of each thread, for each rank.
 
-    Those of which nobody knows the rank are left out.
+    Stacks whose rank is not known are left out.
     """
     newest = {
         (one.rank, one.process, one.thread): one for one in findings if isinstance(one, Stack)
@@ -265,9 +270,9 @@ def newest_of_ranks(findings: Iterable[Finding]) -> dict[int, list[Stack]]:
 
 
 def is_library(frame: str) -> bool:
-    """Whether a frame stands in the standard library or a package that reads and writes files.
+    """Return True for a frame of the standard library or of a package that reads and writes files.
 
-    A function of the user's own is often called `load` or `read`, and says nothing of storage.
+    A function of the user's own is often called `load` or `read`, which says nothing about storage.
     """
     parts = frame.partition(" (")[2].partition(":")[0].split("/")
     head = parts[0].removesuffix(".py")
@@ -277,14 +282,16 @@ def is_library(frame: str) -> bool:
 
 
 def doing(frames: tuple[str, ...] | list[str]) -> str:
-    """What a stack is in: "waiting" for peers, "loader" (its loader's workers), "loading" (files),
-    "working", or "idle" (a pool's: says nothing).
+    """Return what a stack is doing.
+
+    "waiting" for peers, "loader" (waiting for its loader's workers), "loading" (files), "working",
+    or "idle" (the threads of a pool, which say nothing).
     """
     return doing_what(frames)[0]
 
 
 def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
-    """The same, and the function that shows it; "" of one that is idle."""
+    """Return what a stack is doing, and the function that shows it; "" for one that is idle."""
     for place, frame in enumerate(frames[:12]):
         name = function_of(frame)
         if "outlast/runtime/" in frame or "outlast/engine/" in frame:
@@ -304,9 +311,9 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
 
 
 def is_main(one: Thread) -> bool:
-    """Main threads and those of autograd.
+    """Return True for main threads and those of autograd.
 
-    A faulthandler dump names no threads: one that `threading` has started begins in its
+    A dump of faulthandler names no threads. One that `threading` has started begins in its
     `_bootstrap`.
     """
     if one.frames and _STARTED.search(one.frames[-1]) and not one.thread.startswith("MainThread"):

@@ -1,9 +1,9 @@
-"""Stacks of many processes against each other: a prefix tree from the outermost frame inwards
-(STAT, in HPC).
+"""Stacks of many processes, compared as a prefix tree from the outermost frame inwards.
 
-Waiting stacks are victims. A single stack that loads or works while the others wait is the culprit,
-whatever the majority does. If all wait, but in different places of one program, ranks took
-different ways: an error of the program, and the smallest branch is where to look.
+Tools of high-performance computing call this STAT. A rank whose stack waits is a victim. A single
+stack that loads or works while the others wait is the culprit, whatever the majority does. If all
+wait, but in different places of one program, ranks took different paths: an error of the program,
+and the smallest branch is where to look.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,7 +24,7 @@ OUTLIERS_SHARE = 0.34
 
 
 def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
-    """What the stacks together show; empty for fewer than two, or where nothing stands out.
+    """Return what the stacks show together; empty for fewer than two, or if none stands out.
 
     Each finding points at an outlier's stack.
     """
@@ -71,8 +71,9 @@ def _without_explained_loaders(outliers: Sequence[tuple[Stack, str]]) -> list[tu
 
 
 def _without_common(stacks: Sequence[Stack]) -> list[Stack]:
-    """Without threads that more than half of all ranks have in the same place and that wait for no
-    peer: loggers, watchers, recorders.
+    """Leave out threads that most ranks have in the same place and that wait for no peer.
+
+    They are loggers, watchers and recorders.
     """
     owners = [one.evidence.file if one.rank is None else one.rank for one in stacks]
     ways = Counter(
@@ -95,8 +96,9 @@ def _way(stack: Stack) -> tuple[str, ...]:
 
 
 def smallest_branch(stacks: Sequence[Stack]) -> list[Stack]:
-    """The stacks of the smallest branch where the tree first divides; empty if they never do, or no
-    branch is smaller than another.
+    """Return the stacks of the smallest branch where the tree first divides.
+
+    Empty if it never divides, or if no branch is smaller than another.
     """
     ways = [_way(one) for one in stacks]
     for depth in range(max(map(len, ways), default=0)):
@@ -116,8 +118,9 @@ def smallest_branch(stacks: Sequence[Stack]) -> list[Stack]:
 
 
 def in_pipeline(stack: Stack) -> bool:
-    """A send or receive stands wherever its stage of the pipeline is: that it is elsewhere says
-    nothing.
+    """Return True for a stack in a send or receive.
+
+    It is wherever its stage of the pipeline is, so that being elsewhere says nothing.
     """
     return any(function_of(frame) in POINT_TO_POINT for frame in stack.frames[:3])
 

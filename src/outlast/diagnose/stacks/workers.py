@@ -1,7 +1,7 @@
-"""Stacks that wait at a queue.
+"""Stacks of processes that wait at a queue.
 
-Processes of a data loader: they bear the rank of who started them, and most of the time they wait
-to be asked for a batch.
+The workers of a data loader have the rank of the process that started them. Most of the time they
+wait to be asked for a batch.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,15 +18,16 @@ _QUEUE = re.compile(
 
 
 def waits_for_work(frames: Sequence[str]) -> bool:
-    """Whether this is a worker that has nothing to do, which says nothing of how its rank stands.
+    """Return True for a worker that has nothing to do, which says nothing about its rank.
 
-    `frames`: "function (file:line)", innermost first.
+    The `frames` are "function (file:line)", innermost first.
     """
     return _LOOP.match(informative_frame(frames)) is not None
 
 
 def informative_frame(frames: Sequence[str]) -> str:
-    """The innermost frame that is not Python's own machinery for waiting: `select` tells nobody
-    what is waited for. "" where there is none.
+    """Return the innermost frame that is not Python's own machinery for waiting; "" if none is.
+
+    A frame such as `select` does not tell what is waited for.
     """
     return next((frame for frame in frames if not _QUEUE.search(frame)), "")
