@@ -88,7 +88,7 @@ class Blame:
 
 
 def named(ranks: Iterable[int], most: int = 8) -> str:
-    """ "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 120 others"."""
+    """Return "rank 3", "ranks 1, 2 and 5", or "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 120 others"."""
     all_ranks = sorted(ranks)
     if len(all_ranks) == 1:
         return f"rank {all_ranks[0]}"

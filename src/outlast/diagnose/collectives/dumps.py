@@ -62,8 +62,10 @@ _FIELDS: Callable[[Any], Entry] = operator.itemgetter(
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins like this may be a dump: a binary pickle, or JSON with a
-    recorder's keys. For choosing among files; `read_dump` judges.
+    """Return True for a file that begins like a dump: a binary pickle, or JSON with a recorder's
+    keys.
+
+    This is for choosing among files. `read_dump` judges.
     """
     if head[:1] == b"\x80":
         return head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
@@ -74,9 +76,10 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(raw: bytes, *, name: str) -> Dump:
-    """Raises UnreadableDump; MemoryError where a limit of memory is set.
+    """Return what a dump says.
 
-    Pickles of strangers: under limits only (pickles.py).
+    Raises UnreadableDump, and MemoryError if a limit of memory is set and reached. Pickles of
+    strangers are read only under limits (pickles.py).
     """
     if len(raw) > DUMP_BYTES_MAX:
         raise UnreadableDump(f"{len(raw)} bytes: no recorder writes so much")
@@ -90,7 +93,10 @@ def read_dump(raw: bytes, *, name: str) -> Dump:
 
 
 def _of_shortened(raw: bytes, name: str) -> Dump | None:
-    """None where the whole has to be read; that also tells what is wrong with it."""
+    """Return the dump, or None if all of it has to be read.
+
+    Reading all of it also tells what is wrong with it.
+    """
     short = shortened(raw, last_count=ORDER_KEPT_COUNT, each_count=TIMES_KEPT_COUNT)
     if short is None:
         return None
@@ -123,7 +129,10 @@ def refuse(what: str) -> NoReturn:
 
 
 def _dump(top: object, name: str, entries_count: int | None = None) -> Dump:
-    """entries_count: of a dump that was shortened, how many entries it had."""
+    """Return the dump of what was unpickled.
+
+    `entries_count` is how many entries a dump had before it was shortened.
+    """
     if type(top) is not dict:
         refuse(f"a {type(top).__name__} where a table was expected")
     version, entries = top.get("version"), top.get("entries", [])
@@ -197,7 +206,7 @@ def _of_any_version(entry: object, place: int) -> Entry:
 
 
 def _is_whole(entries: list[object], count: int) -> bool:
-    """Record numbers run from 0 without a gap."""
+    """Return True if the record numbers run from 0 without a gap."""
     first = entries[0] if entries else None
     last = entries[-1] if entries else None
     if not isinstance(first, dict) or not isinstance(last, dict):
@@ -210,7 +219,10 @@ def _is_whole(entries: list[object], count: int) -> bool:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _members(text: str) -> tuple[tuple[int, ...], frozenset[int]]:
-    """Of "[0, 1, 2]". The same object for the same text: all ranks of a group share it."""
+    """Return the ranks of a text such as "[0, 1, 2]".
+
+    The same text gives the same object, which all ranks of a group then share.
+    """
     if not _RANKS.fullmatch(text):
         refuse(f"members {cut_at_word(text, 40)!r}")
     ranks = tuple(map(int, text[1:-1].split(","))) if len(text) > 2 else ()
@@ -223,7 +235,10 @@ _Config = dict[str, tuple[str, "tuple[int, ...]", "frozenset[int]"]]
 
 
 def _config(given: object) -> _Config:
-    """Name to description and members; without the empty row that gloo leaves."""
+    """Return the description and the members of each group, by name.
+
+    The empty row that gloo leaves is left out.
+    """
     if type(given) is not dict or len(given) > GROUPS_MAX:
         refuse("its groups are not a table, or too many")
     config: _Config = {}
@@ -241,8 +256,10 @@ def _config(given: object) -> _Config:
 
 
 def _status(given: object) -> dict[int, tuple[int, int]]:
-    """The process's number of each group to the last collective enqueued and completed, -1 for
-    none.
+    """Return the last collective that was enqueued and completed, by the process's number of a
+    group.
+
+    -1 stands for none.
     """
     if type(given) is not dict or len(given) > GROUPS_MAX:
         refuse("its counters are not a table, or too many")
@@ -269,11 +286,11 @@ def _status(given: object) -> dict[int, tuple[int, int]]:
 def _counters(
     ids: Mapping[str, int], config: _Config, status: Mapping[int, tuple[int, int]]
 ) -> dict[str, tuple[int, int]]:
-    """The counters by the group's name, as far as that can be known.
+    """Return the counters by the name of the group, as far as that is known.
 
     Entries tie a name to a number. Names that are numbers are given out in the order in which
-    groups are made, as the process's own numbers are; so where both lists are as long, they go
-    together in order, if that agrees with all entries.
+    groups are made, as are the process's own numbers. So if both lists have one length, they are
+    paired in order, provided that all entries agree with that.
     """
     known = {name: status[number] for name, number in ids.items() if number in status}
     if len(config) != len(status) or not all(
@@ -292,8 +309,10 @@ def _with_counters(
     config: _Config,
     status: Mapping[int, tuple[int, int]],
 ) -> list[GroupState]:
-    """Groups that have run out of the ring, or finished everything in a dump of active entries
-    only, from their counters.
+    """Add states from counters alone.
+
+    They are of groups whose entries the ring has lost, or, in a dump of active entries only, of
+    groups that have finished everything.
     """
     # gloo: what it counts are operations, send and receive included, and all groups that matter
     # have entries
@@ -314,8 +333,10 @@ def _with_counters(
 
 
 def _rank(name: str, config: _Config) -> tuple[int, tuple[int, ...] | None]:
-    """From the content where it tells: a rank is in all of its groups, and few others are; with
-    None. Else what the name claims, and who it can be.
+    """Return the rank of a dump.
+
+    A rank is in all of its groups, and few others are, so the content tells it if it leaves one.
+    Otherwise it is what the name claims, together with the ranks that it may be.
     """
     possible: frozenset[int] | None = None
     for _, _, members in sorted(config.values(), key=lambda row: len(row[2])):

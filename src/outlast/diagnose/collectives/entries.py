@@ -1,8 +1,8 @@
-"""The entries of one dump to one state per group.
+"""One state for each group, from the entries of one dump.
 
-Column by column rather than entry by entry: this is the inner loop, a job of 16,384 ranks brings
-millions of entries, and nearly all of them are finished long ago and tell nothing more
-(`worth_reading`). Each field that is used is checked for its type.
+This is the inner loop. A job of 16,384 ranks brings millions of entries, and nearly all of them
+finished long ago and tell nothing more (`worth_reading`). So entries are read column by column
+rather than one by one. Each field that is used is checked for its type.
 
 This module is pure.
 """
@@ -55,8 +55,10 @@ class _Columns(NamedTuple):
 
 
 class States(NamedTuple):
-    """One state per group; for each name the process's own number of that group; the order of the
-    last calls, as `Dump.issued`.
+    """What the entries of one dump say.
+
+    One state for each group, the process's own number of each group by name, and the order of the
+    last calls, as in `Dump.issued`.
     """
 
     states: list[GroupState]
@@ -65,8 +67,10 @@ class States(NamedTuple):
 
 
 def worth_reading(entries: list[Any]) -> list[Any]:
-    """Those from the first that is not finished on, the last ORDER_KEPT_COUNT, and of each group
-    the last TIMES_KEPT_COUNT; all, where sends are counted.
+    """Return the entries that may tell something.
+
+    They are those from the first unfinished one on, the last ORDER_KEPT_COUNT, and the last
+    TIMES_KEPT_COUNT of each group. If sends are counted, all entries are kept.
     """
     begin = len(entries) - ORDER_KEPT_COUNT
     if begin <= 0 or any(map(_IS_P2P, entries)):
@@ -88,10 +92,10 @@ def worth_reading(entries: list[Any]) -> list[Any]:
 def group_states(
     rows: Iterable[Entry], entries: list[Any], members: Mapping[str, tuple[int, ...]]
 ) -> States:
-    """`rows` are the fields of `entries`, oldest first.
+    """Return the state of each group. The `rows` are the fields of `entries`, oldest first.
 
-    Of one launch, the newest entry ("coalesced") has the state of all; those before it never change
-    theirs.
+    Of one launch ("coalesced") only the newest entry has the state of all; the earlier ones never
+    change theirs.
     """
     if not entries:
         return States([], {}, ())
@@ -136,7 +140,7 @@ def group_states(
 
 
 def _issued(read: _Columns, place_of: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
-    """A launch of several operations counts once."""
+    """Return the order of the last calls. A launch of several operations counts once."""
     last = zip(read.launches[-ORDER_KEPT_COUNT:], read.names[-ORDER_KEPT_COUNT:], strict=True)
     calls = {
         launch: sys.intern(_text(said)[:80])
@@ -227,7 +231,7 @@ def _state(
 def _finished(
     collectives: Sequence[int], pending: Mapping[_Launch, int], read: _Columns
 ) -> list[tuple[int, int]]:
-    """(seq, place) of the last few that are finished, ascending."""
+    """Return (seq, place) of the last few that are finished, ascending."""
     finished: list[tuple[int, int]] = []
     before = sys.maxsize
     for index in reversed(collectives):
@@ -267,11 +271,11 @@ DIMENSIONS_MAX = 64
 
 
 def signature_of(entry: Mapping[str, Any]) -> str:
-    """What of a collective has to be the same on all ranks: "all_reduce Float 120>120", operation,
-    types, elements in and out.
+    """Return what has to be the same on all ranks of a collective: "all_reduce Float 120>120".
 
-    Where ranks may differ it is left out: sizes of an all-to-all, the output of a gather (only its
-    root has one), the input of a scatter, both of what is sparse, uneven or many in one launch.
+    It is the operation, the types, and the elements in and out. What may rightly differ between
+    ranks is left out: the sizes of an all-to-all, the output of a gather (only its root has one),
+    the input of a scatter, and both sizes of what is sparse, uneven or many in one launch.
     """
     types = entry.get("input_dtypes") or entry.get("output_dtypes")
     return _signature(
@@ -284,7 +288,9 @@ def signature_of(entry: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=4_096)
 def _signature(said: str, types: str, into: str, out: str) -> str:
-    """Of the fields as text: most entries have the same as many others."""
+    """Return the signature of the fields as text, because most entries share theirs with many
+    others.
+    """
     name = said.partition(":")[2][:80]
     kinds = "+".join(sorted(set(re.findall(r"\w{1,20}", types[:4_000])))) if types != "None" else ""
     if "coalesced" in name or "sparse" in name:
@@ -302,7 +308,7 @@ _SIZES = re.compile(r"\[([\d, ]*)\]")
 
 
 def _elements(sizes: str) -> int:
-    """Of "[[4096, 1, 5120], [8]]": 20971528.
+    """Return the number of elements of a text such as "[[4096, 1, 5120], [8]]": 20971528.
 
     Tensors with more dimensions than torch allows count as none.
     """
@@ -314,7 +320,7 @@ def _elements(sizes: str) -> int:
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    """The innermost line that is not of a library: "train.py:41 in step"."""
+    """Return the innermost line that is not of a library: "train.py:41 in step"."""
     frames = entry.get("frames")
     for frame in frames[:128] if type(frames) is list else ():
         if (

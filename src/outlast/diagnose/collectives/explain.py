@@ -1,5 +1,4 @@
-"""What the wait-for graph is told in: findings that point at dumps, and the one sentence of a
-blame.
+"""The words for the wait-for graph: findings that point at dumps, and the sentence of a blame.
 
 This module is pure.
 """
@@ -146,7 +145,7 @@ def capital(text: str) -> str:
 
 
 def findings_of_suspects(graph: Graph, suspects: Sequence[Suspect]) -> list[Finding]:
-    """Each points at the dump of a rank that waits."""
+    """Return the findings about suspects. Each points at the dump of a rank that waits."""
     waiter: dict[int, tuple[int, Wait]] = {}
     for wait in graph.waits:
         for rank in wait.behind:
@@ -170,7 +169,7 @@ def findings_of_suspects(graph: Graph, suspects: Sequence[Suspect]) -> list[Find
 
 
 def notes_of(job: Job, unreadable: Mapping[str, str]) -> list[Finding]:
-    """What is odd about the dumps themselves."""
+    """Return what is odd about the dumps themselves, in sentences."""
     notes = []
     for name, why in itertools.islice(unreadable.items(), FINDINGS_MAX):
         rule = "dump.refused" if why.startswith("refused") else "dump.unreadable"

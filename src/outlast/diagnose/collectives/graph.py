@@ -72,7 +72,10 @@ class Graph:
             self.out[rank].append(node)
 
     def set_stuck(self, stuck: Mapping[int, Wait]) -> None:
-        """What such a rank seems to wait in may long be finished: nobody is at fault for it."""
+        """Record the ranks that have not finished what their peers have.
+
+        What they seem to wait in may have ended long ago, so no other rank is at fault for it.
+        """
         if not stuck:
             return
         self.stuck |= stuck
@@ -92,8 +95,10 @@ def operation_of(state: GroupState, seq: int) -> str:
 
 
 def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished: int) -> None:
-    """at: place of the group. heads: the operation that ranks wait in, by its number, and these
-    ranks. finished: the last that certainly all have come to.
+    """Add the collectives of one group.
+
+    `at` is the place of the group, `heads` the operations that ranks wait in, by number, with these
+    ranks, and `finished` the last one that all ranks have certainly called.
     """
     if not heads:
         return
@@ -134,9 +139,9 @@ def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished
 
 
 def add_traffic(graph: Graph, at: int) -> None:
-    """A pending send waits for a receive that is not there, and the other way round.
+    """Let a pending send wait for a receive that is missing, and the other way round.
 
-    Counts are compared: sequence numbers are each rank's own.
+    Counts are compared, because sequence numbers of sends and receives are each rank's own.
     """
     group = graph.job.groups[at]
     places = group.places
@@ -205,12 +210,15 @@ def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
 
 
 def add_queued(graph: Graph) -> None:
-    """Of ranks in whose oldest operation nobody is missing: whoever has come to it, but has an
-    older one to finish first, is waited for.
+    """Let ranks wait for those that have queued an operation behind one that they have not
+    finished.
 
-    That a later one of theirs lacks somebody does not explain why they are in the oldest still:
-    operations of one stream run in order. Those of several groups may not, so where the oldest
-    lacks somebody nothing is added.
+    It is asked for ranks in whose oldest operation no rank is missing. A rank that has called that
+    operation, but has an older one to finish first, is waited for.
+
+    That a later operation lacks a rank does not explain why ranks are still in the oldest:
+    operations of one stream run in order. Those of several groups may not, so nothing is added if
+    the oldest operation lacks a rank.
     """
     oldest = _oldest(graph)
     graph.set_stuck(_stuck_in_traffic(graph, oldest))
@@ -247,7 +255,7 @@ def _is_lacking(graph: Graph, rank: int, key: _Key) -> bool:
 
 
 def _is_through(graph: Graph, rank: int, key: _Key) -> bool:
-    """Whether a rank that has come to it has finished it."""
+    """Return True if a rank that has called the operation has also finished it."""
     kind, at, which = key
     group = graph.job.groups[at]
     state = group.states[rank]
@@ -281,9 +289,9 @@ def _stuck_in_traffic(
 
 
 def _has_finished_more(job: Job, group: Group, peer: int, rank: int) -> bool:
-    """Of what goes between the two in the way of the rank's oldest.
+    """Return True if the peer has finished more of what goes between the two than the rank has.
 
-    Only where all that both ever did is in their dumps.
+    It is known only if all that both ever did is in their dumps.
     """
     if peer not in group.states or not (job.dumps[rank].is_whole and job.dumps[peer].is_whole):
         return False
@@ -305,8 +313,9 @@ def _peer(group: Group, traffic: Traffic) -> int | None:
 
 
 def _oldest(graph: Graph) -> dict[int, tuple[_Key, tuple[int, ...]]]:
-    """Of each rank the first operation, in its own order, that is not finished: under a name that
-    all ranks of it share, and these ranks.
+    """Return the oldest unfinished operation of each rank, with the ranks that share it.
+
+    Its name is the same for all of these ranks.
     """
     found: dict[int, tuple[int, _Key, tuple[int, ...]]] = {}
     for at, group in enumerate(graph.job.groups):
@@ -344,8 +353,9 @@ def _joined_wait(graph: Graph, key: _Key, members: Sequence[int]) -> Wait:
 
 
 def ends_of(graph: Graph) -> Iterator[list[int]]:
-    """The ranks of each strongly connected component from which nothing leads on, single ranks
-    included. Only of what is waited for, or waits.
+    """Return the ranks of each strongly connected component that nothing leads out of.
+
+    Single ranks count as components. Only ranks that wait or are waited for are asked about.
     """
     components: dict[int, int] = {}
     members: list[list[int]] = []
@@ -365,7 +375,10 @@ def ends_of(graph: Graph) -> Iterator[list[int]]:
 
 
 def _components(out: dict[int, list[int]]) -> Iterator[list[int]]:
-    """Tarjan's, with a stack of its own: chains of ranks are longer than Python's."""
+    """Return the strongly connected components, by Tarjan's algorithm.
+
+    It keeps a stack of its own, because chains of ranks are longer than Python's.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

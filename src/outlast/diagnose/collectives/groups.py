@@ -88,7 +88,7 @@ def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: i
 
 
 def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump, Dump], ...]]:
-    """The latest of each rank."""
+    """Return the latest dump of each rank."""
     dumps: dict[int, Dump] = {}
     doubles: list[tuple[Dump, Dump]] = []
     for dump in given:
@@ -106,10 +106,10 @@ def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump,
 
 
 def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
-    """Groups whose members are told, and the others.
+    """Return the groups whose members are known, and the others.
 
-    Members are compared as objects first: a tuple of 16,384 is hashed once, not by each of its
-    ranks.
+    Members are compared as objects first, so that a tuple of 16,384 is hashed once and not once by
+    each of its ranks.
     """
     same: dict[int, tuple[int, ...]] = {}
     equal: dict[tuple[int, ...], tuple[int, ...]] = {}

@@ -37,7 +37,7 @@ class Settled:
 
 
 def settle(dumps: Sequence[Dump], unreadable: Iterable[str], world_size: int) -> Settled:
-    """`world_size`: as something else tells it, or 0."""
+    """Decide which rank each dump is of. `world_size` is what other evidence says, or 0."""
     names = list(unreadable)
     unsure = [dump for dump in dumps if not dump.is_sure]
     if not unsure and not names:
@@ -91,7 +91,7 @@ def settle(dumps: Sequence[Dump], unreadable: Iterable[str], world_size: int) ->
 
 
 def _size_told(dumps: Sequence[Dump]) -> int:
-    """By the members of groups, or else by what the default group gathers; 0 if neither tells."""
+    """Return the world size by groups' members or by what the default group gathers; else 0."""
     told = max(
         (max(state.members) + 1 for dump in dumps for state in dump.groups if state.members),
         default=0,
@@ -110,8 +110,9 @@ def is_default(state: GroupState) -> bool:
 
 
 def size_said(state: GroupState) -> int:
-    """Members of the group by its all-gathers, whose output is so many times their input; 0 if
-    there is none.
+    """Return the members of a group by its all-gathers; 0 without any.
+
+    The output of an all-gather is that many times its input.
     """
     for _, signature in reversed(state.recent):
         name, _, sizes = signature.partition(" ")
@@ -132,9 +133,9 @@ def size_said(state: GroupState) -> int:
 
 
 def _claims(names: Sequence[str], others: Sequence[str], limit: int) -> dict[str, int]:
-    """By name, the rank where its claim is believed.
+    """Return the rank of each name whose claim is believed.
 
-    `others`: files whose rank is known, as company for names.
+    The `others` are files whose rank is known; they keep names company.
     """
     made = {name: claim for name in names if (claim := claim_of(name)) is not None}
     alike: dict[str, set[int]] = defaultdict(set)
@@ -167,8 +168,9 @@ def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> boo
 def _eliminated(
     known: Sequence[Dump], loose: Sequence[Dump], free: Sequence[int], world_size: int
 ) -> dict[int, set[int]]:
-    """By identity of the dump, the ranks that it may be of: one where that is certain, none where
-    all that it may be of are others'.
+    """Return the ranks that each dump may be of, by the identity of the dump.
+
+    One rank means that it is certain; none means that all ranks that it may be of are others'.
     """
     meshes = meshes_of(known, loose, world_size)
     left = {id(dump): {rank for rank in free if _fits(dump, rank, meshes)} for dump in loose}
@@ -198,7 +200,7 @@ def _fits(dump: Dump, rank: int, meshes: Mapping[tuple[str, str], Mesh]) -> bool
 def meshes_of(
     known: Sequence[Dump], others: Sequence[Dump], world_size: int
 ) -> dict[tuple[str, str], Mesh]:
-    """Of the dimensions whose members no dump tells, by description and backend."""
+    """Return the meshes of dimensions whose members no dump tells, by description and backend."""
     ranks: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     names: dict[tuple[str, str], set[str]] = defaultdict(set)

@@ -35,9 +35,9 @@ class Mesh:
 
 
 def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Iterator[Mesh]:
-    """`known`: some members of each group.
+    """Return the meshes that fit all that is known, largest stride first.
 
-    What fits all of it, the largest stride first; nothing where none of it tells the stride, or
+    `known` are some members of each group. Nothing fits if none of it tells the stride, or if
     something disagrees.
     """
     gaps = [
@@ -56,10 +56,10 @@ def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) ->
 
 
 def together(candidates: Sequence[Sequence[Mesh]], world_size: int) -> list[Mesh]:
-    """One for each dimension.
+    """Return one mesh for each dimension.
 
-    If the dimensions are all there are, the stride of each is the size of those below it; that
-    decides where several fit.
+    If the dimensions are all there are, the stride of each is the size of those below it. That
+    decides if several fit.
     """
     firsts = [meshes[0] for meshes in candidates]
     if (
@@ -80,7 +80,8 @@ def _is_chain(meshes: Sequence[Mesh]) -> bool:
 
 
 def _divisors(number: int) -> list[int]:
-    """Largest first: the nearest two that are known are neighbours, unless dumps are missing
-    between them.
+    """Return the divisors, largest first.
+
+    The nearest two members that are known are neighbours, unless dumps between them are missing.
     """
     return [part for part in range(number, 0, -1) if number % part == 0]

@@ -43,9 +43,9 @@ class Mismatch:
 
 
 def mismatches(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[Mismatch]:
-    """The first of each group. Ties are left out where another group decides.
+    """Return the first mismatch of each group. Ties are left out if another group decides.
 
-    heads: by the place of a group, its operations that are waited in, and by whom.
+    `heads` has, at the place of each group, the operations that ranks wait in, with these ranks.
     """
     found = [mismatch for group in job.groups if (mismatch := _of(group, job.groups, job.unknown))]
     decided = [mismatch for mismatch in found if not mismatch.is_tie]
@@ -101,8 +101,10 @@ def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Misma
 
 
 def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
-    """What nobody's dumps say of this group. torch names groups alike on all ranks: by a count of
-    those made, or by a hash of their members.
+    """Return what dumps of unknown ranks say about this group.
+
+    Torch gives a group the same name on all ranks: a count of the groups made, or a hash of its
+    members.
     """
     one = next(iter(group.states.values()), None)
     if one is None or one.members is not None:
@@ -148,7 +150,7 @@ def _family(group: Group) -> object:
 
 
 def difference(mismatch: Mismatch) -> str:
-    """ "all_reduce Float 8>8 where the others called all_reduce Float 4>4"."""
+    """Return "all_reduce Float 8>8 where the others called all_reduce Float 4>4"."""
     kinds: dict[str, list[int]] = defaultdict(list)
     for rank, signature in mismatch.said.items():
         kinds[signature].append(rank)

@@ -28,7 +28,7 @@ STEPS_MIN = 4  # finished calls known of a rank; with fewer everything is new
 def odd_ones(
     job: Job, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> list[int]:
-    """Of these ranks, those that are odd; none if half of them or more are."""
+    """Return the odd ones of these ranks; none if half of them or more are odd."""
     last, seen = _steps(job, heads)
     # of a step that others made too, earlier, or as their last by which they came there likewise,
     # nothing is odd
@@ -43,8 +43,9 @@ def odd_ones(
 
 
 def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
-    """Odd ones among all that wait, of whom others came to the same operation by a step that is not
-    new.
+    """Return the odd ones among all ranks that wait.
+
+    Others came to the same operation by a step that is not new.
     """
     last, seen = _steps(job, heads)
     waiting = [rank for rank in job.dumps if rank in last]
@@ -60,8 +61,10 @@ def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[i
 def _steps(
     job: Job, heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> tuple[dict[int, _Step], Counter[_Step]]:
-    """Of each rank the step by which it came to what it waits in; and how often each step was made
-    before, by anybody.
+    """Return the step by which each rank came to what it waits in, and how often each step was
+    made.
+
+    All ranks' earlier steps are counted.
     """
     last: dict[int, _Step] = {}
     seen: Counter[_Step] = Counter()
@@ -91,10 +94,10 @@ def _of_dump(dump: Dump) -> list[_Step]:
 
 
 def few_of(ring: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
-    """The ranks of a ring that wait elsewhere than most of it do; none where no place has most.
+    """Return the ranks of a ring that wait elsewhere than most of it; none without a majority.
 
-    Ranks that run one program come to the same place: whoever is alone elsewhere has called its
-    collectives in another order.
+    Ranks that run one program come to the same place, so a rank that is alone elsewhere has called
+    its collectives in another order.
     """
     wanted = set(ring)
     places = [

@@ -20,9 +20,9 @@ MEMBERS_MAX_COUNT = 1 << 20  # ranks in all groups that a packer keeps in mind; 
 
 
 class _Table:
-    """Values to their places.
+    """A table of values and their places.
 
-    What came as the same object is found by its identity, without looking at what is in it.
+    An object that came before is found by its identity, without a look at its content.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,9 @@ class Unpacker:
         self._members: list[Any] = []
 
     def unpack(self, packed: dict[str, Any]) -> list[Dump]:
-        """Of what `Packer` gave, over JSON or not; anything else is a bug."""
+        """Return what `Packer` was given, whether it went through JSON or not. Anything else is a
+        bug.
+        """
         share = self._shared.setdefault
         words = [share(word, word) for word in packed["words"]]
         del self._members[packed["said"] :]

@@ -23,9 +23,9 @@ from outlast.model.texts import cut_at_word
 
 
 class UnreadableDump(CorruptError, ValueError):
-    """Not a dump, or not a whole one; the message says why.
+    """The file is no dump, or not a whole one; the message says why.
 
-    `refused`: it is a pickle that asked for a name or an object, as an attack does.
+    `refused` is set if it is a pickle that asked for a name or an object, as an attack does.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -34,8 +34,10 @@ class UnreadableDump(CorruptError, ValueError):
 
 
 class _Whole:
-    """All bytes at the first glance: from BytesIO the unpickler would read them one by one, and
-    through a buffer it would copy them twice.
+    """A file that gives all of its bytes at the first read.
+
+    From BytesIO the unpickler would read them one by one, and through a buffer it would copy them
+    twice.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -66,9 +68,9 @@ class _Refusing(pickle.Unpickler):
 
 
 def unpickled(raw: bytes) -> object:
-    """What `raw` holds.
+    """Return the object that `raw` holds.
 
-    Raises UnreadableDump, and MemoryError where a limit of memory is set and reached.
+    Raises UnreadableDump, and MemoryError if a limit of memory is set and reached.
     """
     try:
         return _Refusing(_Whole(raw)).load()

@@ -46,7 +46,7 @@ class Shortened:
     entries_count: int
 
     def is_fitting(self, entries: Sequence[object]) -> bool:
-        """Whether these, of `raw`, are what they were taken for."""
+        """Return True if these entries of `raw` are what they were taken for."""
         if len(entries) != self.kept_count:
             return False
         first, last = entries[0], entries[-1]
@@ -57,11 +57,11 @@ class Shortened:
 
 
 def shortened(raw: bytes, *, last_count: int, each_count: int) -> Shortened | None:
-    """Without finished entries, but for the last `last_count` of all and `each_count` of each
-    group. None where it would not be shorter by half, or may differ.
+    """Return the dump without finished entries that nothing looks at, or None.
 
-    Of entries from the first that is not finished on, all are left; and the first of all, which
-    brings the keys.
+    The last `last_count` of all entries and `each_count` of each group stay, as do all entries from
+    the first unfinished one on, and the first of all, which brings the keys. It is None if the dump
+    would not be shorter by half, or might say something else.
     """
     if (
         not raw.startswith(b"\x80\x02}(")
@@ -89,9 +89,10 @@ def _reference(put: bytes) -> bytes:
 def _kept(
     entries: bytes, parts: list[bytes], between: bytes, last_count: int, each_count: int
 ) -> list[int] | None:
-    """Places of those that stay.
+    """Return the places of the entries that stay.
 
-    Bytes of `entries` are counted as a whole: one by one would take as long as to unpickle them.
+    The bytes of `entries` are counted as a whole: one by one it would take as long as to unpickle
+    them.
     """
     state, group, is_p2p = (pattern.search(parts[0]) for pattern in (_STATE, _GROUP, _IS_P2P))
     if state is None or group is None or is_p2p is None:
@@ -118,7 +119,7 @@ def _kept(
 
 
 def _end(entries: bytes, parts: list[bytes], between: bytes, begin: int) -> int:
-    """Where the entry before `begin` ends."""
+    """Return where the entry before `begin` ends."""
     return len(entries) - sum(map(len, parts[begin:])) - (len(parts) - begin) * len(between)
 
 
@@ -130,8 +131,10 @@ def _lasts(
     first: bytes,
     each_count: int,
 ) -> list[int] | None:
-    """Places before the first of `before` of the newest of each group, of which fewer than
-    `each_count` follow. None where a group's number is not a byte.
+    """Return the places, before `before`, of the newest entries of each group.
+
+    Fewer than `each_count` of its group follow each of them. None if a group's number is not a
+    byte.
     """
     begin, end = before
     number = _number(key)

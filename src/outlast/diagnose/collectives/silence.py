@@ -82,8 +82,10 @@ def situation_of(job: Job) -> Situation:
 
 
 def known_states(group: Group, job: Job) -> dict[int, GroupState]:
-    """Counters include send and receive: where there is such traffic, a state from counters alone
-    (no entries) tells nothing.
+    """Return the states that can be relied on.
+
+    Counters include sends and receives. If there is such traffic, a state from counters alone,
+    without entries, tells nothing.
     """
     counts_p2p = any(state.traffic for state in group.states.values())
     return {
@@ -96,7 +98,9 @@ def known_states(group: Group, job: Job) -> dict[int, GroupState]:
 
 
 def _last_of_each(job: Job) -> dict[int, tuple[GroupState, int]]:
-    """Of ranks of gloo, the last collective that they called: its group's state and its number."""
+    """Return the last collective that each rank of gloo called: the state of its group, and the
+    number.
+    """
     last = {}
     for rank, dump in job.dumps.items():
         if dump.issued and dump.groups[dump.issued[-1][0]].backend == "gloo":
@@ -105,7 +109,7 @@ def _last_of_each(job: Job) -> dict[int, tuple[GroupState, int]]:
 
 
 def _went_on_after(state: GroupState, last: tuple[GroupState, int] | None) -> int:
-    """The highest collective that it has certainly finished, and that nobody finishes alone."""
+    """Return the highest collective that a rank has certainly finished and cannot finish alone."""
     highest = state.head - 1 if state.head is not None else state.enqueued or 0
     if state.backend == "gloo" and (last is None or (last[0] is state and last[1] <= highest)):
         highest = min(highest, (state.enqueued or 0) - 1)
@@ -134,9 +138,9 @@ def _find_silent(at: int, now: Situation, states: Mapping[int, GroupState]) -> N
 def _failed_waits(
     job: Job, last: _Last, known: list[dict[int, GroupState]], now: Situation
 ) -> dict[int, int]:
-    """Ranks and the number of their last operation; and `now.maybe`.
+    """Return ranks whose wait has failed, with the number of that operation, and `now.maybe`.
 
-    That a peer left no dump is no sign of failure, but fits one.
+    A peer without a dump is no sign of a failure, but it fits one.
     """
     place_of = {id(state): at for at, states in enumerate(known) for state in states.values()}
     failed: dict[int, int] = {}

@@ -20,8 +20,9 @@ _Key = tuple[str, str, object]
 
 
 def clock_offsets(dumps: Iterable[Dump]) -> dict[int, float]:
-    """Seconds by which each rank's clock is ahead of that of the lowest rank it is connected with,
-    through collectives in common.
+    """Return by how many seconds each rank's clock is ahead.
+
+    It is compared with the lowest rank that it is connected with through common collectives.
     """
     times: dict[int, dict[_Key, dict[int, int]]] = {}
     ranks_of: dict[_Key, list[int]] = defaultdict(list)
@@ -46,7 +47,7 @@ def _spread(
     ranks_of: dict[_Key, list[int]],
     offsets: dict[int, float],
 ) -> None:
-    """From rank to rank by what they have in common; each group is gone through once."""
+    """Go from rank to rank by what they have in common; each group is gone through once."""
     waiting, done = deque([first]), set[_Key]()
     while waiting:
         known = waiting.popleft()
@@ -65,9 +66,9 @@ def _spread(
 
 
 def _median(values: Iterable[int]) -> int:
-    """The lower of the two in the middle.
+    """Return the lower of the two values in the middle.
 
-    `statistics` takes longer to import than this module needs for a thousand ranks.
+    Importing `statistics` takes longer than this module needs for a thousand ranks.
     """
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

@@ -40,10 +40,10 @@ def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
 
 
 def _through(graph: Graph, now: Situation) -> Iterator[int]:
-    """Of those for whom others wait.
+    """Yield ranks that others wait for and that have finished all that they called.
 
-    A dump tells of its own backend only: beside it, a job may wait in collectives that are not
-    recorded there.
+    A dump speaks only for its own backend. A job may also wait in collectives that are not recorded
+    there.
     """
     unsure = (
         graph.job.silent

@@ -36,9 +36,9 @@ class _Row:
 
 
 def unseen_waits(job: Job, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
-    """waiters: of silent ranks that others are seen waiting for, these others.
+    """Return silent ranks, each with the rank that may wait for it.
 
-    Gives silent ranks beside them: each with the one that may wait for it.
+    The `waiters` of a silent rank are those that are seen waiting for it.
     """
     left = sorted(job.silent - waiters.keys())
     if not left or not waiters:

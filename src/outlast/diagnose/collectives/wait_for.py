@@ -204,8 +204,10 @@ def _late_ranks(
     ends: Sequence[Sequence[int]],
     awaited: Mapping[int, Sequence[Wait]],
 ) -> tuple[list[int], set[int]]:
-    """Ranks that others wait for and that wait for nobody; and those of them that may wait in a
-    send or receive which their backend does not record.
+    """Return ranks that others wait for and that wait for none.
+
+    The second part are those of them that may wait in a send or receive which their backend does
+    not record.
     """
     late = [
         end[0]
@@ -231,7 +233,7 @@ def _blame_late_and_stuck(
     hidden: set[int],
     found: _Guilty,
 ) -> None:
-    """Blame who has not come, and who has not finished what its peers have finished."""
+    """Blame ranks that have not come, and ranks that have not finished what their peers have."""
     silent = graph.job.silent
     is_silence = any(not silent.isdisjoint(wait.behind) for wait in graph.waits)
     is_hidden = hidden.issuperset(late) and bool(len(late) > 1 or silent)
@@ -285,8 +287,9 @@ def _blame_rings(
 
 
 def _may_be_past(graph: Graph, ring: set[int]) -> bool:
-    """Of a send or receive that closes the ring, who is waited for may be through with it: not all
-    that it did is in its dump.
+    """Return True if the rank that is waited for may have finished the send or receive of a ring.
+
+    Not all that it did is in its dump.
     """
     awaited = {
         rank
@@ -303,7 +306,7 @@ def _of_gloo(graph: Graph) -> set[int]:
 
 
 def _less(confidence: float, now: Situation, *, either: bool) -> float:
-    """Of dumps from after the failure, the order of arrival is all that is left."""
+    """Reduce the confidence: dumps from after the failure show only the order of arrival."""
     return (
         min(confidence, CONFIDENCE_TIE if either else CONFIDENCE_AFTERWARDS)
         if now.is_afterwards
@@ -312,7 +315,7 @@ def _less(confidence: float, now: Situation, *, either: bool) -> float:
 
 
 def _of_order(graph: Graph, now: Situation) -> Blame | None:
-    """Where those who would close the ring left no dump."""
+    """Blame ranks by the order of calls if those that would close the ring left no dump."""
     awaited = {rank for wait in graph.waits for rank in wait.behind}
     heads = [{seq: list(ranks) for seq, ranks in waited.items()} for waited in now.heads]
     for rank, (at, seq) in now.maybe.items():
@@ -355,8 +358,9 @@ def _of_order(graph: Graph, now: Situation) -> Blame | None:
 
 
 def _of_idle(graph: Graph, now: Situation) -> Blame | None:
-    """Ranks in no operation at all, while others wait: those who wait for them may be those that
-    left no dump.
+    """Blame ranks that are in no operation at all while others wait.
+
+    The ranks that wait for them may be those that left no dump.
     """
     job, silent = graph.job, graph.job.silent
     beside = {
@@ -419,8 +423,10 @@ def _kind(
 
 
 def _of_mismatch(job: Job, odd: Sequence[Mismatch]) -> Blame:
-    """An odd dump that is nobody's makes suspects of all those whose it may be, if no other rank is
-    shown.
+    """Blame the ranks of a mismatch.
+
+    An odd dump of an unknown rank makes suspects of all ranks that it may be of, if no other rank
+    is shown.
     """
     ranks: dict[int, float] = {}
     suspects: dict[int, Suspect] = {}
@@ -484,10 +490,10 @@ def _of_mismatch(job: Job, odd: Sequence[Mismatch]) -> Blame:
 def _suspects(
     graph: Graph, unreadable: Mapping[str, str], *, anything: bool
 ) -> tuple[Suspect, ...]:
-    """Silent ranks that others wait for; all of them if nothing else is found and most of the job
-    did leave dumps.
+    """Return silent ranks that others wait for.
 
-    Behind those, where no rank is shown guilty: silent ranks that they may wait for in their turn.
+    If nothing else is found and most of the job left dumps, all silent ranks are suspects. If no
+    rank is shown guilty, silent ranks that these may wait for in their turn are suspects too.
     """
     silent = graph.job.silent
     waiters: dict[int, set[int]] = {}
