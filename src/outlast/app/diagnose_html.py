@@ -112,7 +112,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 def _stack(one: dict[str, typing.Any]) -> str:
     frames = escape("\n".join(one["frames"]))
-    return f"<h2>Where rank {int(one['rank'])} stands (innermost first)</h2><pre>{frames}</pre>"
+    return f"<h2>Stack of rank {int(one['rank'])} (innermost first)</h2><pre>{frames}</pre>"
 
 
 def _moments(moments: Iterable[dict[str, typing.Any]]) -> Iterator[tuple[str, str]]:

@@ -169,7 +169,7 @@ def _evidence(console: Console, evidence: Sequence[dict[str, typing.Any]]) -> No
 
 def _stacks(console: Console, stacks: Sequence[dict[str, typing.Any]]) -> None:
     for one in stacks:
-        console.print(Text(f"\nWhere rank {one['rank']} stands (innermost first)", "bold"))
+        console.print(Text(f"\nStack of rank {one['rank']} (innermost first)", "bold"))
         for frame in one["frames"]:
             console.print(Text(f"  {frame}"), soft_wrap=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _CallablePackage(types.ModuleType):
-    """A package that can be called: the call is that of `outlast.runtime.evidence.api.diagnose`."""
+    """A package that can be called, as `outlast.runtime.evidence.api.diagnose`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # The layers below must not import the runtime; only whoever calls needs it.

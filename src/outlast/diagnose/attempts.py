@@ -33,7 +33,7 @@ _ATTEMPT = re.compile(r"^(.*?)([^/]+)/attempt_(\d{1,4})/\d{1,6}/[^/]*$")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What is of the newest incident, and sentences about what was set aside."""
+    """The evidence of the newest incident, and sentences about what was set aside."""
 
     findings: Sequence[Finding]
     dumps: Sequence[Dump]
@@ -43,7 +43,10 @@ class Split:
 def split_attempts(
     findings: Sequence[Finding], dumps: Sequence[Dump], written_s: Mapping[str, float]
 ) -> Split:
-    """Keep what is of the newest incident. `written_s` says when each file was last written."""
+    """Keep the evidence of the newest incident.
+
+    `written_s` says when each file was last written.
+    """
     notes: list[str] = []
     old_logs = _older_attempts({one.evidence.file for one in findings}, written_s)
     if old_logs:
@@ -74,7 +77,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _older_attempts(files: set[str], written_s: Mapping[str, float]) -> list[str]:
-    """The files of all attempts but the newest, which is chosen for each folder of logs."""
+    """Return the files of all attempts but the newest, which is chosen for each folder of logs."""
     by_folder: dict[str, dict[tuple[str, int], list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in sorted(files):
         if found := _ATTEMPT.match(name):
@@ -100,7 +103,7 @@ def _older_attempts(files: set[str], written_s: Mapping[str, float]) -> list[str
 
 
 def _older_dumps(dumps: Sequence[Dump]) -> tuple[int, list[Dump]]:
-    """The dumps of an earlier incident, and the last moment that they know of."""
+    """Return the dumps of an earlier incident, and the last moment that they know of."""
     of_rank: dict[int, list[Dump]] = defaultdict(list)
     for dump in dumps:
         if dump.rank >= 0 and dump.newest_ns:
@@ -120,7 +123,7 @@ def _older_dumps(dumps: Sequence[Dump]) -> tuple[int, list[Dump]]:
 def _older_stacks(
     findings: Sequence[Finding], written_s: Mapping[str, float], boundary_s: float | None
 ) -> set[str]:
-    """Files of stacks of a rank that has a newer file of another process."""
+    """Return the files of stacks of a rank that has a newer file of another process."""
     of_rank: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for one in findings:
         if isinstance(one, Stack) and one.rank is not None and one.evidence.file in written_s:

@@ -1,9 +1,9 @@
-"""Findings in bounded memory: a log may say the same thing a hundred million times.
+"""Findings in bounded memory, because a log may repeat one line a hundred million times.
 
-Of those that say the same (rule) of the same rank, node, device and process group in one file, the
-first FINDINGS_FIRST_COUNT and the last FINDINGS_LAST_COUNT are kept. Past FINDINGS_MAX_COUNT in
-all, only what is new keeps coming in, one of a kind; past twice that, nothing does. `dropped_count`
-says how many were not kept.
+Findings are alike if they are of one rule, rank, node, device and process group in one file. Of
+these the first FINDINGS_FIRST_COUNT and the last FINDINGS_LAST_COUNT are kept. Past
+FINDINGS_MAX_COUNT findings in all, only the first of each new kind is kept. Past twice that number,
+nothing is. `dropped_count` says how many were not kept.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -57,7 +57,7 @@ class BoundedFindings:
                 self.dropped_count += full
 
     def all(self) -> list[Finding]:
-        """In the order of files as they came, and of lines within each."""
+        """Return what was kept, in the order of the files as they came and of the lines in each."""
         out: list[Finding] = []
         for kept in self._kept.values():
             out += kept.first

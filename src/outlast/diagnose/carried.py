@@ -1,8 +1,8 @@
 """Variables that a training loop carries from one step into the next without outlast's knowledge.
 
-A rank that is replaced runs the script from its top, so such a variable begins anew there: a batch
-that was drawn ahead, the best loss so far, a counter of patience. What outlast keeps is what
-run.state was given. The loop is read as text, once; nothing of it is run.
+A replaced rank runs the script from its top, so such a variable has its first value again: a batch
+that was drawn ahead, the best loss so far, a counter of patience. outlast keeps only what run.state
+was given. The loop is read as text, once; nothing of it is run.
 
     for step in run.steps(state, until=100):
         with step:
@@ -11,6 +11,8 @@ run.state was given. The loop is read as text, once; nothing of it is run.
 
 Not seen: what functions that the loop calls keep for themselves, attributes, elements of lists and
 dicts, and loops whose source is not at hand. Times (`t0 = time.time()`) are left out.
+
+This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _CLOCKS = frozenset({"time", "monotonic", "perf_counter", "process_time", "now",
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """`line` is where a step reads what an earlier one has set."""
+    """A variable that is carried. At `line` a step reads what an earlier step has set."""
 
     name: str
     line: int

@@ -1,15 +1,15 @@
-"""All findings on one clock: times of hosts whose clocks are wrong are set right by the collectives
-that their ranks entered together (`collectives/skew.py`).
+"""All findings on one clock.
 
-A finding is of the clock of its rank, or else of its node, as far as other findings tell which
-ranks live there. The others' clocks are taken for right: the median. Differences below APART_S are
-left alone: so much may be how much later a rank usually comes, and no order is read from so little
-(`LATER_THAN_S`).
+Times of hosts whose clocks are wrong are corrected by the collectives that their ranks entered
+together (`collectives/skew.py`). A finding has the clock of its rank, or else that of its node, as
+far as other findings tell which ranks are there. The median clock is taken to be right. Differences
+below APART_S are left alone: a rank may usually come that much later, and no order is read from so
+little (`LATER_THAN_S`).
 
-Not seen: a host's clock that was set in the middle of the job; times of logs that are in another
-zone than they say.
+Not seen: a host's clock that was set in the middle of the job; times of logs in another zone than
+they say.
 
-This module is pure: it reads times, and no clock.
+This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ APART_S = 2.0
 def on_one_clock(
     findings: Sequence[Finding], offsets: Mapping[int, float], *, about: Sequence[Finding] = ()
 ) -> list[Finding]:
-    """The same findings in the same order, with other times.
+    """Return the same findings in the same order, with corrected times.
 
-    `offsets`: seconds by which each rank's clock is ahead of some rank's.
-
-    about  where nodes of ranks may be told too, besides in `findings`.
+    The `offsets` are the seconds by which each rank's clock is ahead of that of some rank. Findings
+    in `about` may also tell on which nodes the ranks are.
     """
     ahead = wrong_clocks(offsets)
     if not ahead:
@@ -56,7 +55,7 @@ def on_one_clock(
 
 
 def wrong_clocks(offsets: Mapping[int, float]) -> dict[int, float]:
-    """Of the ranks whose clocks are wrong, by how many seconds they are ahead."""
+    """Return by how many seconds the clocks of ranks are ahead, for those that are wrong."""
     if not offsets:
         return {}
     middle = median_low(offsets.values())
@@ -66,7 +65,7 @@ def wrong_clocks(offsets: Mapping[int, float]) -> dict[int, float]:
 
 
 def note_of(offsets: Mapping[int, float]) -> str:
-    """What was set right, for people; "" if nothing was."""
+    """Return a sentence about what was corrected; "" if nothing was."""
     ahead = wrong_clocks(offsets)
     if not ahead:
         return ""
@@ -88,7 +87,7 @@ def _seconds(value: float) -> str:
 def _of_nodes(
     findings: Sequence[Finding], offsets: Mapping[int, float], ahead: Mapping[int, float]
 ) -> dict[str, float]:
-    """By the ranks that live there: the median of theirs."""
+    """Return the offset of each node: the median of those of its ranks."""
     ranks: dict[str, set[int]] = defaultdict(set)
     for one in findings:
         if one.node and one.rank is not None and one.rank in offsets:

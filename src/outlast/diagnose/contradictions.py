@@ -29,7 +29,10 @@ _FAILS = (Mechanism.EXCEPTION, Mechanism.SIGNAL, Mechanism.EXIT)
 def with_contradicted_marked(
     findings: Sequence[Finding], blame: Blame | None, dumps: Sequence[Dump]
 ) -> tuple[list[Finding], str]:
-    """Mark what ranks are said to have raised that their dumps refute; and say so ("" for none)."""
+    """Mark lines that say that a rank raised an exception if its dump refutes that.
+
+    The second part is a sentence about it; "" for none.
+    """
     if blame is None or blame.is_afterwards or not (blame.ranks or blame.suspects):
         return list(findings), ""
     accused = {one.rank for one in blame.ranks} | {one.rank for one in blame.suspects}

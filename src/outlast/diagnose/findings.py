@@ -1,5 +1,6 @@
-"""What a reader hands on: one thing that the evidence shows, on one clock as far as that can be
-known.
+"""What a reader hands on: one thing that the evidence shows.
+
+Its time is on one clock with that of the others, as far as that can be known.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -53,8 +53,9 @@ JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
 def without_foreign_lines(
     findings: Sequence[Finding], samples: Sequence[Sample]
 ) -> tuple[list[Finding], str]:
-    """The findings that may be of the job, those from before it marked as older; and what was done,
-    in a sentence ("" for nothing).
+    """Return the findings that may be of the job, with those from before it marked as older.
+
+    The second part is a sentence about what was done; "" for nothing.
     """
     own = {
         one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)
@@ -144,8 +145,9 @@ def _note_of_strangers(aside: Sequence[tuple[Kill, str]]) -> str:
 
 
 def _marked(one: Finding, doubt: Doubt) -> Finding:
-    """It says nothing of how this job ended, and in what is shown it is a messenger: something
-    failed, elsewhere or earlier.
+    """Mark a finding that does not say how this job ended.
+
+    In what is shown it is a messenger: something failed, elsewhere or earlier.
     """
     return replace(
         one, doubt=doubt, mechanism=None, evidence=replace(one.evidence, role=Role.MESSENGER)
@@ -153,9 +155,9 @@ def _marked(one: Finding, doubt: Doubt) -> Finding:
 
 
 def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None:
-    """Unix seconds of the first time in any of them.
+    """Return the first time in any of the logs, in Unix seconds.
 
-    Those without a year are of the year that brings them nearest to the other evidence.
+    Times without a year are taken to be of the year that brings them nearest to the other evidence.
     """
     first: list[float | None] = []
     for one in samples:

@@ -73,11 +73,11 @@ def interrupted(
     at_s: float | None = None,
     order: int = 0,
 ) -> list[Interrupted]:
-    """One finding for each rank of an interruption.
+    """Return one finding for each rank of an interruption.
 
     `about` is the interruption in its public shape (`Interruption.public`); `processes` are those
-    of standing.json, none where only the ledger is known. Raises KeyError, TypeError or ValueError
-    where these are not what outlast writes.
+    of standing.json, and none if only the ledger is known. Raises KeyError, TypeError or ValueError
+    if these are not what outlast writes.
     """
     _check_numbers(about)
     mechanism, cause = Mechanism(about["mechanism"]), FailureClass(about["class"])
@@ -108,7 +108,7 @@ def interrupted(
 
 
 def _check_numbers(about: Mapping[str, Any]) -> None:
-    """Everything that the sentence counts with is a number."""
+    """Raise an error unless everything that the sentence counts with is a number."""
     for name in ("detected_s", "fault_not_before_s", "resumed_s", "mttr_s"):
         value = about.get(name)
         if value is not None and not math.isfinite(value):
@@ -154,7 +154,7 @@ def _how(
     sender: str,
     several: bool,
 ) -> str:
-    """How the ranks failed, as the rest of a sentence that begins with them."""
+    """Return how the ranks failed, as the rest of a sentence that begins with them."""
     were = "were" if several else "was"
     cause = next(iter(_PARTS.split(str(about["reason"]))), "")
     error = cut_at_word(str(about.get("error") or "").strip().rpartition("\n")[2], ERROR_COUNT)
@@ -176,7 +176,7 @@ def _how(
 
 
 def _signals(own: Sequence[Mapping[str, Any]], error: str) -> list[int]:
-    """The signals that ended them; where no process is known, the one that the ledger has."""
+    """Return the signals that ended them, or that of the ledger if no process is known."""
     found = _NUMBER.fullmatch(error)
     known = sorted({int(one["signal"]) for one in own if one["signal"] is not None})
     return known or ([int(found[1])] if found else [])
@@ -192,7 +192,10 @@ def _by_signal(numbers: Sequence[int], were: str, sender: str) -> str:
 
 
 def _sender(own: Sequence[Mapping[str, Any]]) -> str:
-    """Who sent the signals, as far as the run knows; "" where it knows nothing, or they crashed."""
+    """Return who sent the signals, as far as the run knows.
+
+    It is "" if the run knows nothing about that, or if the processes crashed.
+    """
     ended = [one for one in own if one["signal"] is not None]
     if not ended or all(one["signal"] in CRASHES for one in ended):
         return ""
@@ -209,7 +212,7 @@ def _sender(own: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _done(about: Mapping[str, Any]) -> str:
-    """What was done and what it cost; "" where training has not gone on."""
+    """Return what was done and what it cost; "" if training has not gone on."""
     if about.get("resumed_s") is None:
         return ""
     rung = None if about.get("rung") is None else Rung(about["rung"])

@@ -75,7 +75,7 @@ class Tie(str, Enum):
 
 @dataclass(slots=True)
 class Kill:
-    """One event of a kernel's log, and the findings that tell of it."""
+    """One event of a kernel's log, and the findings about it."""
 
     findings: list[Finding] = field(default_factory=list)
     pid: int | None = None
@@ -217,7 +217,10 @@ def _fails(one: Finding) -> bool:
 
 
 def _all_stand(findings: Sequence[Finding]) -> bool:
-    """Every rank that left anything has a stack, none waits for workers of its own, none ended."""
+    """Return True if every rank that left anything has a stack and none of them ended.
+
+    No rank waits for workers of its own.
+    """
     stood = {one.rank for one in findings if isinstance(one, Stack) and one.rank is not None}
     left = {one.rank for one in findings if one.rank is not None}
     if len(stood) < 2 or stood != left:
@@ -247,7 +250,7 @@ def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
         same = job_id[1] in job.slurm_jobs
         return (Tie.TIED if same else Tie.EXCLUDED), f"its cgroup is of Slurm job {job_id[1]}"
     if job.all_stand:
-        return Tie.EXCLUDED, "all ranks stand in stacks that were taken of them"
+        return Tie.EXCLUDED, "stacks were taken of all ranks"
     if kill.command and not _TRAINS.match(kill.command):
         return Tie.EXCLUDED, f"the command {kill.command} is none of the job's"
     return _by_exit_and_time(kill, job, signals)

@@ -52,7 +52,11 @@ class _Place:
 
 
 def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
-    """By the names of their files. Beacons of one node: their times are one clock's."""
+    """Return the findings about ranks that are behind.
+
+    The beacons are by the names of their files. They have to be of one node, so that their times
+    are of one clock.
+    """
     places = _newest_of_each_rank(beacons)
     if len(places) < RANKS_MIN:
         return ()
@@ -77,8 +81,8 @@ def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
             )
     if all(place.beacon.phase is places[0].beacon.phase for place in places):
         text = (
-            f"all {len(places)} ranks stand in {places[0].beacon.phase.value} after step"
-            f" {furthest}: beacons tell nobody from the others"
+            f"all {len(places)} ranks are in {places[0].beacon.phase.value} after step"
+            f" {furthest}: beacons do not tell them apart"
         )
         return (_finding("beacon.level", places[0].name, text, None),)
     return ()

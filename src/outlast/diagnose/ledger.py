@@ -22,9 +22,10 @@ from outlast.model.records import Interruption, Records, SessionRecords
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`lines` are error texts, to be read like a log.
+    """What a ledger or a record of a moment says.
 
-    `is_quiet`: a ledger of a run in which nothing was interrupted.
+    lines      error texts, to be read like a log
+    is_quiet   the ledger is of a run in which nothing was interrupted
     """
 
     findings: tuple[Finding, ...] = ()
@@ -63,7 +64,7 @@ def read_records(records: Records, *, name: str) -> Recorded:
 
 
 def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:
-    """The newest that is no part of another, and its parts."""
+    """Return the newest interruption that is no part of another, and its parts."""
     root = max(
         (one for one in interruptions if one.parent is None),
         key=lambda one: one.detected_s,

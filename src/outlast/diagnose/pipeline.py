@@ -92,7 +92,7 @@ def conclude(material: Material) -> Conclusion:
 
 
 def _last_signs_s(dumps: Sequence[Dump]) -> list[float]:
-    """When each rank last called a collective; empty where some rank's dump does not tell."""
+    """Return when each rank last called a collective; empty if some rank's dump does not tell."""
     if any(not dump.newest_ns for dump in dumps):
         return []
     return [dump.newest_ns / 1e9 for dump in dumps]

@@ -23,7 +23,7 @@ UNKNOWN_GAP_S = 60.0
 
 
 class Standing(str, Enum):
-    """What the job is taken to do."""
+    """What the job is taken to be doing."""
 
     GOES_ON = "goes on"
     QUIET = "quiet"
@@ -32,14 +32,14 @@ class Standing(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The decision, and the sentence that says why."""
+    """The decision, and the sentence that gives its reason."""
 
     standing: Standing
     reason: str
 
 
 def usual_gap_s(gaps_s: Sequence[float]) -> float:
-    """The gap that nineteen of twenty do not exceed."""
+    """Return the gap that nineteen of twenty gaps do not exceed."""
     if len(gaps_s) < GAPS_MIN:
         return UNKNOWN_GAP_S
     ordered = sorted(gaps_s[-GAPS_KEPT:])

@@ -98,7 +98,7 @@ _WANDB = re.compile(r"(?i)\b(wandb\b[^\n]{0,200}?[^0-9a-fx])([0-9a-f]{40})(?![0-
 
 
 def redacted(text: str) -> str:
-    """The text without its secrets. Idempotent."""
+    """Return the text without its secrets. Doing it twice changes nothing more."""
     if len(text) > TEXT_MAX:
         text = cut_at_word(text, TEXT_MAX)
     text = _PRIVATE_KEY.sub(GONE, text)
@@ -115,8 +115,9 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
-    """A command line without its secrets: what a word is may stand in the one before it (`--api-key
-    X`).
+    """Return a command line without its secrets.
+
+    A word may be a secret because of the one before it (`--api-key X`).
     """
     out: list[str] = []
     for before, word in zip(["", *words], words):  # noqa: B905 - the last word stands before nothing
@@ -131,14 +132,15 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 
 
 def clean(text: str, *, lines: bool = False) -> str:
-    """Both: what may go to a terminal, into a mail, into a page (which has its own marks to
-    escape).
+    """Return the text without secrets and with its control characters made visible.
+
+    It may go to a terminal, into a mail, or into a page, which has marks of its own to escape.
     """
     return escaped(redacted(text), lines=lines)
 
 
 def cleaned(value: Value) -> Value:
-    """The same of every text in a JSON value, keys included."""
+    """Clean every text in a JSON value, keys included."""
     return _cleaned(value)  # type: ignore[return-value]
 
 

@@ -111,7 +111,7 @@ class Sample:
     looked_count: int = 0
 
     def look(self, lines: Iterable[bytes]) -> None:
-        """May be called for the first lines and again for the last ones."""
+        """Look at some lines of a log: at its first ones, and later at its last ones."""
         for line in lines:
             line = line[:1024]
             if _HINT.search(line):
@@ -134,7 +134,7 @@ class Sample:
 
 
 def time_of(line: bytes) -> float | None:
-    """Unix seconds of the first full date in a line; None where there is none."""
+    """Return the first full date in a line, in Unix seconds; None if there is none."""
     match = _TIME.search(line)
     if match is None:
         return None
@@ -159,19 +159,21 @@ def _day_of(line: bytes) -> Day | None:
 
 
 def notes_of(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """What does not fit together, in sentences."""
+    """Return what does not fit together, in sentences."""
     return (*_jobs(samples), *_clocks(samples))
 
 
 def world_size(samples: Sequence[Sample]) -> int:
-    """Ranks of the job, where logs tell it and none tells otherwise; else 0."""
+    """Return the number of ranks, if logs tell it and none contradicts it; else 0."""
     said = {size for sample in samples for size in sample.identities.get("world size", ())}
     return int(said.pop()) if len(said) == 1 else 0
 
 
 def _jobs(samples: Sequence[Sample]) -> list[str]:
-    """An id differs, or a world size and a port do: ports alone change when torchrun starts its
-    workers again, world sizes alone when a job shrinks.
+    """Return sentences about logs of two jobs.
+
+    An id differs, or both the world size and a port. Ports alone change when torchrun starts its
+    workers again, and world sizes alone when a job shrinks.
     """
     by = {what: _values(samples, what) for what, _ in _IDENTITIES}
     apart = [what for what in ("run id", "Slurm job") if len(by[what]) > 1]
@@ -184,8 +186,9 @@ def _jobs(samples: Sequence[Sample]) -> list[str]:
 
 
 def _values(samples: Sequence[Sample], what: str) -> dict[str, str]:
-    """Each value that logs give, with the first log that gives it; a log that gives several is no
-    witness.
+    """Return each value that logs give, with the first log that gives it.
+
+    A log that gives several values is no witness.
     """
     found: dict[str, str] = {}
     for sample in samples:
@@ -202,8 +205,9 @@ def _each(values: dict[str, str]) -> str:
 
 
 def _clocks(samples: Sequence[Sample]) -> list[str]:
-    """The largest gap between one log's last time and another's first, where logs of one job would
-    overlap.
+    """Return a sentence about the largest gap between the times of two logs; none without a gap.
+
+    Logs of one job would overlap.
     """
     spans = sorted(
         (sample.first_s, sample.last_s, sample.name)

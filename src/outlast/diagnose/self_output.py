@@ -58,13 +58,15 @@ _CLASS_NAMED = re.compile(
 
 
 def is_own_line(text: str) -> bool:
-    """One of `LINE_NEEDLES` is in it."""
+    """Return True for a line of outlast's own output; it has one of `LINE_NEEDLES` in it."""
     return bool(_LINE.search(text[:400]) or ('"refuted_by"' in text and _CLASS_NAMED.search(text)))
 
 
 def is_own_file(head: bytes) -> bool:
-    """A whole file of ours: a verdict in JSON or HTML, or what `outlast report` and `outlast
-    status` print.
+    """Return True for a whole file that outlast wrote.
+
+    It is a verdict in JSON or HTML, the record of a collection, or what `outlast report` and
+    `outlast status` print.
     """
     if _JSON.match(head) or _REPORT.match(head) or _COLLECTED.match(head):
         return True
@@ -90,7 +92,7 @@ def not_collected(record: bytes) -> tuple[str, ...]:
 
 
 def without_own_verdicts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The same number of lines; those of an earlier verdict are empty."""
+    """Return the same number of lines, with those of an earlier verdict left empty."""
     source = iter(lines)
     # looked at together: two searches a line would cost as much as reading it
     while batch := list(islice(source, _BATCH_LINES)):
@@ -120,7 +122,7 @@ def _looked_at(feed: _Feed) -> Iterator[bytes]:
 
 
 class _Feed:
-    """A batch, and then what comes behind it."""
+    """A batch of lines, and then what comes behind it."""
 
     def __init__(self, batch: Iterable[bytes], source: Iterator[bytes]) -> None:
         self.batch = deque(batch)
@@ -134,7 +136,10 @@ class _Feed:
 
 
 def _closing_brace(first: bytes) -> Callable[[bytes], bool]:
-    """It stands two columns left of the first key, after the same prefix."""
+    """Return a test for the closing line.
+
+    Its brace is two columns left of the first key, behind the same prefix.
+    """
     closing = first[: first.index(b'"class"')][:-2] + b"}"
     return lambda line: line.rstrip() == closing
 

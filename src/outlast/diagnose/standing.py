@@ -44,7 +44,7 @@ _DEVICE = ("nvidia", "nv_", "os_acquire", "uvm", "_nv0", "rm_", "amdgpu", "kfd",
 
 
 def read_standing(raw: bytes, *, name: str) -> Recorded:
-    """Raises ValueError where it is no such file, or was cut or changed."""
+    """Return what the record says. Raises ValueError for any other file, or a damaged one."""
     try:
         told = json.loads(raw)
         about, processes = told["interruption"], told["processes"]
@@ -85,13 +85,13 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
         yield _finding(
             "standing.running",
             name,
-            f"rank {rank}: state R: it computes, or turns round in a loop",
+            f"rank {rank}: state R: it computes, or is in a loop",
             rank,
         )
 
 
 def rule_of_state(state: str, channel: str) -> str | None:
-    """The rule for a process in this state of proc(5), waiting in this channel of the kernel."""
+    """Return the rule for a process in this state of proc(5) that waits in this kernel channel."""
     if state in ("T", "t"):
         return "standing.stopped"
     if state == "D":
@@ -101,7 +101,10 @@ def rule_of_state(state: str, channel: str) -> str | None:
 
 
 def _state(stat: str) -> str:
-    """The third field of proc(5)'s stat; the second one, the name, may hold blanks and brackets."""
+    """Return the third field of proc(5)'s stat.
+
+    The second field, the name, may hold blanks and brackets.
+    """
     return (stat.rpartition(")")[2].split() or [""])[0]
 
 

@@ -89,7 +89,7 @@ def test_two_that_were_killed_are_both_guilty() -> None:
 
 
 def test_a_kill_by_the_launcher_after_sigterm_is_a_hang_and_no_failure() -> None:
-    """The launcher sends SIGKILL to a process that ignored its SIGTERM because it stood still."""
+    """The launcher sends SIGKILL to a process that ignored its SIGTERM because it hung."""
     forced = (
         "Unable to shutdown process 12 via Signals.SIGTERM, forcefully exiting via"
         " Signals.SIGKILL\n"

@@ -144,7 +144,7 @@ def cleared_of(accounts: Accounts, guilty: Sequence[Blamed]) -> tuple[Cleared, .
     if not blamed:
         return ()
     reasons = (
-        (accounts.waiting, "stood in a collective, by their stacks"),
+        (accounts.waiting, "were in a collective, by their stacks"),
         (accounts.late, "timed out while they waited"),
         (accounts.lost - accounts.late, "lost their peer, and failed for that"),
         (accounts.closed, "ended by the launcher's signal, after the failure"),

@@ -161,8 +161,8 @@ def _who(conclusion: Conclusion) -> str:
             f"{ranks} ended without a failure while the others went on: it is not among those that"
             " failed or were closed"
         ),
-        "forced": f"{ranks} did not end when asked to (SIGTERM): it stood still",
-        "beacons": f"{ranks} stood behind the others, by their beacons{line}",
+        "forced": f"{ranks} did not end when asked to (SIGTERM): it hung",
+        "beacons": f"{ranks} was behind the others, by their beacons{line}",
         "alone": (
             f"{ranks} ended by itself; the others were closed"
             if conclusion.mechanism is not Mechanism.HANG
@@ -193,9 +193,7 @@ def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
             f"{_named([one.rank for one in conclusion.culprits.suspects])} left no evidence,"
             " and the others wait."
         )
-    return (
-        f"{ranks} stood elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
-    )
+    return f"{ranks} was elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
 
 
 def newest_seen(conclusion: Conclusion) -> Interrupted | None:
@@ -247,7 +245,7 @@ def _stands(conclusion: Conclusion) -> str:
     stacks = _stacks_of_the_guilty(conclusion)
     if not stacks:
         return ""
-    return f" The stack of rank {stacks[-1].rank} stands in {_innermost(stacks[-1])}."
+    return f" The stack of rank {stacks[-1].rank} is in {_innermost(stacks[-1])}."
 
 
 def _innermost(stack: Stack) -> str:

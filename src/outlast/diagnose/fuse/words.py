@@ -92,7 +92,7 @@ WORDS: dict[FailureClass, Words] = {
         "nvidia-smi for other processes; torch.cuda.memory_summary before the step",
     ),
     C.CPU: Words(
-        "a processor stood still or failed",
+        "a processor stalled or failed",
         "drain the node; look for machine checks",
         "a stall on all nodes at once",
         "dmesg for mce and lockup lines; load and steal time",
@@ -180,11 +180,10 @@ WORDS: dict[FailureClass, Words] = {
 
 HUNG: dict[FailureClass, Words] = {  # where nothing was raised
     C.USER_CODE: Words(
-        "the training script does not come on",
-        "look at the line where it stands, and at what it waits for; a restart may come to stand"
-        " there again",
+        "the training script makes no progress",
+        "look at the line where it hangs, and at what it waits for; a restart may hang there again",
         "the same step runs on another node unchanged",
-        "take the stack of that process twice (py-spy dump --pid PID): does it stand, or go round?",
+        "take the stack of that process twice (py-spy dump --pid PID): is it stuck or in a loop?",
     ),
 }
 
@@ -217,7 +216,7 @@ HEALED: dict[FailureClass, str] = {
 }
 HEALED_HUNG: dict[FailureClass, str] = {
     C.USER_CODE: (
-        "look at the line where it stood, and at what it waited for; the run went on by itself"
+        "look at the line where it hung, and at what it waited for; the run went on by itself"
     ),
 }
 
@@ -340,7 +339,7 @@ REFUTED: dict[str, str] = {
     "left": "the same end, without a failure, of another rank before it",
     "forced": "a stack of that rank, of the same moment, that waits for a peer",
     "beacons": (
-        "a stack of that rank that waits for a peer, or beacons of a later moment that stand"
+        "a stack of that rank that waits for a peer, or beacons of a later moment that are"
         " elsewhere"
     ),
     "shown": "the same line from the other ranks",
@@ -367,7 +366,7 @@ NEXT_TEST: dict[str, str] = {
     ),
     "hang_suspects": "py-spy dump and the log of {who}, and whether its process is there at all",
     "signal": (
-        "dmesg -T of that node at that minute: an OOM kill stands there; otherwise who sent the"
+        "dmesg -T of that node at that minute: does it have an OOM kill? Otherwise, who sent the"
         " signal (audit log, scheduler)"
     ),
     "signal_sent": (

@@ -49,7 +49,7 @@ class FailureTable:
         self._left, self._entry, self._last = LINES_MAX, None, None
 
     def feed(self, line: int, text: str) -> Entry | None:
-        """A whole entry, when this line is its last (`traceback`)."""
+        """Return a whole entry if this line is its last one (`traceback`)."""
         self._left -= 1
         if "====" in text and self._entry is None and self._first:
             self._left = 0

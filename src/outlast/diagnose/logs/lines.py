@@ -101,9 +101,9 @@ _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9
 
 
 def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
-    """Findings of one file, in the order of its lines.
+    """Yield the findings of one file, in the order of its lines.
 
-    `name` is what evidence calls it; a rank in it (rank_3.log, attempt_0/3/) counts.
+    `name` is what evidence calls the file; a rank in it (rank_3.log, attempt_0/3/) counts.
     """
     reader = LineReader(name)
     source = iter(lines)
@@ -113,7 +113,7 @@ def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
 
 
 def _block(source: Iterator[bytes]) -> list[bytes]:
-    """Up to `BLOCK_LINES` lines and about `BLOCK_BYTES`, so that few long lines do not pile up."""
+    """Return up to `BLOCK_LINES` lines and about `BLOCK_BYTES`, so that few long ones pile up."""
     block: list[bytes] = []
     size = 0
     while len(block) < BLOCK_LINES and size < BLOCK_BYTES:
@@ -248,7 +248,7 @@ class LineReader:
             yield one
 
     def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
-        """What one line says, and what it ends."""
+        """Return what one line says, and what it ends."""
         text = text.removesuffix("\x00cut")
         low = text.lower()
         if OWN in owners and self_output.is_own_line(text):
@@ -264,7 +264,7 @@ class LineReader:
         return done if one is None else [*done, one]
 
     def _unfolded(self, line: int, text: str) -> list[Finding]:
-        """torchelastic's error file: a traceback in one line of JSON."""
+        """Read torchelastic's error file, which has a traceback in one line of JSON."""
         found: list[Finding] = []
         for piece in (
             text.replace('\\"', '"')
@@ -276,7 +276,10 @@ class LineReader:
         return found
 
     def _several(self, line: int, text: str, low: str, owners: tuple[int, ...]) -> list[Finding]:
-        """Readers of several lines; their findings are of the line where they are complete."""
+        """Feed the readers of several lines.
+
+        Their findings are of the line at which they are complete.
+        """
         done: list[Finding] = []
         if STACK in owners or self._stacks.active:
             for thread in self._stacks.feed(line, text):
@@ -337,7 +340,7 @@ class LineReader:
         return self._finding(rule, line, text, groups=match.groupdict() if match else {}, low=low)
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
-        """A warning, or source code that the program prints."""
+        """Return True for a warning, or for source code that the program prints."""
         return _is_no_exception(rule, low) or self._is_source(text)
 
     def _matching(
@@ -353,7 +356,7 @@ class LineReader:
 
     @staticmethod
     def _raised(rule: Rule | None, raised: tracebacks.Raised) -> Rule:
-        """What is known of the place, where the type alone says little."""
+        """Return the rule for the place that raised, where the type alone says little."""
         by_type = rule is not None and rule.name == "python.attribute"
         if raised.in_collectives:
             return RULES["c10d.backend_error"]

@@ -79,8 +79,9 @@ _CLEAR = re.compile(
 
 
 def says_nothing(low: str) -> bool:
-    """Whether a line names a fault only to say that there is none, or what its own numbers mean: a
-    description, a header, a field that is clear.
+    """Return True for a line that names a fault only to say that there is none.
+
+    It is also True for a description, a header, or a field that is clear.
     """
     return (
         low.startswith(("# help ", "# type ", "dcgm_fi_"))
@@ -90,7 +91,7 @@ def says_nothing(low: str) -> bool:
 
 
 def is_header(low: str) -> bool:
-    """The names of nvidia-smi's columns, and nothing but names."""
+    """Return True for the names of nvidia-smi's columns and nothing else."""
     cells = [cell.strip() for cell in low.split(",")]
     return (
         len(cells) >= 2
@@ -122,7 +123,7 @@ def exposed(low: str) -> tuple[str, str | None] | None:
 
 
 class Csv:
-    """Rows below a header of nvidia-smi's query."""
+    """The rows below a header of nvidia-smi's query."""
 
     def __init__(self) -> None:
         self._columns: list[str] = []
@@ -156,15 +157,16 @@ class Csv:
 
 
 class StepTimes:
-    """Durations of steps, one series for each form of line; whether the last quarter of one is
-    slower than its first half, and stayed so.
+    """Durations of steps, one series for each form of line.
+
+    A series got slower if its last quarter is slower than its first half, and stayed so.
     """
 
     def __init__(self) -> None:
         self._series: dict[bytes, list[tuple[int, float, bytes]]] = {}
 
     def feed(self, line: int, low: bytes, raw: bytes) -> None:
-        """`low` is the line in lower case, and holds one of `STEP_NEEDLES`."""
+        """Read a line. `low` is in lower case, and holds one of `STEP_NEEDLES`."""
         at = low.find(STEP_NEEDLES[0])
         if at < 0:
             at = min(
@@ -191,7 +193,7 @@ class StepTimes:
             del samples[::2]
 
     def slower(self) -> tuple[int, str, float] | None:
-        """(line, text, ratio) of the first slow sample of a series that got slower."""
+        """Return (line, text, ratio) of the first slow sample of a series that got slower."""
         return next((one for one in map(_slower, self._series.values()) if one is not None), None)
 
 

@@ -133,7 +133,10 @@ def _offset_s(zone: str | None) -> int:
 
 
 def rank_of(head: str) -> int | None:
-    """The launcher's label first: what a library calls a rank may be a place in its group."""
+    """Return the rank of a line.
+
+    The launcher's label counts first: what a library calls a rank may be a place in its group.
+    """
     for pattern in (_RANK, _INNER_RANK):
         found = pattern.search(head)
         if found:

@@ -21,14 +21,14 @@ _ROW = re.compile(r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A process whose state says something: the rule, and the rank."""
+    """A process whose state says something: the rule for it, and its rank."""
 
     rule: str
     rank: int
 
 
 class ProcessTable:
-    """Reads rows from the header on, until a line that is none."""
+    """A reader of the table's rows, from its header to the first line that is no row."""
 
     def __init__(self) -> None:
         self._left = 0

@@ -49,9 +49,7 @@ none null value values name path file files
 
 
 class Sieve:
-    """`found(lines)` gives, for each line that holds a needle, the numbers of the needles' owners,
-    ascending.
-    """
+    """A filter of lines: `found(lines)` gives the owners of the needles in each line, ascending."""
 
     def __init__(self, needles: Sequence[Iterable[bytes]]) -> None:
         self._table = np.zeros(1 << BITS, dtype=bool)
@@ -66,9 +64,9 @@ class Sieve:
             self._table[_hash(np.frombuffer(gram, dtype=np.uint8))] = True
 
     def found(self, lines: Sequence[bytes]) -> dict[int, tuple[int, ...]]:
-        """Line number within `lines` -> owners of the needles in it.
+        """Return the owners of the needles in each line, by the line's place in `lines`.
 
-        Lines are in lower case and end in a newline or not.
+        The lines are in lower case, and may end in a newline.
         """
         block = b"".join(lines)
         if len(block) < GRAM:
@@ -87,7 +85,7 @@ class Sieve:
 
 
 def rarest(needle: bytes) -> bytes:
-    """The four bytes of a needle that healthy logs hold least often."""
+    """Return the four bytes of a needle that healthy logs hold least often."""
     return min((needle[at : at + GRAM] for at in range(len(needle) - GRAM + 1)), key=HEALTHY.count)
 
 

@@ -55,7 +55,7 @@ _SAID = re.compile(
 
 
 def is_source(text: str, before: Sequence[str], after: Sequence[str] = ()) -> bool:
-    """Whether a line is source code, judged by itself and by the lines around it."""
+    """Return True for a line of source code, judged by itself and by the lines around it."""
     body = _body(text)
     if _SAID.match(body):
         return False
@@ -75,6 +75,6 @@ def _are_source(lines: Sequence[str]) -> bool:
 
 
 def _body(text: str) -> str:
-    """Without a launcher's label or a diff's mark."""
+    """Return the line without a launcher's label or a diff's mark."""
     found = _LABEL.match(text[:120])
     return (text[found.end() :] if found else text)[:400]

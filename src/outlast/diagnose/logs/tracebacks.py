@@ -104,8 +104,9 @@ class Tracebacks:
         return Raised(one.path, by_launcher, in_collectives, in_pipe, raised_here(one.path, body))
 
     def quotes(self, text: str) -> bool:
-        """Whether the line is a frame, or the source quoted below one: words in it are the
-        program's, not what happened.
+        """Return True for a frame, or for the source that is quoted below one.
+
+        Words in it are the program's, and do not report what happened.
         """
         one = self._open.get(_label(text))
         return one is not None and (

@@ -41,7 +41,7 @@ class Awaited(Finding):
 
 
 def read_watchdog(low: str) -> dict[str, object]:
-    """The fields of `Awaited` in a line in lower case; empty if it is no watchdog's."""
+    """Return the fields of `Awaited` in a line in lower case; empty if it is no watchdog's."""
     fields: dict[str, object] = {}
     work, enqueued, completed, group = (
         _WORK.search(low),

@@ -58,7 +58,7 @@ _CODED = range(144, 151)
 
 
 def read_xid(low: str) -> tuple[Rule, str | None] | None:
-    """The rule for a line in lower case, and the device it names; None if it is of neither kind."""
+    """Return the rule for a line in lower case, and the device that it names; else None."""
     found = _SXID.search(low)
     if found:
         return _switch(int(found["code"]), low), _address(found["device"])
@@ -72,7 +72,7 @@ def read_xid(low: str) -> tuple[Rule, str | None] | None:
 
 
 def _address(said: str) -> str | None:
-    """The PCI address; None where somebody has blanked it out before showing the log."""
+    """Return the PCI address, or None if it was blanked out before the log was shown."""
     return said if _ADDRESS.fullmatch(said) else None
 
 

@@ -121,7 +121,7 @@ MAKERS = (
 
 
 def well_sourced(source: str) -> bool:
-    """Each maker stands at the head of its part; incidents come in twos."""
+    """Return True for a source that begins with a maker, or that names two incidents."""
     parts = [part.strip().lower() for part in source.split(";")]
     incidents = [part for part in parts if part.startswith("incident:")]
     return len(set(incidents)) >= 2 or any(
@@ -190,11 +190,10 @@ HEALTHY = frozenset(
 
 
 def needles_of(pattern: str) -> tuple[bytes, ...]:
-    """Literals of which every match of the pattern contains at least one; empty if there are none
-    of four characters.
+    """Return literals of which every match of the pattern contains at least one.
 
-    Understands what the tables use: top-level text, one level of (?:a|b) groups, quantifiers behind
-    single characters and groups.
+    Empty if there are none of four characters. It understands what the tables use: top-level text,
+    one level of (?:a|b) groups, and quantifiers behind single characters and groups.
     """
     alternatives = _split(pattern)
     if len(alternatives) > 1:
@@ -215,7 +214,7 @@ def needles_of(pattern: str) -> tuple[bytes, ...]:
 
 
 def _rarity(needles: tuple[bytes, ...]) -> tuple[bool, bool, int]:
-    """Words of every healthy log come last, then short ones."""
+    """Return how rare needles are: words of healthy logs are the least rare, then short ones."""
     return (
         bool(needles),
         not any(needle.strip() in HEALTHY for needle in needles),
@@ -224,7 +223,7 @@ def _rarity(needles: tuple[bytes, ...]) -> tuple[bool, bool, int]:
 
 
 def _split(pattern: str) -> list[str]:
-    """At the bars of the top level."""
+    """Split a pattern at the bars of its top level."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(pattern):
         char = pattern[at]
@@ -268,8 +267,9 @@ def _group_end(pattern: str, at: int) -> int:
 
 
 def _runs(pattern: str) -> list[str | list[str]]:
-    """What a pattern without top-level bars must contain, in order: literal runs, and groups as
-    their alternatives.
+    """Return what a pattern without top-level bars must contain, in order.
+
+    They are literal runs, and groups as lists of their alternatives.
     """
     runs: list[str | list[str]] = [""]
     at = 0
