@@ -137,6 +137,11 @@ class Member:
         gone = life.dead or life.condemned or life.done
         return self.path.plan_generation > 0 and not gone
 
+    @property
+    def is_late(self) -> bool:
+        """Return True if this process lives, and has not joined the generation."""
+        return not (self.life.dead or self.life.condemned or self.path.joined)
+
 
 def said_before(one: Registered, known: Registered | None) -> bool:
     """Return True if `one` was said before `known`, and only arrives after it."""

@@ -153,7 +153,7 @@ class Roster:
 
     def late(self) -> list[Member]:
         """Return the living members that have not joined the generation."""
-        return [m for m in self.live() if not m.path.joined and not m.life.condemned]
+        return [m for m in self._ranks.values() if m.is_late]
 
     def spares(self) -> list[Member]:
         return list(self._spares.values())

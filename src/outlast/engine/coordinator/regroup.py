@@ -377,7 +377,9 @@ class Regroup:
         waiting = {Waypoint.CONNECTS}
         if run.course.is_in(Stage.MOVING):
             waiting.add(Waypoint.RESTORES)
-        if any(member.path.waypoint not in waiting for member in run.roster.late()):
+        if run.roster.first(
+            "at work", lambda one: one.is_late and one.path.waypoint not in waiting
+        ):
             return []
         return [set_timer(Timer.MOVE, now_s + limits.REGROUP_DEADLINE_S)]
 
