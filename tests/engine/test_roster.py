@@ -4,7 +4,12 @@ that hold the ranks.
 
 from __future__ import annotations
 
+import pytest
+
 from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
 from outlast.model import limits
@@ -18,8 +23,10 @@ from outlast.model.messages import (
     Joined,
     KillWorker,
     Registered,
+    StoreUp,
     Underway,
     WorkerExited,
+    WorkerStarted,
 )
 from outlast.model.terms import Rung, Waypoint
 from tests.engine import test_program
@@ -136,3 +143,22 @@ def test_a_rank_that_has_ended_needs_no_place() -> None:
     )
     assert SetTimer("nodes", 5.1 + limits.NODE_WAIT_S) in out
     assert one.stage is Stage.CLEARING
+
+
+def test_a_waypoint_costs_few_looks_however_many_ranks_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Method: count how often members are asked whether they are late, while 200 come up."""
+    looks = []
+    is_late = Member.is_late.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Member, "is_late", property(lambda one: looks.append(one) or is_late(one)))
+    one = Coordinator(options=CoordinatorOptions(world_size=200, start=Restart()))
+    one.start(now_s=0.0)
+    workers = [member.worker for member in one.roster.members()]
+    one.on_message(StoreUp("127.0.0.1", 1, 1), now_s=0.0)
+    for worker in workers:
+        one.on_message(WorkerStarted(worker, 100 + worker, "node", 0.0), now_s=0.0)
+        one.on_message(Hello(worker, 100 + worker), now_s=0.0)
+    for worker in workers:
+        one.on_message(Underway(worker, 1, Waypoint.CONNECTS.value), now_s=1.0)
+    assert 200 <= len(looks) <= 4 * 200
