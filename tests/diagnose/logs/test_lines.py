@@ -512,3 +512,18 @@ def test_an_exception_that_a_program_goes_on_after_is_no_cause(before: str, afte
     """Method: a line that names an exception is a cause again if the program gives up at last."""
     assert [one.evidence.role for one in read(f"12:00 {before}{after}")] == []
     assert read(f"12:00 {before}{after}: giving up") != []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR caught exception: ValueError: shapes differ",
+        "OSError: the shard cannot be skipped",
+        "ConnectionError: the host could not be recovered",
+        "503 Server Error: Service Unavailable, please retry later",
+        "TimeoutError: no answer after the last retry",
+    ],
+)
+def test_an_exception_that_ends_a_program_is_a_cause_whatever_its_words(line: str) -> None:
+    """Programs that end use the words of those that go on."""
+    assert read(line)

@@ -88,11 +88,11 @@ BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type
 # rules for services that programs ask again when they do not answer
 ASKED_AGAIN = ("dependency.service", "object.store")
 _HANDLED = re.compile(
-    r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|caught|ignor(?:ed|ing)|skipp(?:ed|ing)"
-    r"|recovered|resolved|resuming|falling back)\b"
+    r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|ignor(?:ed|ing)|skipp(?:ed|ing)"
+    r"|recovered|resuming|falling back)\b"
 )
 _GAVE_UP = re.compile(
-    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted"
+    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted|\bnot be\b|\bcannot\b|please (?:re)?try"
     r"|(?:fail|abort)(?:s|ed|ing)?\b.{0,40}\b(?:after|all)\b"
     r"|(?:no|out of|all|last|maximum|max)\b.{0,12}\bretr(?:y|ies)"
 )
