@@ -60,18 +60,12 @@ def test_the_draw_of_moments_is_the_same_each_time() -> None:
     assert [cell.name for cell in cells(1)] != [cell.name for cell in cells(2)]
 
 
-def _marked(cell: Cell) -> object:
-    """A cell of which the table says that it is not mended yet may fail."""
-    known = [pytest.mark.xfail(reason=cell.row.not_yet, strict=False)] if cell.row.not_yet else []
-    return pytest.param(cell, id=cell.name.replace(" ", "-"), marks=known)
-
-
 # --- the cells, on real processes -----------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("cell", [_marked(cell) for cell in cells()])
+@pytest.mark.parametrize("cell", cells(), ids=[cell.name.replace(" ", "-") for cell in cells()])
 def test_a_cell_of_the_table(cell: Cell, tmp_path: Path, expected: Digests) -> None:
     found = judged(cell, tmp_path, expected)
     assert not found.problems, str(found)

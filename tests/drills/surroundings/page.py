@@ -64,8 +64,6 @@ def _outcome(row: Row) -> str:
         text = f"ends ({how}); kept: {row.kept}"
         if row.resumes:
             text += "; `--resume` reaches the same weights"
-    if row.not_yet:
-        text = f"should: {text}; not yet: {row.not_yet}"
     if row.within_s != 30.0:
         text += f"; may stand still for {row.within_s:g} s: {row.because}"
     return text

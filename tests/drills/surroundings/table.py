@@ -39,7 +39,6 @@ class Row:
     kept             for the page, where the run ends
     resumes          the run ends, and `--resume` brings it to the same weights
     setting          name of the setting in settings.py that the run is started in
-    not_yet          what is wrong still: the cell may fail, and the page says so
     within_s         nothing may wait longer, from the fault on; `because`: why it is more than 30 s
     """
 
@@ -56,7 +55,6 @@ class Row:
     resumes: bool = False
     setting: str = ""
     flags: tuple[str, ...] = ()
-    not_yet: str = ""
     within_s: float = 30.0
     because: str = ""
 
@@ -162,8 +160,7 @@ ROWS: tuple[Row, ...] = (
     Row("processes", "no more can be started", "limit_processes", (T, G), 0, 3.0,
         setting="own process group", sees="what cannot be started, and that it is tried again"),
     Row("threads", "a rank gets no more", "limit_rank_threads", (T, G), 0, 3.0,
-        setting="own process group",
-        not_yet="a replacement that finds no thread for its group uses the budget up in seconds"),
+        setting="own process group", sees="which rank waits for threads"),
     # --- launcher
     Row("launcher", "SIGTERM", "send_term", codes=(143,), said="stopping|", kept=STOPPED,
         flags=SAVES, sees="why it stops"),

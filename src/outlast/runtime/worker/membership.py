@@ -33,7 +33,7 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
-from outlast.runtime.worker import ddp, devices, groups, rank_variables, shared_vote
+from outlast.runtime.worker import ddp, devices, groups, rank_variables, shared_vote, threads
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
@@ -197,6 +197,7 @@ class Membership:
     def solo_group(self) -> None:
         """Make a group of one, so that DDP can be made where no peer is."""
         if not dist.is_initialized():
+            threads.wait_for_threads(lambda: False, self._lacks_threads)
             with self.guards.ours():
                 self._made.solo = groups.solo()
             if self.session is not None:
@@ -373,8 +374,10 @@ class Membership:
         """
         assert self.session is not None
         began_s = clock.now_s()
-        self.came_to(Waypoint.CONNECTS)
         self.destroy()
+        # Its old group's threads end by themselves, so they are let go before this wait.
+        threads.wait_for_threads(lambda: self.broken, self._lacks_threads)
+        self.came_to(Waypoint.CONNECTS)
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
             store = self._connect(plan.store_host, plan.store_port)
@@ -391,6 +394,15 @@ class Membership:
             )
         self._open_shared_vote(plan)
         return clock.now_s() - began_s
+
+    def _lacks_threads(self) -> None:
+        """Tell people what this rank waits for."""
+        if self.session is not None:
+            who = f"rank {self._rank}" if self._rank >= 0 else "a spare"
+            self.session.warn(
+                f"{who} (pid {os.getpid()}) can start no more threads: a limit of the machine, of"
+                " its user or of its control group is reached; it waits until it can"
+            )
 
     def _connect(self, host: str, port: int) -> TCPStore:
         """Connect to the store, once per store and process. It may take long (see groups)."""

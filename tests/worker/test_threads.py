@@ -1,0 +1,43 @@
+"""A process that may start no more threads waits for them, and says so once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from outlast.runtime.worker import threads
+
+
+class Limited:
+    """`threading.Thread.start` that fails so many times, as it does at a limit of threads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+        self.left, self.start = failures, threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self.starts(thread))
+
+    def starts(self, thread: threading.Thread) -> Any:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("can't start new thread")
+        return self.start(thread)
+
+
+def test_it_waits_until_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bool] = []
+    Limited(monkeypatch, 3)
+    threads.wait_for_threads(lambda: False, lambda: said.append(True))
+    assert said == [True]
+
+
+def test_it_says_nothing_where_there_is_no_limit() -> None:
+    before = threading.active_count()
+    threads.wait_for_threads(lambda: False, lambda: pytest.fail("nothing is waited for"))
+    assert threading.active_count() == before
+
+
+def test_it_leaves_when_the_generation_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    Limited(monkeypatch, 1_000_000)
+    over = iter((False, False, True))
+    threads.wait_for_threads(lambda: next(over), lambda: None)
