@@ -32,6 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # outlast/__init__.py: the public names, each loaded when it is first asked for
     "": {"runtime"},
     "__main__": {"app"},
+    # outlast/hf.py: an adapter that is imported by its own name, because it needs more packages
+    "hf": {"runtime"},
 }
 
 # layer -> packages from outside the standard library
@@ -41,7 +43,7 @@ MAY_USE: dict[str, set[str]] = {
     "diagnose": {"numpy"},
     "sim": {"numpy"},
     "planner": {"numpy"},
-    "runtime": {"numpy", "xxhash", "safetensors", "ray"},
+    "runtime": {"numpy", "xxhash", "safetensors", "ray", "transformers"},
     "app": {"numpy", "rich", "matplotlib"},
 }
 TORCH = {"torch", "torchdata"}

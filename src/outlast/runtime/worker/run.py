@@ -302,6 +302,11 @@ def join() -> Run:
     return _run
 
 
+def joined() -> bool:
+    """Return whether `join` was called in this process."""
+    return _run is not None
+
+
 def main(function: Callable[[Run], T]) -> T:
     """Call `function(run)`, and return what it returns.
 

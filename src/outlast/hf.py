@@ -1,0 +1,13 @@
+"""Hugging Face's Trainer on outlast. It needs transformers and accelerate: `outlast[hf]`.
+
+import outlast.hf
+
+run = outlast.join()  # in front of TrainingArguments
+args = TrainingArguments(...)
+trainer = outlast.hf.Trainer(model=model, args=args, train_dataset=data)
+trainer.train()
+"""
+
+from outlast.runtime.worker.hf_trainer import Trainer
+
+__all__ = ["Trainer"]

@@ -1,0 +1,128 @@
+"""Hugging Face's Trainer on outlast: a kill costs no step, and changes no bit of the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._scripts import go
+
+for library in ("transformers", "accelerate"):
+    pytest.importorskip(library, reason=f"{library} is not installed: pip install 'outlast[hf]'")
+
+EXAMPLE = str(Path(__file__).parents[3] / "examples" / "hf_trainer.py")
+
+
+def trained(folder: Path, *, kills: tuple[tuple[int, int], ...], spares: int = 0) -> Outcome:
+    """Run the example on two ranks, and kill at each (step, rank)."""
+    folder.mkdir()
+    arguments = ("--steps", "40", "--out", str(folder / "out"))
+    flags = ("--spares", spares)
+    with Drill(folder, EXAMPLE, *arguments, workers=2, flags=flags, within_s=90) as drill:
+        for number, (step, rank) in enumerate(kills):
+            drill.until(lambda step=step: drill.status.get("step", 0) >= step, f"step {step}")
+            (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == rank]
+            os.kill(pid, signal.SIGKILL)
+            over = number + 1
+            drill.until(lambda over=over: resumed(drill) == over, f"recovery {over}")
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def resumed(drill: Drill) -> int:
+    """How many interruptions are over."""
+    some = drill.status.get("interruptions", ())
+    return sum(one["resumed_s"] is not None for one in some)
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """What Trainer's last checkpoint says of the run, without what depends on the clock."""
+    text = (folder / "out" / "checkpoint-40" / "trainer_state.json").read_text()
+    found: list[dict[str, Any]] = json.loads(text)["log_history"]
+    clock = ("runtime", "per_second")
+    return [{key: one[key] for key in one if not key.endswith(clock)} for one in found]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A run that is left alone, and its folder."""
+    folder = tmp_path_factory.mktemp("calm") / "run"
+    return folder, trained(folder, kills=())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_kill_under_trainer_costs_no_step_and_no_bit(
+    tmp_path: Path, calm: tuple[Path, Outcome], spares: int
+) -> None:
+    """Both ranks are killed once, rank 0 with its logs. Digest, losses, learning rates, evaluations
+    and the saved trainer_state are those of a run that was left alone.
+    """
+    folder, quiet = calm
+    hit = trained(tmp_path / "hit", kills=((6, 1), (17, 0)), spares=spares)
+    assert hit.digests == quiet.digests != {}, hit
+    assert [one["steps_lost"] for one in hit.interruptions] == [0, 0], hit
+    assert "not bit-exact" not in hit.stderr, hit
+    assert history(tmp_path / "hit") == history(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_kill_in_an_evaluation_repeats_the_evaluation(
+    tmp_path: Path, calm: tuple[Path, Outcome], rank: int
+) -> None:
+    """A replaced rank gets to the evaluation by doing the step before once more, alone. Accelerate
+    cannot gather there, and what is due behind the step must come all the same.
+    """
+    folder, quiet = calm
+    script = str(Path(__file__).with_name("scripts") / "dies.py")
+    once = tmp_path / "once"
+    outcome = drilled(
+        tmp_path, script, "--steps", 40, "--out", tmp_path / "out", workers=2,
+        env={"DIES": str(rank), "ONCE": str(once)},
+    )  # fmt: skip
+    assert once.exists()
+    assert outcome.code == 0, outcome
+    assert outcome.digests == quiet.digests, outcome
+    assert [one["steps_lost"] for one in outcome.interruptions] == [0], outcome
+    assert history(tmp_path) == history(folder)
+
+
+@pytest.mark.timeout(180)
+def test_trainer_without_join_first_is_told_the_line_to_add(tmp_path: Path) -> None:
+    body = (
+        "import torch, outlast, outlast.hf\n"
+        "from transformers import TrainingArguments\n"
+        "args = TrainingArguments(output_dir='out', use_cpu=True, report_to=[])\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "outlast.hf.Trainer(model=model, args=args, train_dataset=[{}]).train()\n"
+    )
+    ran = go(tmp_path, body, head="", within_s=120.0)
+    assert ran.code == 2, ran.outcome
+    assert "outlast.join()" in ran.err, ran.outcome
+
+
+@pytest.mark.timeout(180)
+def test_what_trainer_cannot_repeat_is_refused_by_name(tmp_path: Path) -> None:
+    body = (
+        "import torch, outlast, outlast.hf\n"
+        "from transformers import TrainingArguments\n"
+        "outlast.join()\n"
+        "class Stream(torch.utils.data.IterableDataset):\n"
+        "    def __iter__(self): return iter([])\n"
+        "args = TrainingArguments(output_dir='out', use_cpu=True, report_to=[], max_steps=2)\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "outlast.hf.Trainer(model=model, args=args, train_dataset=Stream()).train()\n"
+    )
+    ran = go(tmp_path, body, head="", within_s=120.0)
+    assert ran.code == 2, ran.outcome
+    assert "does not do an IterableDataset" in ran.err, ran.outcome
