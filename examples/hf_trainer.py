@@ -4,8 +4,9 @@
     outlast run --nproc-per-node 2 examples/hf_trainer.py
 
 Three lines differ from the same script for torchrun: `import outlast.hf`, `outlast.join()`, and
-`outlast.hf.Trainer` in place of `transformers.Trainer`. Kill a worker: no step is lost, and Trainer's
-own checkpoints are not needed. The digest at the end is that of a run that was left alone.
+`outlast.hf.Trainer` in place of `transformers.Trainer`. Kill a worker: no step is lost, and
+Trainer's own checkpoints are not needed. The digest at the end is that of a run that was left
+alone.
 """
 
 from __future__ import annotations

@@ -96,6 +96,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     IterableDataset, a sampler of one's own, `auto_find_batch_size`, hyper-parameter search.
     """
 
+    control: Any
+    state: Any
+    _tr_loss: torch.Tensor
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         missing = [name for name in _NEEDS if not hasattr(transformers.Trainer, name)]
         if missing:
@@ -203,9 +207,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._update(model, step.batches, behind / in_epoch)
             over = True
         if not over:
-            # The step was interrupted. Then no phase follows. Or this process replaces another, and
-            # has repeated the step alone, where accelerate cannot gather. Then its peers may wait in
-            # the phase behind it.
+            # The step was interrupted, and then no phase follows. Or this process replaces another.
+            # Then it has repeated the step alone, where accelerate cannot gather, and its peers may
+            # wait in the phase behind the step.
             self.control = handler.on_step_begin(args, self.state, self.control)
             self.state.global_step, self.state.epoch = step.number, behind / in_epoch
             self.control = handler.on_step_end(args, self.state, self.control)
@@ -270,7 +274,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Return the loss of a batch, or the mean since the last log where it is not finite."""
         if self.args.logging_nan_inf_filter and not bool(torch.isfinite(loss)):
             since = 1 + self.state.global_step - self._globalstep_last_logged
-            return self._tr_loss / since
+            return torch.div(self._tr_loss, since)
         return loss
 
     # --- what is kept of the trainer itself -------------------------------------------------------
