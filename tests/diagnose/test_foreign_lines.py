@@ -370,3 +370,21 @@ def test_only_lines_of_hosts_that_are_hours_older_are_touched(told: list[tuple[i
         assert name not in kept or bool(kept[name].doubt) is (age_s > OLD_S)
     assert all(f"f{at}" in kept for at, (_, host) in enumerate(told) if not host)
     assert bool(note) is any(age_s > OLD_S for age_s in ages_s.values())
+
+
+@pytest.mark.parametrize("ago", [HOUR, 8 * HOUR], ids=["recent", "older"])
+def test_a_kill_of_a_process_that_is_not_the_jobs_weighs_nothing(
+    tmp_path: Path, ago: timedelta
+) -> None:
+    """That the line is older as well gives it no weight back.
+
+    Method: the kernel ended a database; a rank of the job was killed hours later.
+    """
+    line = "Out of memory: Killed process 999 (mysqld) total-vm:1kB, anon-rss:1kB"
+    (tmp_path / "dmesg.txt").write_text(kernel((-ago, line)))
+    table = TABLE.format(code=-9, pid=4242)
+    (tmp_path / "rank_0.log").write_text(f"{job(FORMS[0])}\n{table}")
+    got = diagnose([str(tmp_path)])
+    assert got.verdict.failure_class is FailureClass.UNKNOWN
+    assert got.verdict.mechanism is Mechanism.SIGNAL
+    assert any("mysqld is none of the job's" in note for note in got.notes)

@@ -115,7 +115,8 @@ def with_strangers_marked(
         for one in kill.findings:
             if tie is Tie.TIED:
                 changed[id(one)] = with_rank(one, kill, job)
-            elif tie in DOUBT_OF and not one.doubt:
+            # That a line is older leaves it some weight; that it is of no process of the job, none.
+            elif tie in DOUBT_OF and (not one.doubt or tie is Tie.EXCLUDED):
                 changed[id(one)] = _marked(one, DOUBT_OF[tie])
         if tie in DOUBT_OF:
             aside.append((kill, why))
