@@ -205,6 +205,26 @@ def test_slots_grow_with_the_state(vault: Vault, folder: Path) -> None:
     other.close()
 
 
+def test_a_process_writes_into_slots_that_another_one_has_made_larger(
+    vault: Vault, folder: Path
+) -> None:
+    """Rank 0's process has mapped the small slots. Its successor makes them larger and is lost."""
+    vault.reserve(0, SLOT, companions=1)
+    vault.reserve_transfer(SLOT)
+    put(vault, 1)
+    vault.write_transfer(1, 1, state(1), {})
+    other = Vault.open(folder)
+    for step in (2, 3):
+        other.write(0, generation=2, step=step, pieces=grown(step), metadata={"step": str(step)})
+        other.write_transfer(2, step, grown(step), {})
+    other.close()
+    for step in (4, 5):
+        vault.write(0, generation=3, step=step, pieces=grown(step), metadata={"step": str(step)})
+        vault.write_transfer(3, step, grown(step), {})
+    assert (value(vault, 4), value(vault, 5)) == (4, 5)
+    assert set(vault.read_transfer(3, 5).tensors) == {piece.spec.name for piece in grown(5)}
+
+
 def test_a_state_that_has_outgrown_all_memory_is_told(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:

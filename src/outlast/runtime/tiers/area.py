@@ -21,7 +21,14 @@ from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
-from outlast.runtime.tiers.image import Image, Piece, header_bytes, read_image, write_image
+from outlast.runtime.tiers.image import (
+    Image,
+    Piece,
+    header_bytes,
+    image_bytes,
+    read_image,
+    write_image,
+)
 
 _AGAIN_COUNT, _AGAIN_S = 50, 0.01  # a file whose name was removed is opened again so often
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
@@ -88,9 +95,11 @@ class Area:
 
         Raises what `write_image` does; the slot then stays without a seal.
         """
-        target = self._slot(slot)
+        specs = [piece.spec for piece in pieces]
+        # Another process may have made the file larger since this one mapped it.
+        target = self._slot(slot, min(image_bytes(specs), _size(self.slot_path(slot))))
         self._put_seal(slot, bytes(SEAL_BYTES))
-        reserved = header_bytes([piece.spec for piece in pieces])
+        reserved = header_bytes(specs)
         written = write_image(
             target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved
         )
