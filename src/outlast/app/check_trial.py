@@ -21,6 +21,7 @@ from outlast.diagnose.trial_remarks import (
     own_differences,
     resumption,
     state_remark,
+    unseen_remark,
     variable_remark,
 )
 from outlast.model.limits import TRIAL_KILL_STEPS
@@ -130,14 +131,18 @@ class _Check:
             calm = compare(peace.notes, again.notes, (), ())
             if calm.state or calm.own:
                 return [], [own_differences(_as_own(calm))]
-            return [state_remark(found, _loop(peace))], []
+            suspects = [unseen_remark(found, one, self._source(one[0])) for one in found.unseen]
+            return suspects or [state_remark(found, _loop(peace))], []
         return remarks, []
 
     def _variables(self, found: Comparison) -> list[Remark]:
-        return [
-            variable_remark(one, self._source(one.file), changes=found.differs_from)
+        named = {
+            # a model and its wrapper have the same attributes
+            (remark.file, remark.line, one.name.rpartition(".")[2]): remark
             for one in found.variables
-        ]
+            for remark in [variable_remark(one, self._source(one.file), changes=found.differs_from)]
+        }
+        return list(named.values())
 
     def plain(self, peace: TrialRun) -> Findings:
         """Check a script without outlast calls."""

@@ -35,6 +35,8 @@ def last_set(source: str, function: str, name: str) -> int:
                 used_at.append(node.lineno)
             case _:
                 pass
+    if attribute and not max(set_at):  # of a closure
+        return last_set(source, "<module>", wanted)
     return max(set_at) or max(used_at) or 1
 
 

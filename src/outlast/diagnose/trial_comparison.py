@@ -79,6 +79,7 @@ class Comparison:
     differs_from   the first step behind which a part of the state differs; 0: none does
     own            parts of the state that differ before any rank was replaced
     last_step      the last step that every rank has ended in both runs
+    unseen         iterators of the script that cannot be compared, as (file, function, name)
     """
 
     variables: tuple[Variable, ...]
@@ -86,6 +87,7 @@ class Comparison:
     differs_from: int
     own: tuple[str, ...]
     last_step: int
+    unseen: tuple[tuple[str, str, str], ...] = ()
 
 
 def compare(
@@ -113,8 +115,20 @@ def compare(
             if lost.lasting or state:
                 variables.setdefault(key, lost)
     return Comparison(
-        tuple(variables.values()), state, _differs_from(peace, war, unstable), own, last
-    )
+        tuple(variables.values()), state, _differs_from(peace, war, unstable), own, last,
+        _unseen(peace),
+    )  # fmt: skip
+
+
+def _unseen(notes: Notes) -> tuple[tuple[str, str, str], ...]:
+    keys = {
+        key
+        for noted in notes.values()
+        for key, text in noted.prints.items()
+        if text.startswith("? ")
+    }
+    split = [key.rpartition(":") for key in sorted(keys)]
+    return tuple((*place.rpartition(":")[::2], name) for place, _, name in split)
 
 
 def _ranks(notes: Notes) -> set[int]:

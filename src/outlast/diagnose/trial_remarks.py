@@ -70,6 +70,19 @@ def state_remark(found: Comparison, loop: Loop) -> Remark:
     )
 
 
+def unseen_remark(found: Comparison, place: tuple[str, str, str], source: str) -> Remark:
+    """Suspect an iterator, which cannot be compared, where nothing else explains the state."""
+    file, function, name = place
+    return Remark(
+        last_set(source, function, name),
+        f"{name} is an iterator whose position is not kept, and the state differs behind step"
+        f" {found.differs_from} from that of a run without a failure",
+        "draw batches by run.draw(...), or give the DataLoader to run.state and read step.batch",
+        file=file,
+        about=name,
+    )
+
+
 def own_differences(found: Comparison) -> str:
     return (
         "the script itself gives other results each time, before any rank is killed"

@@ -12,13 +12,14 @@ A variable is named by its file, its function ("<module>" for globals) and its n
 objects whose class the script defines have names of their own. The variables are those of the
 functions that are active at the loop, and the globals of the modules in the script's folder.
 
-Limits   Not seen: variables inside closures, generators and functions that are not active, state of
+Limits   Not seen: variables inside generators and of functions that are not active, state of
          native libraries, modules in other folders, and all steps behind the last one.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import inspect
 import json
 import os
@@ -168,6 +169,10 @@ class Variables:
                 self._add(prefix + name, value, held, _DEPTH)
 
     def _add(self, name: str, value: Any, held: set[int], depth: int) -> None:
+        if isinstance(value, torch.nn.Module):
+            self._add_attributes(name, value)
+        elif isinstance(value, types.FunctionType) and depth:
+            self._add_closure(name, value, held, depth)
         if id(value) in held or self._is_held(value) or _is_no_data(value):
             return
         if (text := print_of(value)) is not None:
@@ -178,6 +183,31 @@ class Variables:
             held = held | {id(value)}
             for attribute, inner in list(getattr(value, "__dict__", {}).items()):
                 self._add(f"{name}.{attribute}", inner, held, depth - 1)
+
+    def _add_closure(
+        self, name: str, function: types.FunctionType, held: set[int], depth: int
+    ) -> None:
+        """Add the variables that a function of the script keeps from where it was made."""
+        if not self._is_the_scripts(function.__code__.co_filename):
+            return
+        names = function.__code__.co_freevars
+        for inner, cell in zip(names, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it has no value yet
+                self._add(f"{name}.{inner}", cell.cell_contents, held, depth - 1)
+
+    def _add_attributes(self, name: str, model: torch.nn.Module) -> None:
+        """Add what a module of the script keeps beside parameters and buffers: no state_dict has
+        it.
+        """
+        for path, module in model.named_modules():
+            if not self._is_of_the_script(module):
+                continue
+            for attribute, value in vars(module).items():
+                text = None if attribute.startswith("_") else print_of(value)
+                if text is not None and attribute != "training":
+                    self._found[".".join(filter(None, (name, path, attribute)))] = (
+                        f"{text} {type(value).__name__}"
+                    )
 
     def _is_held(self, value: Any) -> bool:
         """Return whether run.state has the model's parameters already, under another wrapper."""
