@@ -1,14 +1,14 @@
-"""A small training job that breaks in one of five ways, to try `outlast diagnose` on.
+"""A small training job that breaks in one of five ways. It makes no outlast call.
 
-It knows nothing of outlast.
+    mkdir incident
+    torchrun --standalone --nproc-per-node 4 --log-dir incident/logs --redirects 3 \\
+        examples/broken.py sleep incident > incident/torchrun.log 2>&1
+    outlast diagnose incident
 
-    torchrun --standalone --nproc-per-node 4 --log-dir incident/logs --redirects 3
-    examples/broken.py sleep incident outlast diagnose incident
-
-sleep   rank 2 stands in its data while the others wait        shape   rank 1 reduces a tensor of
-        another size
-kill    rank 3 is killed without a word                        disk    rank 0 saves to a disk that
-        is full
+sleep   rank 2 sleeps in its input while the others wait
+shape   rank 1 reduces a tensor of another size
+kill    rank 3 is killed by SIGKILL
+disk    rank 0 saves to a disk that is full
 index   rank 1 asks for a sample that does not exist
 """
 
