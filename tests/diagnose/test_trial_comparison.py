@@ -14,6 +14,7 @@ from outlast.diagnose.trial_comparison import (
     Struck,
     compare,
 )
+from outlast.diagnose.trial_remarks import failure_remark
 
 LOOP = Loop("/project/train.py", "main", 10)
 WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
@@ -106,3 +107,18 @@ def test_the_last_step_is_one_that_every_rank_has_ended_in_both_runs() -> None:
     war = calm()
     del war[0, END, 8]
     assert compare(calm(), war, STRUCK, ()).last_step == 7
+
+
+def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
+    """What was refused has its line in front; an exception has it in the rank's traceback."""
+    script = "/project/train.py"
+    refused = f"error: {script}:7 in main: this is refused\n\nhint: delete that line\n"
+    found = failure_remark(refused, script)
+    assert (found.line, found.what, found.do) == (7, "this is refused", "delete that line")
+    raised = (
+        f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "{script}", line 17, in f\n'
+        "[rank0]:     x\nerror: 3 whole restarts; last error: NameError: x\n\nhint: `outlast report`"
+    )
+    found = failure_remark(raised, script)
+    assert (found.line, found.what) == (17, "NameError: x")
+    assert "mend this first" in found.do

@@ -99,7 +99,12 @@ def failure_remark(stderr: str, script: str) -> Remark:
     what = (
         errors[-1] if errors else (stderr.strip().splitlines() or ["it ended without a word"])[-1]
     )
-    do = hints[-1] if hints and "outlast report" not in hints[-1] else "mend this first"
+    what = what.rpartition("last error: ")[2]  # how often it was tried says nothing here
+    do = (
+        hints[-1]
+        if hints and "outlast report" not in hints[-1]
+        else "mend this first; arguments of the script go behind `--`"
+    )
     if placed := _PLACE.search(what):
         line, what = int(placed["line"]), what[: placed.start()] + what[placed.end() :]
         return Remark(line, what, do, file=placed["file"])
