@@ -45,6 +45,9 @@ class Seen:
     def enter(self, phase: Phase, *, cause: Cause | None = None) -> None:
         self.causes.append(cause)
 
+    def mark(self, name: str, step: int) -> None:
+        """A place at which a drill strikes; nobody does here."""
+
 
 @pytest.fixture
 def watched() -> Iterator[Callable[..., Seen]]:

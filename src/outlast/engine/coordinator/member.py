@@ -81,7 +81,8 @@ class Path:
 
     def come_to(self, place: int) -> None:
         """Take in the value of a waypoint. Words may arrive late, and nobody goes back."""
-        self.waypoint = max(self.waypoint, Waypoint(place))
+        if place > self.waypoint:
+            self.waypoint = Waypoint(place)
 
     def is_sent(self, plan: Regroup) -> None:
         """The process was sent `plan`: its way into that generation begins."""
