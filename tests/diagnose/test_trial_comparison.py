@@ -117,8 +117,8 @@ def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
     assert (found.line, found.what, found.do) == (7, "this is refused", "delete that line")
     raised = (
         f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "{script}", line 17, in f\n'
-        "[rank0]:     x\nerror: 3 whole restarts; last error: NameError: x\n\nhint: `outlast report`"
+        "[rank0]:     x\nerror: 3 whole restarts; last error: NameError: y\n\nhint: outlast report"
     )
     found = failure_remark(raised, script)
-    assert (found.line, found.what) == (17, "NameError: x")
+    assert (found.line, found.what) == (17, "NameError: y")
     assert "mend this first" in found.do
