@@ -16,6 +16,7 @@ SURFACE = {
     # to use
     "join": "the run this process is part of",
     "main": "enter a training function, and again where recovery needs it",
+    "tick": "one iteration of a plain loop is done",
     "load": "weights out of a run, into a model",
     "digest": "a stable hash of all tensors",
     "diagnose": "the verdict on what a job left behind",

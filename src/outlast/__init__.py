@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outlast.runtime.worker.saved_weights import load
     from outlast.runtime.worker.state import State
     from outlast.runtime.worker.step import Step
+    from outlast.runtime.worker.ticks import tick
 
 _HOMES = {
     "join": "outlast.runtime.worker.run",
@@ -46,6 +47,7 @@ _HOMES = {
     "State": "outlast.runtime.worker.state",
     "StepSampler": "outlast.runtime.worker.sampler",
     "digest": "outlast.runtime.worker.digest",
+    "tick": "outlast.runtime.worker.ticks",
     "load": "outlast.runtime.worker.saved_weights",
     "diagnose": "outlast.runtime.evidence.api",
     "record_collectives": "outlast.runtime.worker.flight_recorder",
@@ -82,6 +84,7 @@ __all__ = [
     "load",
     "main",
     "record_collectives",
+    "tick",
 ]
 
 

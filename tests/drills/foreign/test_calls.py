@@ -82,6 +82,22 @@ def test_ranks_that_begin_with_different_steps_are_refused(tmp_path: Path) -> No
     ran.ended_clean()
 
 
+def test_ticks_tell_the_steps_of_a_loop_without_torch(tmp_path: Path) -> None:
+    """A rank is killed, all start again from the script's own file, and the report knows how many
+    iterations there were and how many of them were lost.
+    """
+    script = str(Path(DRAWS).with_name("ticks.py"))
+    with Drill(tmp_path, script, str(tmp_path / "own"), workers=2) as drill:
+        drill.until(lambda: drill.status.get("step", 0) >= 35, "step 35")
+        kill(drill, 1)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.report["steps"] == 120, outcome
+    (one,) = outcome.interruptions
+    assert 0 <= one["steps_lost"] <= 11, outcome
+    assert one["resumed_s"] is not None, outcome
+
+
 def kill(drill: Drill, *ranks: int) -> None:
     for pid in [one["pid"] for one in drill.status["workers"] if one["rank"] in ranks]:
         os.kill(pid, signal.SIGKILL)

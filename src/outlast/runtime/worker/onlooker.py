@@ -43,6 +43,7 @@ class Onlooker:
 
     made_at    the line that made the process group; "" while there is none
     joined     outlast.join was called
+    ticks      calls of outlast.tick
     """
 
     def __init__(self, session: Session) -> None:
@@ -50,6 +51,7 @@ class Onlooker:
         self.joined = False
         self._session = session
         self._pid = os.getpid()
+        self.ticks = 0
         self._counts: dict[int, int] = {}  # calls of each optimizer
         self._base: int | None = None  # the step before the first one; None: not known
         self._handle: Any = None
@@ -73,7 +75,7 @@ class Onlooker:
     # --- steps ------------------------------------------------------------------------------------
 
     def _on_optimizers(self, module: types.ModuleType) -> None:
-        if not self.joined:
+        if not self.joined and not self.ticks:
             self._handle = module.register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
@@ -87,9 +89,27 @@ class Onlooker:
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
+        self._count((self._base or 0) + count, known=self._base is not None, count=count)
+
+    def tick(self, step: int | None) -> None:
+        """Count one iteration at the script's own word; from here on optimizers do not count.
+
+        `step` is its number from 1, or None: the script does not say.
+        """
+        if os.getpid() != self._pid or self.joined:
+            return
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        self.ticks += 1
+        if self.ticks == 1:
+            self._base = None if step is None else step - 1
+        number = self.ticks if step is None else step
+        self._count(number, known=step is not None, count=self.ticks)
+
+    def _count(self, step: int, *, known: bool, count: int) -> None:
+        """Note that `step` is done. `known`: the script's own checkpoints carry that number on."""
         session, now_s = self._session, clock.now_s()
-        step = (self._base or 0) + count
-        known = self._base is not None
         session.do(lambda machine: machine.now_stepped(step=step if known else 0, now_s=now_s))
         session.beacon.step = step
         session.enter(Phase.BOOT, cause=self._cause_after(step))
