@@ -139,7 +139,7 @@ class ProcessExits:
         out: list[Output] = [event(now_s, "spare_lost", said)]
         if self.spares.ended(spare):
             how = message.error or _how(message)
-            out.append(Tell(f"a {spare.kind} spare ended before it could park: {how}"))
+            out.append(Tell(f"warning: a {spare.kind} spare ended before it could park: {how}"))
         return [*out, set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]
 
 
