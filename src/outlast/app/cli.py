@@ -38,7 +38,7 @@ COMMANDS = {
     "check": Command(
         "outlast.app.check",
         "main",
-        "read a training script and say what outlast would refuse or could not keep",
+        "run a script for a few steps, kill ranks, and name what was not kept",
     ),
     "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
     "report": Command(
