@@ -190,6 +190,18 @@ def test_while_a_script_is_at_work_it_has_boot_time(second: Waypoint) -> None:
     assert run.timers["move"] > run.now_s + limits.REGROUP_DEADLINE_S
 
 
+def test_a_survivor_that_never_comes_to_the_group_is_killed_within_that_deadline() -> None:
+    """Rank 0 goes on in its step, so no script of its own is at work. Its word that it has handed
+    over comes twice.
+    """
+    run, _ = is_on_the_way(first=Waypoint.BEGINS, second=Waypoint.CONNECTS)
+    run.say(Donated(run.workers[0], 2, 10))
+    assert run.timers["move"] <= run.now_s + limits.REGROUP_DEADLINE_S
+    run.now_s = run.timers["move"]
+    killed_now = killed(run.coordinator.on_timer(now_s=run.now_s, name="move"))
+    assert killed_now == [run.workers[0]]
+
+
 def test_ranks_that_wait_for_each_other_are_not_killed_but_try_again() -> None:
     """Both are in the new group and never join. All leave it, and form the next one."""
     run, born = is_on_the_way(first=Waypoint.RESTORES, second=Waypoint.RESTORES)

@@ -176,9 +176,12 @@ class Plans:
         if message.generation != run.course.generation:
             # The image was written for a generation that is over.
             return []
-        plan = donor.path.plan
+        waits, plan = run.sources.donating, donor.path.plan
         phases = plan.phases if plan is not None and plan.step == message.step else -1
         run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
+        if not waits:
+            # Nobody waits for it: it is the final state, or this was said before.
+            return []
         if run.course.is_in(Stage.HANDOVER):
             return self.clear(now_s, "state is handed over")
         orders = self.send(run.roster.members())

@@ -377,9 +377,7 @@ class Regroup:
         waiting = {Waypoint.CONNECTS}
         if run.course.is_in(Stage.MOVING):
             waiting.add(Waypoint.RESTORES)
-        if run.roster.first(
-            "at work", lambda one: one.is_late and one.path.waypoint not in waiting
-        ):
+        if run.roster.first("at work", lambda one: one.is_late and _is_at_work(one, waiting)):
             return []
         return [set_timer(Timer.MOVE, now_s + limits.REGROUP_DEADLINE_S)]
 
@@ -513,3 +511,15 @@ class Regroup:
             # Their node has no connection now, so look again later.
             again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
         return [*again, *self.give_up(now_s, late, why)]
+
+
+def _is_at_work(member: Member, waiting: set[Waypoint]) -> bool:
+    """Return True if the script of `member` may be at work, for as long as that takes.
+
+    waiting   where members wait for the others
+    """
+    path = member.path
+    if path.waypoint is Waypoint.BEGINS and path.plan is not None:
+        # A survivor that goes on in its step takes that back first, or finishes it.
+        return path.plan.then != "in_place"
+    return path.waypoint not in waiting
