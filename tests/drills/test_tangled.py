@@ -1,5 +1,7 @@
-"""Ranks that all wait for each other on their way into a generation: nobody is at fault, and the
-run goes on by itself once the deadline of a regroup is over.
+"""How long ranks may take on their way into a generation.
+
+Where all wait for each other, nobody is at fault, and the run goes on by itself once the deadline
+of a regroup is over. A script at work has no such deadline.
 """
 
 from __future__ import annotations
@@ -30,3 +32,11 @@ def test_ranks_that_wait_for_each_other_form_the_next_group(tmp_path: Path, spar
     assert "every process lives" in tangled["reason"], str(outcome)
     waited_s = tangled["resumed_s"] - lost["fault_s"]
     assert limits.REGROUP_DEADLINE_S < waited_s < 2 * limits.REGROUP_DEADLINE_S, str(outcome)
+
+
+def test_a_script_may_build_its_model_for_longer_than_a_regroup(tmp_path: Path) -> None:
+    """Method: quick.py --build-s; nothing else happens to the run."""
+    built_s = limits.REGROUP_DEADLINE_S + 5.0
+    outcome = drilled(tmp_path, "quick.py", "--build-s", built_s, workers=2)
+    assert outcome.code == 0, str(outcome)
+    assert outcome.interruptions == [], str(outcome)

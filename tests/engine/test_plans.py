@@ -190,6 +190,15 @@ def test_while_a_script_is_at_work_it_has_boot_time(second: Waypoint) -> None:
     assert run.timers["move"] > run.now_s + limits.REGROUP_DEADLINE_S
 
 
+def test_a_script_that_goes_on_with_its_group_has_boot_time_again() -> None:
+    """Both ranks were at the group at once, and rank 1's script then builds its model."""
+    run, born = is_on_the_way(first=Waypoint.CONNECTS, second=Waypoint.CONNECTS)
+    run.say(Underway(born, 2, Waypoint.IN_SCRIPT.value))
+    assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S)
+    run.say(Underway(run.workers[0], 2, Waypoint.RESTORES.value))
+    assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S, abs=0.1)
+
+
 def test_a_survivor_that_never_comes_to_the_group_is_killed_within_that_deadline() -> None:
     """Rank 0 goes on in its step, so no script of its own is at work. Its word that it has handed
     over comes twice.

@@ -52,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--build-s", type=float, default=0.0)
     parser.add_argument("--tangle", action="store_true")
     parser.add_argument("--loaders", type=int, default=0)
     args = parser.parse_args()
@@ -60,6 +61,7 @@ def main() -> None:
     if args.tangle:
         tangle(run)
     torch.manual_seed(5)
+    time.sleep(args.build_s)  # a large model is built
     model = run.replicate(nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     sampler = outlast.StepSampler(Numbers(), batch_size=8)

@@ -373,6 +373,9 @@ class Regroup:
             member.path.come_to(message.place)
         if not run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
+        if message.place == Waypoint.IN_SCRIPT:
+            # The group is there, and a script goes on: it builds its model, and may take long.
+            return [set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
         # Ranks that start compare their states, and read checkpoints: that takes its time too.
         waiting = {Waypoint.CONNECTS}
         if run.course.is_in(Stage.MOVING):
