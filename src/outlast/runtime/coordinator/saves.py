@@ -39,8 +39,8 @@ def write_checkpoint(
     try:
         local.write_manifest(folder, manifest)
         local.prune(root, CHECKPOINTS_KEPT_COUNT)
-    except (OutlastError, OSError) as error:
-        return "", str(error)
+    except (OutlastError, OSError, MemoryError) as error:
+        return "", str(error) or "the launcher gets no more memory"
     return str(folder), ""
 
 
@@ -70,8 +70,8 @@ def save_images(
             files=tuple(files),
         )  # fmt: skip
         local.write_manifest(folder, manifest)
-    except (OutlastError, OSError) as error:
-        return "", str(error)
+    except (OutlastError, OSError, MemoryError) as error:
+        return "", str(error) or "the launcher gets no more memory"
     return str(folder), ""
 
 

@@ -39,6 +39,7 @@ from outlast.runtime.worker import marks, rank_variables, trial_plan
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
+from outlast.runtime.worker.threads import wait_for_threads
 from outlast.runtime.worker.witness import Witness
 
 
@@ -102,7 +103,10 @@ class Session:
     # --- starting and ending ---
 
     def listen(self) -> None:
+        """Begin to hear the launcher, as soon as there is a thread for that."""
         self._witness.begin()
+        lacks = f"a worker (pid {os.getpid()}) can start no thread, and waits until it can"
+        wait_for_threads(lambda: False, lambda: self.warn(lacks), count=1)
         threading.Thread(target=self._listen, name="outlast-listener", daemon=True).start()
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
