@@ -403,7 +403,7 @@ def remove_ledger(around: Around) -> Undo:
 def _cut(name: str) -> Callable[[Around], Undo]:
     def cut(around: Around) -> Undo:
         path = around.folder / name
-        assert path.exists()
+        around.drill.until(path.exists, str(path))
         os.truncate(path, 0)
         return _nothing
 

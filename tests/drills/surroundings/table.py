@@ -138,9 +138,9 @@ ROWS: tuple[Row, ...] = (
     Row("disk", "becomes read-only, and comes back", "make_read_only", (G, C), 0, 2.0,
         setting="small disk", sees=LEDGER_SEES),
     # --- checkpoints
-    Row("checkpoint folder", "is removed", "remove_checkpoints", (T, G, C)),
+    Row("checkpoint folder", "is removed", "remove_checkpoints", (T, G, C), flags=SAVES),
     Row("checkpoint folder", "a file takes its place", "replace_checkpoints", (T, C),
-        said="checkpoint.*failed", sees="a warning that names the checkpoint"),
+        said="checkpoint.*failed", sees="a warning that names the checkpoint", flags=SAVES),
     # --- ledger
     Row("ledger", "is locked to the end", "lock_ledger", (T, G, C, E),
         said="the ledger lacks this run's end", sees=LEDGER_SEES),
