@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlast.errors import OutlastError
+from outlast.runtime.ledger.view import look
 from tests.drills._pids import below, table, until
 from tests.drills._run import Drill
 from tests.drills.surroundings.settings import Setting
@@ -400,10 +402,19 @@ def remove_ledger(around: Around) -> Undo:
     return _nothing
 
 
+def _is_made(around: Around) -> bool:
+    """Whether the ledger can be read: its launcher has made it."""
+    try:
+        look(around.folder)
+    except OutlastError:
+        return False
+    return True
+
+
 def _cut(name: str) -> Callable[[Around], Undo]:
     def cut(around: Around) -> Undo:
         path = around.folder / name
-        around.drill.until(path.exists, str(path))
+        around.drill.until(lambda: path.exists() and _is_made(around), str(path))
         os.truncate(path, 0)
         return _nothing
 
