@@ -63,7 +63,7 @@ class SimulatedImages:
         self._count = 0
 
     def _script(self, world: World, process: Process) -> Thread:
-        yield from self._act(Main(world, process, way="reenter", has_main=True))
+        yield from self._act(Main(world, process, mode="reenter", has_main=True))
         return 0
 
     def _run(self, rank: int, act: Act, *, killed_after_s: float | None = None) -> None:
