@@ -45,7 +45,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "calibrate": ("{given}/ended",),
     "plan": ("--preset", "lab-8", "--replicas", "2", "--cores", "1"),
     "sim": ("--seed", "5"),
-    "check": ("{given}/script.py",),
+    "check": ("--static", "{given}/script.py"),
 }
 FEW = ("--replicas", "2", "--cores", "1")
 TABLE = ("--csv", "{given}/failures.csv")
@@ -76,6 +76,11 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--job": (of("--job", "1", code=2),),
         "--watch": (of("--watch", alone=True, code=2),),  # without logs; with some it follows them
         "--quiet-after": (of("--quiet-after", "5"), of("--quiet-after", "0", code=2)),
+    },
+    "check": {  # which runs the script without --static (tests/drills/checked)
+        "--nproc-per-node": (of("--nproc-per-node", "4"),),
+        "--steps": (of("--steps", "9"),),
+        "--time-limit": (of("--time-limit", "60"),),
     },
     "policy test": {"--apart": (of("--apart", "60"), of("--apart", "inf", code=2))},
     "calibrate": {

@@ -199,7 +199,7 @@ def test_a_script_that_goes_on_with_its_group_has_boot_time_again() -> None:
     assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S, abs=0.1)
 
 
-def test_a_survivor_that_never_comes_to_the_group_is_killed_within_that_deadline() -> None:
+def test_a_survivor_that_never_comes_to_the_group_is_killed_soon() -> None:
     """Rank 0 goes on in its step, so no script of its own is at work. Its word that it has handed
     over comes twice.
     """

@@ -39,7 +39,8 @@ def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, spares: int) -> 
     prefetch change a bit, and nothing is said to be carried.
     """
     calm = struck(tmp_path / "calm", "--no-prefetch", at=(), flags=())
-    hit = struck(tmp_path / "hit", at=(10, 30), flags=("--spares", str(spares)))
+    slowly = ("--pause", "0.1")  # a look at the status takes a while
+    hit = struck(tmp_path / "hit", *slowly, at=(10, 30), flags=("--spares", str(spares)))
     assert hit.digests == calm.digests != {}, hit
     assert "not bit-exact" not in hit.stderr, hit
     assert "carried" not in hit.stderr, hit
