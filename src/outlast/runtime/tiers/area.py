@@ -25,7 +25,6 @@ from outlast.runtime.tiers.image import (
     Image,
     Piece,
     header_bytes,
-    image_bytes,
     read_image,
     write_image,
 )
@@ -95,11 +94,9 @@ class Area:
 
         Raises what `write_image` does; the slot then stays without a seal.
         """
-        specs = [piece.spec for piece in pieces]
-        # Another process may have made the file larger since this one mapped it.
-        target = self._slot(slot, min(image_bytes(specs), _size(self.slot_path(slot))))
+        target = self._slot(slot)
         self._put_seal(slot, bytes(SEAL_BYTES))
-        reserved = header_bytes(specs)
+        reserved = header_bytes([piece.spec for piece in pieces])
         written = write_image(
             target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved
         )
@@ -157,12 +154,12 @@ class Area:
             )
         return image
 
-    def map_ahead(self, slot: int) -> None:
-        """Map the slots before they are read: filling the page tables takes longer than reading.
+    def map_ahead(self, slot: int, at_least: int = 0) -> None:
+        """Map a slot before it is used: filling the page tables takes longer than reading.
 
-        Raises OSError.
+        It is mapped again if fewer bytes than `at_least` are. Raises OSError.
         """
-        self._slot(slot)
+        self._slot(slot, at_least)
 
     def close(self) -> None:
         """Forget mappings and descriptors. Views given out stay valid until they are dropped."""

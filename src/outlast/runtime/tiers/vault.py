@@ -346,14 +346,16 @@ class Vault:
             )
         except CapacityError:
             sizes, needed = area.allocated(), image_bytes([piece.spec for piece in pieces])
-            if needed <= sizes[slot]:
-                raise
-        larger = int(needed * _GROWTH)
-        self._require(
-            sum(larger - size for size in sizes),
-            f"an image of {needed:,} bytes, which has outgrown its slot of {sizes[slot]:,}",
-        )
-        area.reserve(larger)
+        if needed > sizes[slot]:
+            larger = int(needed * _GROWTH)
+            self._require(
+                sum(larger - size for size in sizes),
+                f"an image of {needed:,} bytes, which has outgrown its slot of {sizes[slot]:,}",
+            )
+            area.reserve(larger)
+        else:
+            # Another process has made the slot larger since this one mapped it.
+            area.map_ahead(slot, needed)
         return area.write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
 
     def _transfers_of(self, generation: int | None, step: int) -> list[tuple[Seal, Area]]:
