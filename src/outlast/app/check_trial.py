@@ -26,9 +26,9 @@ from outlast.diagnose.trial_remarks import (
 )
 from outlast.model.limits import TRIAL_KILL_STEPS
 from outlast.model.own_bugs import is_own_bug
-from outlast.runtime import clock
+from outlast.runtime import clock, stop_signals
 from outlast.runtime.given import read_text
-from outlast.runtime.trials import TrialFolder, TrialRun, stops_raise
+from outlast.runtime.trials import TrialFolder, TrialRun
 
 _TAIL_LINES = 12
 
@@ -61,7 +61,7 @@ class Findings:
 def try_script(wishes: Wishes, text: ScriptText) -> Findings:
     """Run the script, and say what was found. What it leaves behind is cleaned up."""
     home = os.path.dirname(os.path.realpath(wishes.script))
-    with stops_raise(), TrialFolder(home) as folder:
+    with stop_signals.raising(), TrialFolder(home) as folder:
         check = _Check(wishes, folder, clock.now_s() + wishes.limit_s)
         peace = check.in_peace()
         if text.calls_outlast or peace.notes:

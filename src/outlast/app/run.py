@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -54,7 +54,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
-    with _stops_raise():
+    # Before the launcher listens, signals raise, but never while what they would leave behind is
+    # made.
+    with stop_signals.raising():
         zygote = ZygoteClient.start()
         try:
             options = read_command_line(list(argv), zygote)
@@ -161,11 +163,11 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
     with contextlib.ExitStack() as closing:
         for opened in (folder, ledger, loop):
             closing.callback(opened.close)
-        with _stops(signal.SIG_BLOCK):
+        with stop_signals.masked(signal.SIG_BLOCK):
             opened_vault = _open_vault(folder, options.checkpoints)
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
-                with _stops(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
+                with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
                     view = LiveView(
                         console_for(stderr=True, environment=os.environ),
                         status_every_s=options.status.status_every_s,
@@ -328,39 +330,6 @@ def _end_unrun(ledger: Ledger, error: BaseException) -> None:
         state, reason = "stopped", "the launcher was told to stop before anything ran"
     with contextlib.suppress(OutlastError):
         ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)
-
-
-# --- signals before the launcher listens: they raise, but never while what they would leave behind
-
-
-@contextlib.contextmanager
-def _stops_raise() -> Iterator[None]:
-    """Let each signal raise SystemExit with its exit code; SIGINT raises KeyboardInterrupt."""
-
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(stop_signals.exit_code(number))
-
-    before = {
-        one: signal.signal(one, leave) for one in stop_signals.heeded() if one is not signal.SIGINT
-    }
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-@contextlib.contextmanager
-def _stops(how: int) -> Iterator[None]:
-    """Block the signals that stop a run (signal.SIG_BLOCK), or let them through (SIG_UNBLOCK).
-
-    Afterwards they are as before.
-    """
-    before = signal.pthread_sigmask(how, stop_signals.heeded())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for

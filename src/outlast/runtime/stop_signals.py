@@ -7,7 +7,10 @@ of these two ignored (nohup, a shell's background job), it stays ignored, and th
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
+from collections.abc import Iterator
 
 ALWAYS = (signal.SIGINT, signal.SIGTERM)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)
@@ -26,3 +29,33 @@ def exit_code(number: int) -> int:
 
 
 EXIT_CODES = frozenset(map(exit_code, (*ALWAYS, *UNLESS_IGNORED)))
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+    """Let each of these signals raise SystemExit with its exit code; SIGINT raises
+    KeyboardInterrupt.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(exit_code(number))
+
+    before = {one: signal.signal(one, leave) for one in heeded() if one is not signal.SIGINT}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def masked(how: int) -> Iterator[None]:
+    """Block these signals (signal.SIG_BLOCK), or let them through (SIG_UNBLOCK).
+
+    Afterwards they are as before.
+    """
+    before = signal.pthread_sigmask(how, heeded())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

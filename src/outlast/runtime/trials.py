@@ -75,7 +75,7 @@ class TrialFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with stops_blocked():
+        with stop_signals.masked(signal.SIG_BLOCK):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def run(
@@ -133,7 +133,7 @@ class TrialFolder:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with stops_blocked():
+            with stop_signals.masked(signal.SIG_BLOCK):
                 if process.poll() is None:
                     _stop(process, folder / "run")
                     _put_back(folder / "touched", (self._home, os.getcwd()))
@@ -212,33 +212,3 @@ def _remove_empty(folder: Path, made_in: Sequence[str]) -> None:
         if path.is_dir() and any(path.is_relative_to(one) for one in made_in):
             with contextlib.suppress(OSError):  # something else lies in it
                 path.rmdir()
-
-
-# --- signals --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def stops_blocked() -> Iterator[None]:
-    """Hold back the signals that stop a program, while it cleans up."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals.heeded())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def stops_raise() -> Iterator[None]:
-    """Let each signal that stops a program raise SystemExit; SIGINT raises KeyboardInterrupt."""
-
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(stop_signals.exit_code(number))
-
-    before = {
-        one: signal.signal(one, leave) for one in stop_signals.heeded() if one is not signal.SIGINT
-    }
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
