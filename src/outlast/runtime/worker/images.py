@@ -26,7 +26,8 @@ from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 
-_PRIVATE, _SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
+# What the names of tensors in an image begin with
+PRIVATE, SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
 _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
@@ -43,7 +44,7 @@ class Images:
         self.due = -1
         self._member = membership
         self._state = state
-        self._views = {prefix: Pieces() for prefix in (_PRIVATE, _SHARED, _MOVERS, _EDITED)}
+        self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED)}
         # the one that holds the newest private image; the next is sealed in the other
         self._slot = -1
         # step and place of the newest private image that this process has sealed
@@ -167,10 +168,10 @@ class Images:
 
         The tensors are live, so copy them before the next step.
         """
-        private = self._named(_PRIVATE, *self._state.private.tensors())
+        private = self._named(PRIVATE, *self._state.private.tensors())
         if not with_shared:
             return private
-        shared = self._named(_SHARED, *self._state.shared_tensors())
+        shared = self._named(SHARED, *self._state.shared_tensors())
         return [*private, *shared, self._state.layout]
 
     def write_transfer(
@@ -181,7 +182,7 @@ class Images:
         `agreed` are the movers that are the same on all ranks.
         """
         movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
-        shared = self._named(_SHARED, *self._state.shared_tensors())
+        shared = self._named(SHARED, *self._state.shared_tensors())
         edited = self._named(_EDITED, self._state.edits.text(), {})
         self._session.vault.write_transfer(generation, step, [*shared, *movers, *edited], metadata)
         self._session.do(lambda machine: machine.donated(step=step))
@@ -246,12 +247,12 @@ class Images:
 
 def holds_shared(image: Image) -> bool:
     """Return whether parameters and optimizer state are in `image`, too."""
-    return _SHARED + _TEXT in image.tensors
+    return SHARED + _TEXT in image.tensors
 
 
 def load_shared(state: State, image: Image) -> None:
     """Put the shared state back; tensors are copied."""
-    state.load_shared(*_part(image, _SHARED, view_of))
+    state.load_shared(*_part(image, SHARED, view_of))
 
 
 def load_edited(state: State, image: Image) -> None:
@@ -261,7 +262,7 @@ def load_edited(state: State, image: Image) -> None:
 
 def load_private(state: State, image: Image) -> None:
     """Put the private state back. Some of what is decoded is kept without a copy."""
-    state.private.load(*_part(image, _PRIVATE, to_tensor))
+    state.private.load(*_part(image, PRIVATE, to_tensor))
 
 
 def learn_movers(state: State, image: Image) -> frozenset[str]:

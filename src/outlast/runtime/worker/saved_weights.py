@@ -28,12 +28,11 @@ from outlast.runtime import run_folder
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker import layout, tree
-from outlast.runtime.worker.images import holds_shared
+from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
 from outlast.runtime.worker.modules import Modules
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.tensors import to_tensor
 
-_PRIVATE, _SHARED = "private/", "shared/"
 _BEHIND = ("private/", "random:", "text")  # of private pieces: what is no buffer
 
 
@@ -184,8 +183,8 @@ class _Gathered:
         self._add_buffers(image)
         optimizers = _optimizers(image)
         for name, (spec, data) in image.tensors.items():
-            plain = name[len(_SHARED) :]
-            if not name.startswith(_SHARED) or plain == "text" or plain.startswith("shared/"):
+            plain = name[len(SHARED) :]
+            if not name.startswith(SHARED) or plain == "text" or plain.startswith("shared/"):
                 continue
             if plain.partition(".")[0] not in optimizers:
                 self._add(plain, to_tensor(spec, data), mine, rank)
@@ -202,8 +201,8 @@ class _Gathered:
 
     def _add_buffers(self, image: Image) -> None:
         for name, (spec, data) in image.tensors.items():
-            plain = name[len(_PRIVATE) :]
-            if name.startswith(_PRIVATE) and not plain.startswith(_BEHIND):
+            plain = name[len(PRIVATE) :]
+            if name.startswith(PRIVATE) and not plain.startswith(_BEHIND):
                 self._tensors.setdefault(plain, to_tensor(spec, data))
 
     def _add(self, name: str, part: torch.Tensor, mine: layout.Layout, rank: int) -> None:
@@ -229,11 +228,11 @@ class _Gathered:
 def _optimizers(image: Image) -> set[str]:
     """Return the names of optimizers, whose tensors lie beside the parameters."""
     tensors = {
-        name[len(_SHARED) :]: to_tensor(*one)
+        name[len(SHARED) :]: to_tensor(*one)
         for name, one in image.tensors.items()
-        if name.startswith(_SHARED + "shared/")
+        if name.startswith(SHARED + "shared/")
     }
-    described: Any = tree.decode(bytes(image.tensors[_SHARED + "text"][1]).decode(), tensors)
+    described: Any = tree.decode(bytes(image.tensors[SHARED + "text"][1]).decode(), tensors)
     return set(described["optimizers"])
 
 
