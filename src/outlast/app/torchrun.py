@@ -23,8 +23,9 @@ from outlast.runtime.given import read_text
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs. entry: "script" (a path), "module" (-m), "program" (--no-python:
-    executed as it is).
+    """It says what every worker runs.
+
+    entry   "script" (a path), "module" (-m) or "program" (--no-python: it is executed as it is)
     """
 
     script: str
@@ -62,7 +63,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """What outlast itself writes to stderr, such as its status line.
+    """It says what outlast itself writes to stderr, such as its status line.
 
     status_every_s   how often its status line comes off a terminal; 0: never
     """
@@ -73,11 +74,12 @@ class StatusOptions:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What workers find in MASTER_ADDR and MASTER_PORT (0: any free port), and under which name.
-    run_id "": one is made up.
+    """It says what workers find in MASTER_ADDR and MASTER_PORT, and under which name.
 
-    max_restarts: whole restarts without progress; None: not given (torchrun's own default is none
-    at all, ours is a budget).
+    run_id         "": one is made up
+    master_port    0: any free port
+    max_restarts   whole restarts without progress; None: not given (torchrun's own default is none
+                   at all, ours is a budget)
     """
 
     run_id: str
