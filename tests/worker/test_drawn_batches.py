@@ -49,6 +49,25 @@ def test_a_prefetch_changes_no_batch_and_no_position() -> None:
         assert ahead.next_batch() == batches[number]
 
 
+class Second:
+    """A mesh of two shares, of which this rank takes the second."""
+
+    shape = (2,)
+
+    def get_coordinate(self) -> list[int]:
+        return [1]
+
+
+def test_ranks_with_one_place_in_the_mesh_draw_the_same_batches() -> None:
+    expected = made()
+    expected.bind(1, 2)
+    batches = [expected.next_batch() for _ in range(3)]
+    for rank in (2, 3):
+        one = made(mesh=Second())
+        one.bind(rank, 4)
+        assert [one.next_batch() for _ in range(3)] == batches
+
+
 def test_a_draw_leaves_the_scripts_random_state_alone() -> None:
     source = made()
     torch.manual_seed(5)

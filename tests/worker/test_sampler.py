@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -45,6 +47,37 @@ def test_the_union_over_ranks_is_the_same_batch_for_every_world_size(
         assert mine
         union += mine
     assert union == expected
+
+
+@dataclass
+class Place:
+    """What a sampler asks of a mesh: one rank's place in the dimensions that split the data."""
+
+    shape: tuple[int, ...]
+    at: list[int] | None
+
+    def get_coordinate(self) -> list[int] | None:
+        return self.at
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (2, 3), (2, 1, 2)])
+def test_a_mesh_splits_the_data_by_its_own_dimensions(shape: tuple[int, ...]) -> None:
+    """The places of the mesh, in order, take the shares in order, whatever rank asks."""
+    alone = StepSampler(100, 12, seed=2)
+    shares: list[int] = []
+    for at in itertools.product(*map(range, shape)):
+        sampler = StepSampler(100, 12, seed=2, mesh=Place(shape, list(at)))
+        sampler.bind(7, 64)
+        assert len(sampler.indices(5)) == 12 // math.prod(shape)
+        shares += sampler.indices(5)
+    assert shares == alone.indices(5)
+
+
+def test_a_rank_outside_the_mesh_is_told_which_mesh_to_give() -> None:
+    sampler = StepSampler(100, 12, mesh=Place((2,), None))
+    with pytest.raises(StateError, match="not in the mesh") as refused:
+        sampler.bind(0, 4)
+    assert "run.device_mesh" in (refused.value.hint or "")
 
 
 @settings(max_examples=60, deadline=None)

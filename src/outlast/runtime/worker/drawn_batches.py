@@ -18,7 +18,7 @@ import torch
 from outlast.errors import StateError
 from outlast.model.texts import some
 from outlast.runtime.worker.loaders import BatchSource, count_in
-from outlast.runtime.worker.sampler import mix
+from outlast.runtime.worker.sampler import Mesh, mix, share_in
 
 
 class DrawnBatches(BatchSource):
@@ -44,10 +44,13 @@ class DrawnBatches(BatchSource):
     the batch instead: `run.draw(read, numbered=True)` calls `read(0)`, `read(1)` and so on.
     """
 
-    def __init__(self, function: Callable[..., Any], *, numbered: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, numbered: bool = False, mesh: Mesh | None = None
+    ) -> None:
         super().__init__()
         self._function = function
         self._numbered = numbered
+        self._mesh = mesh
         self._rank = 0
         self._base: int | None = None
         self._given = 0
@@ -83,7 +86,9 @@ class DrawnBatches(BatchSource):
         self._looks = looks
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Draw the batches of `rank` from here on."""
+        """Draw the batches of `rank` from here on; with a mesh, those of its share of the data."""
+        if self._mesh is not None:
+            rank, _ = share_in(self._mesh)
         if rank != self._rank:
             self._ahead.clear()
         self._rank = rank

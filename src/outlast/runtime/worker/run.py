@@ -115,7 +115,9 @@ class Run:
     def device_mesh(self, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
         """Return a mesh over all ranks.
 
-            mesh = run.device_mesh((2, 2), ("replicate", "shard"))
+            mesh = run.device_mesh((2, 2), ("data", "tensor"))
+            fully_shard(model, mesh=mesh["data"])
+            sampler = outlast.StepSampler(dataset, batch_size=64, mesh=mesh["data"])
 
         `shape` has the size of each dimension, and their product is the world size. `names` has a
         name for each dimension. Make the mesh inside the function given to `main`: each generation
@@ -164,7 +166,13 @@ class Run:
         """
         return Values(**values)
 
-    def draw(self, function: Callable[..., Any], *, numbered: bool = False) -> DrawnBatches:
+    def draw(
+        self,
+        function: Callable[..., Any],
+        *,
+        numbered: bool = False,
+        mesh: DeviceMesh | None = None,
+    ) -> DrawnBatches:
         """Return the batches of the script's own `function`, to be given to `run.state`.
 
             batches = run.draw(lambda: get_batch("train"))
@@ -176,9 +184,11 @@ class Run:
         Each rank has batches of its own. They depend on the seed given to `torch.manual_seed`, on
         the rank and on the batch's number, so a rank that is replaced draws the same ones.
         `numbered`: call `function(number)`, with numbers from 0, instead of `function()`.
+        `mesh`: the dimensions of a mesh that split the data, as for `StepSampler`; ranks that
+        differ only in other dimensions draw the same batches.
         `batches.prefetch()`, inside a step, draws the next batch while the device computes.
         """
-        return DrawnBatches(function, numbered=numbered)
+        return DrawnBatches(function, numbered=numbered, mesh=mesh)
 
     def steps(
         self,

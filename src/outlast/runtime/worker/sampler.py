@@ -16,7 +16,8 @@ the finalizer of splitmix64. It shuffles well; it is not cryptography.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +29,32 @@ _ROUNDS = 12
 _AHEAD = 1024  # indices computed at once: NumPy's calls cost as much for one batch as for this many
 _MASK = (1 << 64) - 1
 _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
+
+
+class Mesh(Protocol):
+    """What is asked of a DeviceMesh of torch."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    def get_coordinate(self) -> Sequence[int] | None: ...
+
+
+def share_in(mesh: Mesh) -> tuple[int, int]:
+    """Return (r, n): this rank takes share r of n, where the dimensions of `mesh` split the data.
+
+    Ranks that differ only in other dimensions of the whole mesh take the same share. It raises
+    StateError if this rank is not in the mesh.
+    """
+    place = mesh.get_coordinate()
+    if place is None:
+        raise StateError(
+            "this rank is not in the mesh that splits the data",
+            hint='make the mesh of all ranks by run.device_mesh(...), and give mesh["data"]',
+        )
+    index, count = 0, 1
+    for at, size in zip(place, mesh.shape, strict=True):
+        index, count = index * size + at, count * size
+    return index, count
 
 
 class StepSampler:
@@ -45,6 +72,13 @@ class StepSampler:
     seed         chooses the order; each epoch has its own
     shuffle      False: the samples come in their own order
     drop_last    True: leave out the samples that do not fill a batch at the end of an epoch
+    mesh         the dimensions of a device mesh that split the data; None: all ranks do
+
+    Under tensor, sequence or pipeline parallelism several ranks work on the same samples. Say which
+    dimensions split the data, and the other ranks of a group get the same batch:
+
+        mesh = run.device_mesh((2, 2), ("data", "tensor"))
+        sampler = outlast.StepSampler(dataset, batch_size=64, mesh=mesh["data"])
 
     It is made without a rank, and acts as rank 0 of 1 until `bind`; `run.steps` calls that. Each
     `iter()` goes from the position to the end of its epoch, and moves the position to the next
@@ -65,6 +99,7 @@ class StepSampler:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = True,
+        mesh: Mesh | None = None,
     ) -> None:
         self.length = data if isinstance(data, int) else len(data)
         self.batch_size, self.seed, self.shuffle, self.drop_last = (
@@ -74,6 +109,7 @@ class StepSampler:
             drop_last,
         )
         self.rank, self.world_size = 0, 1
+        self._mesh = mesh
         self._next = 0
         # epoch, first position, indices from there on
         self._ahead: tuple[int, int, list[int]] = (-1, 0, [])
@@ -100,8 +136,10 @@ class StepSampler:
     def bind(self, rank: int, world_size: int) -> None:
         """Yield the slices of `rank` out of `world_size` from the next `iter()` on.
 
-        It raises StateError if some batch has no sample for every rank.
+        A sampler with a mesh takes both from there. It raises StateError if some batch has no sample for every rank.
         """
+        if self._mesh is not None:
+            rank, world_size = share_in(self._mesh)
         rest = 0 if self.drop_last else self.length % self.batch_size
         smallest = rest or self.batch_size
         if smallest < world_size:
