@@ -136,7 +136,8 @@ class StepSampler:
     def bind(self, rank: int, world_size: int) -> None:
         """Yield the slices of `rank` out of `world_size` from the next `iter()` on.
 
-        A sampler with a mesh takes both from there. It raises StateError if some batch has no sample for every rank.
+        A sampler with a mesh takes both from there. It raises StateError if some batch has no
+        sample for every rank.
         """
         if self._mesh is not None:
             rank, world_size = share_in(self._mesh)
