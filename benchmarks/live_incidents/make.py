@@ -1,6 +1,6 @@
 """Make live incidents: real torchrun jobs of four ranks that break, and the folders they leave.
 
-    python -m benchmarks.live_incidents.make OUT --kinds development --seed 1 [--minutes 4]
+    python -m benchmarks.live_incidents.make OUT --kinds held-back --seed 1 [--minutes 4]
 
 A job that hangs is looked at with `outlast diagnose --collect`; of one that has ended, torchrun's
 logs and what the recorder wrote are kept. Each incident is OUT/<seed>-<kind>/whole and truth.json.
@@ -18,31 +18,36 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks.live_incidents.kinds import DEVELOPMENT, HELD_BACK, Kind
+from benchmarks.live_incidents.kinds import SETS, Kind
 from outlast.errors import UsageError
 from outlast.runtime.collect import collect, find_processes
 
 LAYOUTS = ("ddp", "fsdp2", "mesh")
-QUIET_S, START_S, END_S = 5.0, 90.0, 60.0
-TRAIN = Path(__file__).parent / "train.py"
+QUIET_S, START_S, END_S, APART_S = 5.0, 90.0, 60.0, 3.0
+RANKS, STRUCK_AT_STEP = 4, 10
+HERE = Path(__file__).parent
+KILLED_IN_LOG = {
+    "oom_killed": r"exitcode: -9\).{0,60}\(pid: (\d+)\)",
+    "loader_oom": r"DataLoader worker \(pid\S* (\d+)\)",
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--kinds", choices=("development", "held-back"), default="development")
+    parser.add_argument("--kinds", choices=tuple(SETS), default="seen")
     parser.add_argument("--only", help="one kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
     args = parser.parse_args()
     over_s = time.monotonic() + args.minutes * 60
-    kinds = DEVELOPMENT if args.kinds == "development" else HELD_BACK
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(SETS[args.kinds]):
         if args.only and kind.name != args.only:
             continue
         if time.monotonic() > over_s:
@@ -56,31 +61,21 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     chance = random.Random(f"live {seed} {kind.name}")
-    victim, step = chance.randrange(4), chance.randrange(3, 40)
-    layout = LAYOUTS[(number + seed) % 3]
+    victim, step = chance.randrange(RANKS), chance.randrange(3, 40)
+    layout = kind.layout or LAYOUTS[(number + seed) % len(LAYOUTS)]
     recipe = chance.choice(("pipe", "second"))
-    work = folder / "work"
-    work.mkdir(parents=True)
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
-        *("--log-dir", str(work / "logs"), "--redirects", "3", str(TRAIN)),
-        *(kind.name, str(victim), str(step), layout, str(work / "fr"), recipe),
-    ]
+    work = Path(tempfile.mkdtemp(prefix="job-"))
+    victims = [(victim + more) % RANKS for more in range(max(1, kind.guilty))]
+    _lay_out(work, kind=kind.name, victims=victims, step=step, layout=layout, recipe=recipe)
     began_s = time.time()
-    with (work / "torchrun.log").open("wb") as log:
-        job = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=work,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    job = _started(work)
+    whole = folder / "whole"
+    whole.parent.mkdir(parents=True)
     try:
         hangs = _wait(job, work, kind)
-        whole = folder / "whole"
         if hangs:
             with suppress(UsageError):
-                collect(whole, pids=[job.pid])
+                collect(whole, pids=[job.pid], apart_s=APART_S)
             if recipe == "second":
                 shutil.copytree(work / "fr", whole / "dumps", dirs_exist_ok=True, ignore=_no_parts)
             for path in whole.glob("dmesg-of-*"):
@@ -89,10 +84,11 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
             whole.mkdir()
             shutil.copytree(work / "logs", whole / "logs")
             shutil.copy2(work / "torchrun.log", whole / "logs" / "launcher.log")
-            if (work / "fr").exists():
+            if recipe == "second" and (work / "fr").exists():
                 shutil.copytree(work / "fr", whole / "dumps", ignore=_no_parts)
     finally:
         _end(job)
+        shutil.rmtree(work, ignore_errors=True)
     _kernel_log(whole, kind, began_s)
     truth = {
         "kind": kind.name,
@@ -105,12 +101,36 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
         "at_s": time.time(),
     }
     (folder / "truth.json").write_text(json.dumps(truth) + "\n")
-    shutil.rmtree(work)
     print(f"{folder.name}: {layout}, rank {victim}, {'hangs' if hangs else 'ended'}", flush=True)
 
 
+def _lay_out(work: Path, **plan: object) -> None:
+    """Copy the job's code into its folder, beside the plan."""
+    code = work / "code"
+    code.mkdir()
+    for name in ("train.py", "faults.py"):
+        shutil.copy2(HERE / name, code / name)
+    (code / "plan.json").write_text(json.dumps({**plan, "folder": str(work / "fr")}))
+
+
+def _started(work: Path) -> subprocess.Popen[bytes]:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(RANKS), "--log-dir", str(work / "logs"), "--redirects", "3"),
+        str(work / "code" / "train.py"),
+    ]
+    with (work / "torchrun.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+
 def _no_parts(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(".") or name.endswith((".pipe", ".lock"))]
+    return [name for name in names if not re.fullmatch(r"(fr|trace)_rank_\d+", name)]
 
 
 def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
@@ -123,11 +143,17 @@ def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
         now = sum(path.stat().st_size for path in work.rglob("*.log"))
         if now != size:
             size, changed_s = now, time.monotonic()
-        stepped = any("step" in path.read_text() for path in work.rglob("stdout.log"))
-        if stepped and kind.is_hang and time.monotonic() - changed_s > QUIET_S:
+        steps = max((_steps_of(path) for path in work.rglob("stdout.log")), default=0)
+        if steps and kind.is_hang and time.monotonic() - changed_s > QUIET_S:
             return True
+        if kind.from_outside and steps >= STRUCK_AT_STEP:
+            job.terminate()
         time.sleep(0.2)
     return True
+
+
+def _steps_of(path: Path) -> int:
+    return path.read_text(errors="replace").count(" done\n")
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
@@ -142,11 +168,10 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 def _kernel_log(whole: Path, kind: Kind, began_s: float) -> None:
     """A quiet log of the job's minutes; where it was killed for memory, the line that says so."""
     lines = [(began_s - 30, "usb 1-1: new high-speed USB device number 4 using xhci_hcd")]
-    if kind.name == "oom_killed":
-        text = (whole / "logs" / "launcher.log").read_text()
-        found = re.search(r"exitcode: -9\).{0,60}\(pid: (\d+)\)", text)
-        pid = int(found[1]) if found else 0
-        lines += oom_kill(pid, "python", _failed_s(whole))
+    said = "".join(path.read_text(errors="replace") for path in (whole / "logs").rglob("*.log"))
+    if found := re.search(KILLED_IN_LOG[kind.name], said) if kind.name in KILLED_IN_LOG else None:
+        command = "pt_data_worker" if kind.name == "loader_oom" else "python"
+        lines += oom_kill(int(found[1]), command, _failed_s(whole))
     (whole / "dmesg-of-node1.txt").write_text("".join(map(kernel_line, lines)))
 
 

@@ -1,6 +1,6 @@
 """Judge the made incidents, whole and with parts left out, and print one table.
 
-    python -m benchmarks.live_incidents.score OUT [--json FILE] [--verbose]
+    python -m benchmarks.live_incidents.score OUT [--set held-back] [--json FILE] [--verbose]
 
 whole           all that was collected
 no kernel       without the kernel's log
@@ -8,13 +8,14 @@ no dumps        without the flight recorders
 logs only       without dumps, stacks and the kernel's log
 other's kill    whole, and the kernel's log of another job's OOM kill a second before the end
 echo            whole, and rank 0's log begins with source code that names failures
-older           whole, and dumps of an earlier attempt beside the others
+older           whole, and dumps of an attempt an hour earlier beside it, in which another rank slept
 
-right       the class is one of those that the evidence allows (`kinds.py`)
+right       the class is one of those that the evidence allows (`kinds.py`); unknown is right only
+            where no part that was left in tells the class
 wrong       another class is named; unknown is never wrong
 sure        wrong with confidence 0.8 or more
 exact       the ranks are the guilty ones, where the parts left in show them
-innocent    a rank is named that is not guilty
+innocent    a rank is named that is not guilty; where all fail alike, any of them may be named
 worse       less evidence gave a right class and the whole a wrong one, or the whole names an
             innocent that a part does not
 """
@@ -23,6 +24,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -32,8 +35,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live_incidents.kinds import DEVELOPMENT, KINDS, UNKNOWN, Kind
-from benchmarks.live_incidents.make import kernel_line, oom_kill
+from benchmarks.live_incidents.kinds import KINDS, SETS, UNKNOWN, Kind
+from benchmarks.live_incidents.make import RANKS, kernel_line, oom_kill
 from outlast.runtime.evidence.reading import diagnose
 
 SURE = 0.8
@@ -97,19 +100,30 @@ def _echo(folder: Path, truth: dict[str, Any]) -> None:
 
 
 def _older(folder: Path, truth: dict[str, Any]) -> None:
-    """An hour before, another rank slept: dumps with all times an hour earlier."""
+    """Add the dumps of an hour before, when another rank slept.
+
+    Where the incident left no dumps, the newest of the same layout in the row lends its own.
+    """
+    ends_s = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
+    lent = _dumps_of(folder) or _dumps_of(Path(truth["lender"]))
     target = folder / "earlier"
-    for path in sorted((folder / "dumps").glob("*rank_*")) if (folder / "dumps").exists() else ():
+    for path in lent:
         raw = path.read_bytes()
-        if raw[:1] != b"{":
-            continue  # a pickle: its times cannot be moved by hand
-        dump = json.loads(raw)
-        for entry in dump.get("entries", []):
-            entry["time_created_ns"] -= 3_600_000_000_000
-        if path.name.endswith(str((truth["victim"] + 1) % 4)):
-            dump["entries"] = dump.get("entries", [])[:-3]
+        dump = json.loads(raw) if raw[:1] == b"{" else pickle.loads(raw)  # noqa: S301
+        entries = dump.get("entries", [])
+        newest_ns = max((entry["time_created_ns"] for entry in entries), default=0)
+        for entry in entries:
+            entry["time_created_ns"] += int((ends_s - 3_600) * 1e9) - newest_ns
+        if path.name.endswith(str((truth["victim"] + 1) % RANKS)):
+            dump["entries"] = entries[:-3]
         target.mkdir(exist_ok=True)
-        (target / path.name).write_text(json.dumps(dump))
+        to = target / path.name
+        to.write_bytes(json.dumps(dump).encode() if raw[:1] == b"{" else pickle.dumps(dump))
+        os.utime(to, (ends_s - 3_600, ends_s - 3_600))
+
+
+def _dumps_of(folder: Path) -> list[Path]:
+    return sorted((folder / "dumps").glob("*rank_*"))
 
 
 PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] = {
@@ -123,18 +137,25 @@ PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] 
 }
 
 
-def judge(folder: Path, part: str) -> Mark:
-    truth = json.loads((folder / "truth.json").read_text())
+def judge(folder: Path, part: str, lender: Path) -> Mark:
+    truth = json.loads((folder / "truth.json").read_text()) | {"lender": str(lender)}
     kind = KINDS[truth["kind"]]
     change, has = PARTS[part]
     with tempfile.TemporaryDirectory() as work:
         copy = Path(work) / "incident"
         shutil.copytree(folder / "whole", copy)
         change(copy, truth)
+        has = has & _in(copy)
         began_s = time.monotonic()
         verdict = diagnose([str(copy)]).verdict
         took_s = time.monotonic() - began_s
     return _mark(folder.name, kind, part, truth, verdict.public(), has, took_s)
+
+
+def _in(folder: Path) -> frozenset[str]:
+    """Return the parts that the folder has: an ended job leaves no stacks, and not always dumps."""
+    stands = {"logs": "logs", "stacks": "stacks", "dumps": "dumps", "kernel": "dmesg-of-node1.txt"}
+    return frozenset(part for part, name in stands.items() if (folder / name).exists())
 
 
 def _mark(
@@ -147,17 +168,15 @@ def _mark(
     took_s: float,
 ) -> Mark:
     allowed = set(kind.classes)
-    if kind.name == "oom_killed" and "kernel" in has:
-        allowed = {"host_memory"}
-    if not kind.in_logs and has == {"logs"}:
+    if not kind.class_in & has:
         allowed.add(UNKNOWN)
     said, confidence = str(verdict["class"]), float(verdict["confidence"])
     counts = said in allowed or (said in kind.hedged and confidence < SURE)
     wrong = not counts and said != UNKNOWN
-    guilty = {truth["victim"]} if kind.victims else set()
+    guilty = {(truth["victim"] + more) % RANKS for more in range(kind.guilty)}
     ranks = {one["rank"] for one in verdict["ranks"]}
-    can = kind.victims and bool(kind.rank_in & has)
-    everybody = kind.name in ("all_raise", "nan")
+    can = kind.guilty > 0 and bool(kind.rank_in & has)
+    everybody = kind.guilty == 0 and not kind.from_outside
     return Mark(
         name,
         kind.name,
@@ -206,17 +225,22 @@ def worse(marks: list[Mark]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--set", choices=("all", "development", "held-back"), default="all")
+    parser.add_argument("--set", choices=("all", *SETS), default="all")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    development = {kind.name for kind in DEVELOPMENT}
+    wanted = {kind.name for kind in SETS[args.set]} if args.set != "all" else set(KINDS)
+    truths = {path: json.loads(path.read_text()) for path in sorted(args.out.glob("*/truth.json"))}
+    lenders = {
+        truth["layout"]: path.parent / "whole"
+        for path, truth in truths.items()
+        if _dumps_of(path.parent / "whole")
+    }
     marks = []
-    for path in sorted(args.out.glob("*/truth.json")):
-        is_known = json.loads(path.read_text())["kind"] in development
-        if args.set != "all" and is_known is not (args.set == "development"):
-            continue
-        marks += [judge(path.parent, part) for part in PARTS]
+    for path, truth in truths.items():
+        if truth["kind"] in wanted:
+            lender = lenders.get(truth["layout"], path.parent)
+            marks += [judge(path.parent, part, lender) for part in PARTS]
     print("\n".join(table(marks)))
     for one in worse(marks):
         print("worse:", one)

@@ -1,9 +1,9 @@
 """A small training job under torchrun (gloo) that breaks in a chosen way at a chosen step.
 
-    torchrun ... train.py KIND VICTIM STEP LAYOUT FOLDER RECIPE
-
-LAYOUT is ddp, fsdp2 or mesh (2 x 2, replicated and sharded); real wrappers reduce the gradients.
-RECIPE is `pipe` (outlast.record_collectives) or `second` (a thread that dumps once a second).
+The plan is a JSON file beside this script, so that no command line and no stack tells the kind:
+kind, victims, step, layout, folder, recipe. The layout is ddp, fsdp2 or mesh (2 x 2, replicated and
+sharded); real wrappers reduce the gradients. The recipe is `pipe` (outlast.record_collectives) or
+`second` (a thread that dumps once a second).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from faults import FAULTS  # type: ignore[import-not-found]  # lies beside this script
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.distributed.device_mesh import init_device_mesh
@@ -52,18 +53,22 @@ class Samples(Dataset[Tensor]):
             time.sleep(3_600)
         if index == self.broken and self.kind == "loader_killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if index == self.broken and self.kind == "loader_oom":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == self.broken and self.kind == "loader_raises":
+            raise ValueError(f"sample {index}: expected {WIDTH} features, got 0")
         return torch.randn(WIDTH)
 
 
 class Job:
     """One rank."""
 
-    def __init__(self, kind: str, victim: int, step: int, layout: str, folder: Path) -> None:
+    def __init__(self, kind: str, victims: list[int], step: int, layout: str, folder: Path) -> None:
         self.kind, self.step, self.folder = kind, step, folder
         timeout = timedelta(seconds=8) if kind == "time_out" else timedelta(minutes=30)
         dist.init_process_group("gloo", timeout=timeout)
         self.rank = dist.get_rank()
-        self.is_victim = self.rank == victim
+        self.is_victim = self.rank in victims
         self.now = 0
         self.lock = threading.Lock()
         self.pairs = [dist.new_group([0, 1, 2, 3]) for _ in range(2)]
@@ -73,6 +78,10 @@ class Job:
 
     def wrapped(self, layout: str) -> nn.Module:
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+        if self.kind == "unused_weights":
+            model.append(nn.Identity())
+            model[3].spare = nn.Linear(WIDTH, WIDTH)
+        model[1].register_forward_hook(self.in_forward)
         if layout == "ddp":
             wrapped: nn.Module = DistributedDataParallel(model)
         elif layout == "fsdp2":
@@ -97,6 +106,10 @@ class Job:
         if self.strikes and self.kind == "sleep_optimizer":
             time.sleep(3_600)
 
+    def in_forward(self, *_: object) -> None:
+        if self.strikes and self.kind == "sleep_forward":
+            time.sleep(3_600)
+
     def in_backward(self, gradient: Tensor) -> Tensor:
         if self.strikes and self.kind == "sleep_backward":
             time.sleep(3_600)
@@ -105,13 +118,13 @@ class Job:
     def run(self) -> None:
         for now, batch in enumerate(self.batches()):
             self.now = now
-            if self.now == self.step and self.kind in ("all_raise", "nan"):
+            if self.now == self.step:
                 self.everybody(batch)
             if self.strikes:
                 if self.kind == "left_loop":
                     break
                 batch = self.broken(batch)
-            if self.kind in ("order", "extra_reduce", "dtype"):
+            if self.kind in ("order", "extra_reduce", "dtype", "skipped_reduce"):
                 self.by_hand()
             output = self.model(batch)
             output.register_hook(self.in_backward)
@@ -129,17 +142,30 @@ class Job:
         if self.strikes and self.kind == "order":
             first, second = second, first
         kind = torch.float64 if self.strikes and self.kind == "dtype" else torch.float32
-        dist.all_reduce(torch.zeros(5, dtype=kind), group=first)
+        if not (self.strikes and self.kind == "skipped_reduce"):
+            dist.all_reduce(torch.zeros(5, dtype=kind), group=first)
         dist.all_reduce(torch.zeros(5), group=second)
 
     def everybody(self, batch: Tensor) -> None:
-        if self.kind == "nan":
-            loss = (batch * float("nan")).mean()
-            if not torch.isfinite(loss):
-                raise FloatingPointError(f"loss is {loss.item()} at step {self.now}")
-        raise ValueError(f"unknown schedule 'cosin' at step {self.now}")
+        match self.kind:
+            case "nan":
+                loss = (batch * float("nan")).mean()
+                if not torch.isfinite(loss):
+                    raise FloatingPointError(f"loss is {loss.item()} at step {self.now}")
+            case "all_raise":
+                raise ValueError(f"unknown schedule 'cosin' at step {self.now}")
+            case "uneven_batch":
+                raise ValueError(
+                    f"global batch size 10 is not divisible by {dist.get_world_size()}"
+                )
+            case "no_cuda":
+                batch.to("cuda")
+            case "monitored" if not self.is_victim:
+                dist.monitored_barrier(timeout=timedelta(seconds=6))
 
     def broken(self, batch: Tensor) -> Tensor:
+        if self.kind in FAULTS:
+            return FAULTS[self.kind](self.folder, self.rank, self.model, batch)
         match self.kind:
             case "sleep_data" | "time_out":
                 time.sleep(3_600)
@@ -218,11 +244,11 @@ def each_second(folder: Path, rank: int) -> None:
 
 @record
 def main() -> None:
-    kind, victim, step, layout, folder, recipe = sys.argv[1:]
-    place = Path(folder)
-    job = Job(kind, int(victim), int(step), layout, place)
+    plan = json.loads(Path(__file__).with_name("plan.json").read_text())
+    place = Path(plan["folder"])
+    job = Job(plan["kind"], plan["victims"], plan["step"], plan["layout"], place)
     place.mkdir(parents=True, exist_ok=True)
-    if recipe == "pipe":
+    if plan["recipe"] == "pipe":
         outlast.record_collectives(place)
     else:
         each_second(place, job.rank)
