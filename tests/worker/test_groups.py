@@ -124,6 +124,19 @@ def test_twenty_rebuilds_leak_no_memory_descriptor_or_thread(
         )
 
 
+def _use_a_group_after_it_was_left(rank: Rank) -> None:
+    group, used = groups.solo(), dist.group.WORLD
+    groups.destroy(group)
+    time.sleep(2 * GROUP_LET_GO_S)  # the first look has found it in use
+    del used
+    _held()
+
+
+def test_a_left_group_is_let_go_once_its_last_use_is_over() -> None:
+    """Method: the group is in use while the thread looks for the first time, and not later."""
+    run_ranks(1, _use_a_group_after_it_was_left)
+
+
 def _count(rank: Rank) -> list[int]:
     store = groups.connect("127.0.0.1", rank.port, 20.0)
     none = groups.collectives()

@@ -350,13 +350,22 @@ def _let_go() -> None:
     """
     for number in range(GROUP_LET_GO_LOOKS_COUNT):
         at_exit = _at_exit.wait(GROUP_LET_GO_S * 2.0**number)
-        with _left_lock:
-            held = [] if at_exit else _held_elsewhere(_left)
-            going = [group for group in _left if all(group is not other for other in held)]
-            _left[:] = held
-        going.clear()
-        if not held or _parting[-1] is not threading.current_thread():
+        if _let_go_of_unused(at_exit) or _parting[-1] is not threading.current_thread():
             return
+
+
+def _let_go_of_unused(at_exit: bool) -> bool:
+    """Let go of the groups that nothing else refers to, at exit of all. True if none is left.
+
+    It is a function of its own because a thread that waits for its next look must not refer to
+    a group: it would itself be what keeps the group.
+    """
+    with _left_lock:
+        held = [] if at_exit else _held_elsewhere(_left)
+        going = [group for group in _left if all(group is not other for other in held)]
+        _left[:] = held
+    going.clear()
+    return not held
 
 
 _Thing = TypeVar("_Thing")
