@@ -322,6 +322,27 @@ def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
     assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True
 
 
+def _end_while_the_script_holds_a_stuck_group(rank: Rank) -> bool:
+    store = groups.connect("127.0.0.1", rank.port, 20.0)
+    join(rank, 0, store)
+    if rank.rank == 1:
+        pid = int(store.get("pid"))
+        deadline_s = time.monotonic() + 15.0
+        while time.monotonic() < deadline_s and not _has_ended(pid):
+            time.sleep(0.01)
+        return _has_ended(pid)
+    store.set("pid", str(os.getpid()))
+    kept = [dist.group.WORLD, dist.all_reduce(torch.ones(1), async_op=True)]
+    groups.destroy(groups.Group(0, 0, 2, "gloo", sys.excepthook, None))  # nobody wakes its sockets
+    groups.exit_without_stuck(7)
+    raise AssertionError(f"the interpreter would end with {kept}, and wait for them")
+
+
+def test_a_stuck_group_that_the_script_holds_does_not_keep_the_process() -> None:
+    """Rank 0 keeps its old group, and an operation of it that never ends, until its end."""
+    assert run_ranks(2, _end_while_the_script_holds_a_stuck_group, may_die=(0,))[1] is True
+
+
 def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
     """Rank 1 only keeps its sockets up. Return whether DDP moved to the next group in time."""
     store = groups.connect("127.0.0.1", rank.port, 20.0)

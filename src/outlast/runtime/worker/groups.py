@@ -48,6 +48,7 @@ _parting: list[threading.Thread] = []  # threads that let go of groups that were
 _left: list[dist.ProcessGroup] = []  # groups that were left, and are still to be let go
 _left_lock = threading.Lock()
 _at_exit = threading.Event()
+_has_left_peers = threading.Event()  # set once a group with other ranks in it was left
 
 
 class Cancelled(RuntimeError):
@@ -214,6 +215,8 @@ def destroy(group: Group) -> None:
     its own threads for up to 10 ms, and training should not wait for that. If something else
     still refers to a group, its descriptors stay open until then (see let_go).
     """
+    if group.world_size > 1:
+        _has_left_peers.set()
     if group.watch is not None:
         group.watch.wake()
         group.watch.forget()
@@ -233,15 +236,15 @@ def destroy(group: Group) -> None:
 
 
 def exit_without_stuck(exit_code: int) -> None:
-    """End the process here, with that code, if a group that was left cannot be let go.
+    """End the process here, with that code, if it has left a group of several ranks.
 
     Call it when the script is over. Otherwise it returns.
 
     Gloo may forget a send to a peer that was killed (see wake). Then the group's thread waits for
     that send, the group's destructor for the thread, and the interpreter's end for the destructor:
-    half an hour. What else an interpreter does at its end is done, except destructors: executors
-    end, threads are joined, exit functions run, and files are flushed. A script that holds the old
-    group itself is not covered.
+    half an hour. The script, or a DDP module that nobody uses any more, may hold such a group
+    until then. What else an interpreter does at its end is done, except destructors: executors
+    end, threads are joined, exit functions run, and files are flushed.
     """
     _at_exit.set()
     if _left:
@@ -250,7 +253,7 @@ def exit_without_stuck(exit_code: int) -> None:
     for thread in _parting:
         thread.join(max(0.0, until_s - time.monotonic()))
     stuck = [thread for thread in _parting if thread.is_alive()]
-    if not stuck:
+    if not stuck and not _has_left_peers.is_set():
         return
     # ends the threads of executors
     for call in reversed(getattr(threading, "_threading_atexits", [])):
