@@ -124,17 +124,19 @@ def test_twenty_rebuilds_leak_no_memory_descriptor_or_thread(
         )
 
 
-def _use_a_group_after_it_was_left(rank: Rank) -> None:
+def _use_a_group_after_it_was_left(rank: Rank) -> int:
+    """Return how many groups are left once no thread looks any more."""
     group, used = groups.solo(), dist.group.WORLD
     groups.destroy(group)
     time.sleep(2 * GROUP_LET_GO_S)  # the first look has found it in use
     del used
     _held()
+    return len(groups._left)
 
 
 def test_a_left_group_is_let_go_once_its_last_use_is_over() -> None:
     """Method: the group is in use while the thread looks for the first time, and not later."""
-    run_ranks(1, _use_a_group_after_it_was_left)
+    assert run_ranks(1, _use_a_group_after_it_was_left) == [0]
 
 
 def _count(rank: Rank) -> list[int]:
@@ -295,15 +297,20 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
+def _sees_rank_0_end(store: Any) -> bool:
+    """Come to no collective, and see whether rank 0's process ends all the same."""
+    pid = int(store.get("pid"))
+    deadline_s = time.monotonic() + 15.0
+    while time.monotonic() < deadline_s and not _has_ended(pid):
+        time.sleep(0.01)
+    return _has_ended(pid)
+
+
 def _leave_with_a_stuck_group(rank: Rank) -> bool:
     store = groups.connect("127.0.0.1", rank.port, 20.0)
     join(rank, 0, store)
-    if rank.rank == 1:  # comes to no collective; sees how rank 0 ends
-        pid = int(store.get("pid"))
-        deadline_s = time.monotonic() + 15.0
-        while time.monotonic() < deadline_s and not _has_ended(pid):
-            time.sleep(0.01)
-        return store.check(["ended"]) and _has_ended(pid)
+    if rank.rank == 1:
+        return _sees_rank_0_end(store) and store.check(["ended"])
     store.set("pid", str(os.getpid()))
     stuck = dist.all_reduce(torch.ones(1), async_op=True)
     group = groups.Group(0, 0, 2, "gloo", sys.excepthook, None)  # nobody wakes its sockets
@@ -326,11 +333,7 @@ def _end_while_the_script_holds_a_stuck_group(rank: Rank) -> bool:
     store = groups.connect("127.0.0.1", rank.port, 20.0)
     join(rank, 0, store)
     if rank.rank == 1:
-        pid = int(store.get("pid"))
-        deadline_s = time.monotonic() + 15.0
-        while time.monotonic() < deadline_s and not _has_ended(pid):
-            time.sleep(0.01)
-        return _has_ended(pid)
+        return _sees_rank_0_end(store)
     store.set("pid", str(os.getpid()))
     kept = [dist.group.WORLD, dist.all_reduce(torch.ones(1), async_op=True)]
     groups.destroy(groups.Group(0, 0, 2, "gloo", sys.excepthook, None))  # nobody wakes its sockets

@@ -29,7 +29,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d  # type: ignore[attr-defined]  # re-exported from C
+from torch.distributed import (  # type: ignore[attr-defined]  # re-exported from C
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+    distributed_c10d,
+)
 
 from outlast.model.limits import (
     GROUP_CONNECT_S,
@@ -247,14 +253,14 @@ def exit_without_stuck(exit_code: int) -> None:
     end, threads are joined, exit functions run, and files are flushed.
     """
     _at_exit.set()
+    if not _has_left_peers.is_set():
+        return
     if _left:
         let_go([])
     until_s = time.monotonic() + GROUP_LET_GO_S
     for thread in _parting:
         thread.join(max(0.0, until_s - time.monotonic()))
     stuck = [thread for thread in _parting if thread.is_alive()]
-    if not stuck and not _has_left_peers.is_set():
-        return
     # ends the threads of executors
     for call in reversed(getattr(threading, "_threading_atexits", [])):
         call()
@@ -358,7 +364,9 @@ def _let_go() -> None:
 
 
 def _let_go_of_unused(at_exit: bool) -> bool:
-    """Let go of the groups that nothing else refers to, at exit of all. True if none is left.
+    """Let go of the groups that nothing else refers to; at exit, of all groups.
+
+    It returns whether none is left.
 
     It is a function of its own because a thread that waits for its next look must not refer to
     a group: it would itself be what keeps the group.
