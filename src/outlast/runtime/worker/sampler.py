@@ -32,7 +32,7 @@ _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 class Mesh(Protocol):
-    """What is asked of a DeviceMesh of torch."""
+    """Stand for a DeviceMesh of torch, of which only this is used."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -51,10 +51,8 @@ def share_in(mesh: Mesh) -> tuple[int, int]:
             "this rank is not in the mesh that splits the data",
             hint='make the mesh of all ranks by run.device_mesh(...), and give mesh["data"]',
         )
-    index, count = 0, 1
-    for at, size in zip(place, mesh.shape, strict=True):
-        index, count = index * size + at, count * size
-    return index, count
+    shape = tuple(mesh.shape)
+    return int(np.ravel_multi_index(tuple(place), shape)), math.prod(shape)
 
 
 class StepSampler:
