@@ -33,7 +33,7 @@ QUIET_S, START_S, END_S, APART_S = 5.0, 90.0, 60.0, 3.0
 RANKS, STRUCK_AT_STEP = 4, 10
 HERE = Path(__file__).parent
 KILLED_IN_LOG = {
-    "oom_killed": r"exitcode: -9\).{0,60}\(pid: (\d+)\)",
+    "oom_killed": r"exitcode\s*: -9\b.{0,60}?\(pid: (\d+)\)",
     "loader_oom": r"DataLoader worker \(pid\S* (\d+)\)",
 }
 
@@ -169,7 +169,8 @@ def _kernel_log(whole: Path, kind: Kind, began_s: float) -> None:
     """A quiet log of the job's minutes; where it was killed for memory, the line that says so."""
     lines = [(began_s - 30, "usb 1-1: new high-speed USB device number 4 using xhci_hcd")]
     said = "".join(path.read_text(errors="replace") for path in (whole / "logs").rglob("*.log"))
-    if found := re.search(KILLED_IN_LOG[kind.name], said) if kind.name in KILLED_IN_LOG else None:
+    pattern = KILLED_IN_LOG.get(kind.name)
+    if pattern and (found := re.search(pattern, said)):
         command = "pt_data_worker" if kind.name == "loader_oom" else "python"
         lines += oom_kill(int(found[1]), command, _failed_s(whole))
     (whole / "dmesg-of-node1.txt").write_text("".join(map(kernel_line, lines)))

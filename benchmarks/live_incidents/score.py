@@ -9,7 +9,7 @@ logs only       without dumps, stacks and the kernel's log
 other's kill    whole, and the kernel's log of another job's OOM kill a second before the end
 echo            whole, and rank 0's log begins with source code that names failures
 older           whole, and beside it dumps of an attempt an hour earlier, in which another rank
-                slept; a pickled dump is left out, because its times cannot be moved by hand
+                slept; pickled dumps do not serve, because their times cannot be moved by hand
 
 right       the class is one of those that the evidence allows (`kinds.py`); unknown is right only
             where no part that was left in tells the class
@@ -61,7 +61,7 @@ step:1 train_time:51ms step_avg:nanms
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Of one verdict."""
+    """Hold how one verdict compares with the truth."""
 
     name: str
     kind: str
@@ -102,16 +102,13 @@ def _echo(folder: Path, truth: dict[str, Any]) -> None:
 def _older(folder: Path, truth: dict[str, Any]) -> None:
     """Add the dumps of an hour before, when another rank slept.
 
-    Where the incident left no dumps, the newest of the same layout in the row lends its own.
+    Where the incident left none in JSON, the newest of the same layout in the row lends its own.
     """
     ends_s = max(path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
     lent = _dumps_of(folder) or _dumps_of(Path(truth["lender"]))
     target = folder / "earlier"
     for path in lent:
-        raw = path.read_bytes()
-        if raw[:1] != b"{":
-            continue  # a pickle: its times cannot be moved by hand
-        dump = json.loads(raw)
+        dump = json.loads(path.read_bytes())
         entries = dump.get("entries", [])
         newest_ns = max((entry["time_created_ns"] for entry in entries), default=0)
         for entry in entries:
@@ -125,7 +122,9 @@ def _older(folder: Path, truth: dict[str, Any]) -> None:
 
 
 def _dumps_of(folder: Path) -> list[Path]:
-    return sorted((folder / "dumps").glob("*rank_*"))
+    """Return the folder's dumps in JSON."""
+    dumps = sorted((folder / "dumps").glob("*rank_*"))
+    return [path for path in dumps if path.read_bytes()[:1] == b"{"]
 
 
 PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] = {

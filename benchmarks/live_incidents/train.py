@@ -51,9 +51,7 @@ class Samples(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         if index == self.broken and self.kind == "loader_stuck":
             time.sleep(3_600)
-        if index == self.broken and self.kind == "loader_killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if index == self.broken and self.kind == "loader_oom":
+        if index == self.broken and self.kind in ("loader_killed", "loader_oom"):
             os.kill(os.getpid(), signal.SIGKILL)
         if index == self.broken and self.kind == "loader_raises":
             raise ValueError(f"sample {index}: expected {WIDTH} features, got 0")
