@@ -35,7 +35,7 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """It holds what the command line asked for. `script` is an absolute path."""
+    """Hold what the command line asked for. `script` is an absolute path."""
 
     script: str
     arguments: tuple[str, ...]

@@ -24,7 +24,7 @@ EARLIER = "earlier-"  # prefix of the folders of checkpoints that `--from-scratc
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """It says what a session begins from.
+    """Say what a session begins from.
 
     checkpoint   folder and step of the newest good checkpoint, or ("", 0)
     refused      what was passed over, and why, a sentence each

@@ -23,7 +23,7 @@ from outlast.runtime.given import read_text
 
 @dataclass(frozen=True)
 class Program:
-    """It says what every worker runs.
+    """Say what every worker runs.
 
     entry   "script" (a path), "module" (-m) or "program" (--no-python: it is executed as it is)
     """
@@ -63,7 +63,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """It says what outlast itself writes to stderr, such as its status line.
+    """Say what outlast itself writes to stderr, such as its status line.
 
     status_every_s   how often its status line comes off a terminal; 0: never
     """
@@ -74,7 +74,7 @@ class StatusOptions:
 
 @dataclass(frozen=True)
 class Meeting:
-    """It says what workers find in MASTER_ADDR and MASTER_PORT, and under which name.
+    """Say what workers find in MASTER_ADDR and MASTER_PORT, and under which name.
 
     run_id         "": one is made up
     master_port    0: any free port
