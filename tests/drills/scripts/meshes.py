@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -271,7 +270,6 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
             now["step"] = step.number
-            time.sleep(args.step_s)
             seen.add(step.batch[0])
             parts.work(*step.batch)
             strike("before_optimizer")
@@ -289,7 +287,6 @@ def main() -> None:
     parser.add_argument("--kind", choices=kinds, default="fsdp-tp")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--step-s", type=float, default=0.0, help="each step sleeps this long")
     args = parser.parse_args()
     outlast.main(lambda run: train(run, args))
 
