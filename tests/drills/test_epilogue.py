@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills._run import Outcome, drilled
+from tests.drills._run import Drill, Outcome, drilled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(150)]
 STEPS = 20
@@ -69,3 +69,23 @@ def test_a_rank_that_leaves_with_an_exit_code_in_a_step_is_blamed(
     assert outcome.code == 1, str(outcome)
     assert {tuple(one["ranks"]) for one in outcome.interruptions} == {(1,)}, str(outcome)
     assert "the script left with exit code 3" in outcome.report["reason"], outcome.report["reason"]
+
+
+def test_a_rank_that_does_not_end_is_named_with_its_place_and_not_killed(tmp_path: Path) -> None:
+    """A thread, a function given to atexit, and a destructor each keep one rank for 18 seconds."""
+    with Drill(tmp_path, "linger.py", "--for-s", 18) as drill:
+        drill.until(lambda: drill.said().count("has not ended") == 3, "three ranks are named")
+        wait = "ranks 0, 1, 2 to end: the script is over"
+        drill.until(lambda: wait in str(drill.status["waits_for"]), "the status says it too")
+        status = drill.status
+        outcome = drill.finish()
+    for rank, place in ((0, "thread 'saver' at"), (1, "stands at"), (2, "stands at")):
+        (said,) = [line for line in outcome.stderr.splitlines() if f"warning: rank {rank}" in line]
+        assert place in said, said
+        assert said.endswith("in __del__" if rank == 2 else "in saves"), said
+        assert "linger.py:" in said, said
+    assert status["state"] == "ending", status
+    assert [one["state"] for one in status["workers"]] == ["finished"] * 3 + ["ended"], status
+    assert outcome.code == 0, str(outcome)
+    assert outcome.interruptions == [], str(outcome)
+    assert len(outcome.report["warnings"]) == 3, outcome.report["warnings"]

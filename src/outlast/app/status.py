@@ -20,6 +20,7 @@ from outlast.runtime.ledger.view import RunView
 
 STATE_STYLE = {
     "training": "green",
+    "ending": "green",
     "ended": "green",
     "starting": "cyan",
     "regrouping": "yellow",

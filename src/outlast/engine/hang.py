@@ -22,7 +22,6 @@ _FIXED: dict[Phase, float] = {
     Phase.EVALUATION: limits.EVALUATION_DEADLINE_S,
     Phase.BETWEEN: limits.BETWEEN_DEADLINE_S,
     Phase.EPILOGUE: limits.EVALUATION_DEADLINE_S,
-    Phase.EXIT: limits.EVALUATION_DEADLINE_S,
 }
 _SCALE_MAX = limits.STEP_CEILING_S / limits.STEP_FLOOR_S
 STEP_PHASES = (Phase.DATA, Phase.BODY, Phase.VOTE, Phase.APPLY, Phase.SNAPSHOT)
@@ -95,7 +94,7 @@ class Deadlines:
 
         The worker has committed `steps_done` steps in this process.
         """
-        if phase in _EXEMPT:
+        if phase in _EXEMPT or phase is Phase.EXIT:  # nobody is killed for not ending
             return None
         if phase in _FIXED:
             return _FIXED[phase]

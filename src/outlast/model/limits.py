@@ -58,6 +58,10 @@ PING_DEADLINE_S = 0.2
 # of the time that a rank stands still, so much may be excused because its threads were ready and
 # had no processor
 STARVED_MAX_S = 60.0
+# the script of a rank is over, and its process goes on: that is said after so long, and again each
+# time that twice as long has passed
+LINGER_S = 10.0
+LINGER_ANSWER_S = 1.0  # such a process says by then where it stands, or is looked at from outside
 INQUIRY_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
 SNAPSHOT_FLOOR_S = 5.0
 # while all others wait for a rank that may still stand where it stands, they are asked again this
@@ -269,6 +273,7 @@ assert (
 )
 assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shortest verdict"
 assert PING_DEADLINE_S < INQUIRY_DEADLINE_S
+assert LINGER_ANSWER_S < LINGER_S, "an answer comes before the next question"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
 assert BATCH_WAIT_S < COMPANION_WAIT_S, (

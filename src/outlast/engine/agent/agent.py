@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from outlast.engine.agent.exit_watch import ExitWatch
 from outlast.engine.agent.hang_watch import HangWatch
 from outlast.engine.agent.worker_watch import Reading, WorkerWatch
 from outlast.engine.exhaustive import assert_never
@@ -91,6 +92,7 @@ class Agent:
         """
         self._watch = WorkerWatch()
         self._hangs = HangWatch(self._watch, silence_s=hang_after_s, alone=alone)
+        self._exits = ExitWatch(self._watch)
         self._ticked_s = now_s
         self._store_number = 0  # of the newest order for a store
 
@@ -128,7 +130,7 @@ class Agent:
         """Pass on what a worker says. Only the answer to a ping is for the agent itself."""
         if isinstance(message, Pong):
             self._hangs.on_pong(message)
-            return []
+            return self._exits.on_pong(message, now_s=now_s)
         return [ToCoordinator(message)]
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
@@ -171,14 +173,17 @@ class Agent:
         progress = self._watch.take_progress(now_s=now_s) if seen.news else None
         reports = [] if progress is None else [ToCoordinator(progress)]
         hung = self._hangs.look(now_s=now_s)
-        return [*reports, *hung, *self._hangs.look_for_silence(now_s=now_s)]
+        silent = self._hangs.look_for_silence(now_s=now_s)
+        return [*reports, *hung, *silent, *self._exits.look(now_s=now_s)]
 
     def quiet_until_s(self) -> float:
         """Return the time before which no tick can lead to anything. Infinity: no tick can.
 
         That is so as long as no beacon moves and no worker prints anything.
         """
-        return self._ticked_s if self._hangs.asks else self._hangs.quiet_until_s()
+        if self._hangs.asks:
+            return self._ticked_s
+        return min(self._hangs.quiet_until_s(), self._exits.quiet_until_s())
 
     def rest(self, *, until_s: float) -> None:
         """The driver has left out the ticks up to `until_s`: they were not late."""

@@ -25,6 +25,7 @@ from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_l
 from outlast.engine.protocol.outputs import Deliver, Output, ToCoordinator
 from outlast.model import limits
 from outlast.model.messages import Judged, Ping, Pong, ProgressReport, ReportedMember, WorkerHung
+from outlast.model.terms import Phase
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ class HangWatch:
             )
             due_s.append(max(overdue_s, self.patient_until_s))
         elif self._silence_s is not None:
-            heard_s = [one.heard_s for one in watch.members() if not one.reported]
+            heard_s = [one.heard_s for one in self._speaking()]
             if heard_s:
                 due_s.append(max(max(heard_s) + self._silence_s, self.patient_until_s))
         return min(due_s, default=math.inf)
@@ -127,7 +128,7 @@ class HangWatch:
 
     def look_for_silence(self, *, now_s: float) -> list[Output]:
         """Report a plain script's workers, all together, once they have been silent too long."""
-        members = [one for one in self.watch.members() if not one.reported]
+        members = self._speaking()
         patient = now_s < self.patient_until_s
         if self._silence_s is None or not self.watch.plain or not members or patient:
             return []
@@ -146,6 +147,11 @@ class HangWatch:
             one.still.moved_s = heard_s
             one.due.forget()
         return self._report(verdict, now_s)
+
+    def _speaking(self) -> list[Watched]:
+        """Return the members whose silence means something: their scripts are not over."""
+        members = self.watch.members()
+        return [one for one in members if not one.reported and one.still.phase is not Phase.EXIT]
 
     def _standing(self, watched: Watched, now_s: float) -> MemberReport:
         pong = self._question.answers.get(watched.worker) if self._question is not None else None

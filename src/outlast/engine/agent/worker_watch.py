@@ -189,7 +189,8 @@ class WorkerWatch:
                 self.deadlines.learn_first(moved_s - still.moved_s)
             watched.still = Standstill(beacon.beats, beacon.phase, moved_s)
             watched.due.forget()
-            self.plain = self.plain and beacon.phase is Phase.BOOT
+            # a script without outlast calls comes from its boot to its end
+            self.plain = self.plain and beacon.phase in (Phase.BOOT, Phase.EXIT)
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
         starved_s = min(reading.starved_s, limits.STARVED_MAX_S)

@@ -36,13 +36,15 @@ class Awaited:
 
 
 def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
-    """Say what the run waits for; None while it trains, or is over.
+    """Say what the run waits for; None while it trains, or has ended.
 
     deadlines   the timers of the coordinator that are set, by name
     """
     match run.course.stage:
-        case Stage.TRAINING | Stage.ENDED:
+        case Stage.ENDED:
             return None
+        case Stage.TRAINING:
+            return _to_end(run)
         case Stage.ENROLLING | Stage.REBUILDING:
             return _until("nodes", deadlines, Timer.NODES, Timer.REBUILD)
         case Stage.GATHERING:
@@ -57,6 +59,17 @@ def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
             return _until(f"{_ranks(run.roster.live())} to end", deadlines, Timer.KILL, Timer.STOP)
         case Stage.STARTING | Stage.MOVING:
             return _to_join(run, deadlines)
+
+
+def _to_end(run: Run) -> Awaited | None:
+    """Describe the wait for scripts behind their last step, and for processes that do not end."""
+    live = run.roster.live()
+    stay = [m for m in live if m.script.lingers]
+    what = [f"{_ranks(stay)} to end: the script is over, and the process goes on"] if stay else []
+    if all(m.script.finished or m.script.lingers for m in live):
+        behind = [m for m in live if not m.script.lingers]
+        what += [f"{_ranks(behind)} to end, behind the last step"] if behind else []
+    return Awaited("; ".join(what), None) if what else None
 
 
 def _to_leave(run: Run, deadlines: Mapping[str, float]) -> Awaited:
@@ -77,7 +90,7 @@ def _to_join(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
     roster = run.roster
     late = [m for m in roster.live() if not m.path.joined]
     if not roster.outlast and late and all(m.process.running for m in late):
-        return None  # a script without outlast calls is at work, and says no more
+        return _to_end(run)  # a script without outlast calls is at work, and says no more
     by_state: dict[str, list[Member]] = {}
     for member in sorted(late, key=lambda m: m.rank):
         by_state.setdefault(_state_of(member), []).append(member)

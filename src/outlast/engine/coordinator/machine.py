@@ -64,13 +64,14 @@ from outlast.model.messages import (
     WorkerExited,
     WorkerFailedToStart,
     WorkerHung,
+    WorkerLingers,
     WorkerStarted,
     ZygoteLost,
 )
 from outlast.model.verdict import Verdict
 
 # names one worker, at least
-OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerFailedToStart
+OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerLingers | WorkerFailedToStart
 
 
 class Coordinator:
@@ -313,6 +314,8 @@ class Coordinator:
                 return self._reports.on_broke(now_s, members[0], message)
             case WorkerHung():
                 return self._reports.on_hung(now_s, members[0], message)
+            case WorkerLingers():
+                return self._words.on_lingers(now_s, members[0], message)
             case WorkerStarted():
                 return self._words.on_started(now_s, members[0], message)
             case WorkerFailedToStart():

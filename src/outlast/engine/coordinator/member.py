@@ -33,11 +33,13 @@ class Script:
     registration   its newest word of how it can be healed; None: it has not called outlast.join
     attached       its state is known to run.steps
     finished       it is past the last step
+    lingers        it is over, and its process does not end
     """
 
     registration: Registered | None = None
     attached: bool = False
     finished: bool = False
+    lingers: bool = False
 
     @property
     def registered(self) -> bool:

@@ -8,7 +8,7 @@ from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Timer, cancel
 from outlast.engine.protocol.outputs import Output, Tell
-from outlast.model.messages import Registered, WorkerStarted
+from outlast.model.messages import Registered, WorkerLingers, WorkerStarted
 
 
 class ScriptWords:
@@ -77,6 +77,22 @@ class ScriptWords:
             # Spares begin with the training: ranks that start need the processors.
             out.append(cancel(Timer.SPARES))
         return [*out, *self.warn(now_s, message.note)] if message.note else out
+
+    def on_lingers(self, now_s: float, member: Member, message: WorkerLingers) -> list[Output]:
+        """Say that a process does not end though its script is over. Nothing is done about it.
+
+        Each word of it is shown, and the first one is kept for the report.
+        """
+        if member.life.dead or member.life.condemned or member.rank < 0:
+            return []
+        first, member.script.lingers = not member.script.lingers, True
+        at = f"it stands at {message.where}" if message.where else "nobody can tell where it stands"
+        text = (
+            f"rank {member.rank} (pid {member.process.pid}) has not ended:"
+            f" its script was over {message.at_s - message.over_s:.0f} s ago, and {at}"
+        )
+        kept = [event(now_s, "warning", {"text": text})] if first else []
+        return [*kept, Tell(f"warning: {text}")]
 
     def warn(self, now_s: float, text: str) -> list[Output]:
         """Hand a warning on to the people who watch, once."""

@@ -40,6 +40,7 @@ from outlast.model.messages.from_agent import (
     WorkerExited,
     WorkerFailedToStart,
     WorkerHung,
+    WorkerLingers,
     WorkerStarted,
     ZygoteLost,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "WorkerExited",
     "WorkerFailedToStart",
     "WorkerHung",
+    "WorkerLingers",
     "WorkerStarted",
     "ZygoteLost",
 ]

@@ -58,6 +58,20 @@ class WorkerHung:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLingers:
+    """The script of a worker is over, and its process has not ended. It is said again and again.
+
+    over_s  when the script was over
+    where   the place of the thread that is waited for; "" where nobody can tell
+    """
+
+    worker: int
+    over_s: float
+    at_s: float
+    where: Text
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedMember:
     """The state of one rank at the moment when a question about it was answered.
 
@@ -148,6 +162,7 @@ FromAgent = (
     WorkerStarted
     | WorkerExited
     | WorkerHung
+    | WorkerLingers
     | ProgressReport
     | Progress
     | WorkerFailedToStart

@@ -258,7 +258,7 @@ class Bookkeeping:
         measured = calls_outlast or (seen and known)
         return {
             "run": self._run,
-            "state": "training" if plain else _STATES.get(coordinator.stage, "regrouping"),
+            "state": _state_of_run(coordinator),
             "waits_for": _waits_for(coordinator, now_s, deadlines),
             "generation": coordinator.generation,
             "step": max(self._steps.newest, coordinator.step),
@@ -388,6 +388,20 @@ def _waits_for(
     return {"what": wait.what, "left_s": left_s}
 
 
+def _state_of_run(coordinator: Coordinator) -> str:
+    """Return the state of the run for `outlast status`.
+
+    "ending": all scripts are past their last step, and some process has not ended.
+    """
+    plain = coordinator.runs_plain
+    if not plain and coordinator.stage is not Stage.TRAINING:
+        return _STATES.get(coordinator.stage, "regrouping")
+    over = all(
+        m.life.done or m.script.finished or m.script.lingers for m in coordinator.roster.members()
+    )
+    return "ending" if over else "training"
+
+
 def _state(member: Member, *, at_work: bool) -> str:
     """Return the state of a process for `outlast status`.
 
@@ -396,4 +410,5 @@ def _state(member: Member, *, at_work: bool) -> str:
     """
     if member.life.dead:
         return "ended" if member.life.done else "dead"
-    return "finished" if member.script.finished else "training" if at_work else "starting"
+    over = member.script.finished or member.script.lingers
+    return "finished" if over else "training" if at_work else "starting"

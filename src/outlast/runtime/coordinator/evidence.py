@@ -22,6 +22,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 from collections import deque
@@ -42,6 +43,7 @@ _PROC = ("stat", "wchan", "syscall")
 _TAIL_BYTES = 64 * 1024
 _STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
 _RECORDER_MAX_BYTES = 16 << 20
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _CLOCKS_S = 0.02  # a file's time is that of the kernel's last tick
 OnVerdict = Callable[[int, Mapping[str, object]], None]
 
@@ -145,6 +147,25 @@ class Evidence:
             if one.rank not in case.stacks:
                 self._take_stacks(case, one, until_s)
         case.spent_s += self._glance.now_s() - began_s
+
+    def find_place(self, worker: int, pid: int) -> str:
+        """Return where a process stands that does not answer: "file:line in function".
+
+        It is asked for its stacks by signal, which takes up to STACKS_WAIT_S. If it does not write
+        them either, the name of what it waits for in the kernel is returned, or "".
+        """
+        path, text = self._folder / f"stacks-{worker}.txt", b""
+        if self._glance.catches(pid, limits.STACKS_SIGNAL):
+            self._glance.clear(path)
+            self._glance.signal(pid, limits.STACKS_SIGNAL)
+            before, until_s = b"", self._glance.now_s() + limits.STACKS_WAIT_S
+            while (not text or text != before) and self._glance.now_s() < until_s:
+                self._glance.pause(0.001)
+                before, text = text, self._glance.read(path, most_bytes=_STACKS_MAX_BYTES)
+        if place := innermost_place(text.decode("utf-8", "replace")):
+            return place
+        wchan = self._glance.kernel(pid, "wchan")
+        return f"{wchan} in the kernel" if wchan not in ("", "0") else ""
 
     def ended(self, exited: Exited) -> None:
         """Note how a process ended. Nothing is read now, because recovery waits for its death.
@@ -338,6 +359,21 @@ class _Desk:
             self._on_verdict(interruption, verdict)
         if looping:
             self._loop.call_soon(self._begin)
+
+
+def innermost_place(stacks: str) -> str:
+    """Return "file:line in function" of the innermost frame outside torch and outlast.
+
+    stacks   as faulthandler writes them; the thread that has the interpreter counts, or the first
+    """
+    _, current, rest = stacks.partition("Current thread ")
+    own = (rest if current else stacks).partition("\n\n")[0]
+    frames = [match.groups() for match in _FRAME.finditer(own)]
+    theirs = [one for one in frames if "/torch/" not in one[0] and "/outlast/" not in one[0]]
+    if not frames:
+        return ""
+    file, line, function = (theirs or frames)[0]
+    return f"{file}:{line} in {function}"
 
 
 def _runs(kernel: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outlast.engine.agent.agent import Agent
@@ -46,6 +46,7 @@ from outlast.model.messages import (
     Regroup,
     WorkerExited,
     WorkerFailedToStart,
+    WorkerLingers,
     WorkerStarted,
     ZygoteLost,
 )
@@ -170,7 +171,7 @@ class Launcher:
         if isinstance(output, ToAgent):
             self._do(self._agent.on_command(output.message, now_s=now_s))
         elif isinstance(output, ToCoordinator):
-            self._do(self._coordinator.on_message(output.message, now_s=now_s))
+            self._do(self._coordinator.on_message(self._placed(output.message), now_s=now_s))
         elif isinstance(output, Deliver):
             if isinstance(output.message, Regroup):
                 self._around.specs.takes_rank(output.worker, output.message)
@@ -207,6 +208,14 @@ class Launcher:
             self._stores.end()
             self._starts.end()
             self._host.stop_all(term_grace_s=0.0, then=self._loop.stop)
+
+    def _placed(self, message: FromAgent | FromWorker) -> FromAgent | FromWorker:
+        """Look from outside where a process stands that does not end and cannot say it itself."""
+        if not isinstance(message, WorkerLingers) or message.where:
+            return message
+        pid = self._host.pids().get(message.worker, 0)
+        where = self._evidence.find_place(message.worker, pid) if pid else ""
+        return replace(message, where=where)
 
     def _resumed(self, interruption: Interruption) -> None:
         """Show that training goes on, and close the evidence: now there is time for both."""

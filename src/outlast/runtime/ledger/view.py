@@ -9,7 +9,7 @@ from outlast.model.records import Records
 from outlast.runtime import clock, run_folder
 from outlast.runtime.ledger.store import read_ledger
 
-STATES = ("starting", "training", "regrouping", "ended", "failed", "stopped", "lost")
+STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "stopped", "lost")
 
 
 @dataclass(frozen=True, slots=True)

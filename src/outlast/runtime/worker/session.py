@@ -39,6 +39,7 @@ from outlast.runtime.worker import marks, rank_variables, trial_plan
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
+from outlast.runtime.worker.places import place_of_process
 from outlast.runtime.worker.threads import wait_for_threads
 from outlast.runtime.worker.witness import Witness
 
@@ -283,25 +284,11 @@ class Session:
                     self._lock.notify_all()
             elif isinstance(output, Answer):
                 self._channel.send(
-                    Pong(self.spec.worker, output.nonce, self.calls.collectives(), self._where())
+                    Pong(
+                        self.spec.worker, output.nonce, self.calls.collectives(), place_of_process()
+                    )
                 )
                 self._witness.testify()
-
-    def _where(self) -> str:
-        """Return the main thread's innermost frame outside torch and outlast.
-
-        It reads "file:line in function".
-        """
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        innermost = frame
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if "/torch/" not in name and "/outlast/" not in name and not name.startswith("<"):
-                return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
-            frame = frame.f_back
-        return (
-            f"{innermost.f_code.co_filename}:{innermost.f_lineno}" if innermost is not None else ""
-        )
 
 
 def start(spec: ChildSpec, sock: socket.socket) -> Session:
