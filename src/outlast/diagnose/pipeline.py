@@ -29,6 +29,7 @@ from outlast.diagnose.foreign_lines import (
 )
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
+from outlast.diagnose.task_labels import without_node_labels
 from outlast.model.verdict import Verdict
 
 
@@ -63,7 +64,8 @@ class Conclusion:
 def conclude(material: Material) -> Conclusion:
     """Decide from all that was read. The same material gives the same verdict."""
     notes: list[str] = []
-    split = split_attempts(material.findings, material.dumps, material.written_s)
+    own = without_node_labels(material.findings)
+    split = split_attempts(own, material.dumps, material.written_s)
     notes += split.notes
     blame = (
         find_blame(

@@ -9,7 +9,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from outlast.diagnose.collectives.blame import named as named_ranks
 from outlast.diagnose.findings import Finding
@@ -43,8 +43,18 @@ _STAMP = re.compile(
     r"|[+-]\d\d:?\d\d)?\]?"
     r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|[IWEF]\d{4} [\d:.]{8,15})\s*"
 )
+_RECOVERY = re.compile(
+    r"recovery action changed from .{0,60}? to 0x[0-9a-f]{1,4} \(([\w ]{3,40})\)"
+)
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,80}")
 _SAFE_DEVICE = re.compile(r"[0-9a-f:.]{4,24}|GPU-[0-9a-f-]{36}|\d{1,2}")
+
+
+def recovery_asked(findings: Iterable[Finding]) -> str:
+    """Return what the driver's newest Xid 154 asks for, such as "Node Reboot Required"; or ""."""
+    said = [one for one in findings if one.rule == "xid.154" and not one.doubt]
+    found = _RECOVERY.search(said[-1].evidence.text) if said else None
+    return "" if found is None or found[1] == "None" else found[1]
 
 
 def scheduler_of(findings: Sequence[Finding], slurm_jobs: Sequence[str] = ()) -> str:
@@ -63,8 +73,12 @@ def commands_of(
     devices: Sequence[str],
     scheduler: str,
     winner: Finding | None,
+    asked: str = "",
 ) -> tuple[str, ...]:
-    """Return commands to paste. Only names that are safe in a shell are put into them."""
+    """Return commands to paste. Only names that are safe in a shell are put into them.
+
+    `asked` is what the driver asks for: where that is a reboot, a reset of the GPU is not proposed.
+    """
     if winner is not None and winner.rule == "store.port_taken":
         found = _PORT.search(winner.evidence.text)
         port = next((group for group in found.groups() if group), "") if found else ""
@@ -83,7 +97,8 @@ def commands_of(
     gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
     if named in BROKEN_DEVICE and gpus:
         commands.append(f"nvidia-smi -q -i {gpus[0]}")
-        commands.append(f"nvidia-smi --gpu-reset -i {gpus[0]}")
+        if "Reboot" not in asked:
+            commands.append(f"nvidia-smi --gpu-reset -i {gpus[0]}")
     return tuple(commands)
 
 

@@ -18,6 +18,7 @@ from outlast.diagnose.fuse.accounts import Accounts, take_accounts
 from outlast.diagnose.fuse.at_that_hour import (
     cleared_of,
     commands_of,
+    recovery_asked,
     stacks_of,
     timeline_of,
 )
@@ -42,6 +43,8 @@ from outlast.model.verdict import Role, Suspect, Verdict
 PLACES_MAX = 8
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
+_TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
+_TASK_ENDED = re.compile(r"srun: error: ([A-Za-z][\w.-]{0,60}): task (\d{1,5}): ")
 
 
 def decide(
@@ -105,6 +108,7 @@ def decide(
             devices=places[1],
             scheduler=scheduler,
             winner=winner,
+            asked=recovery_asked(everything),
         ),
         stacks=stacks_of(read, culprits.ranks),
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
@@ -215,6 +219,8 @@ def _places(
             if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
         ]
     nodes = Counter(one.node for one in shown if one.node)
+    if not nodes:
+        nodes = Counter(_hosts_by_srun(shown, findings))
     if not nodes and named is not _UNKNOWN:
         nodes = Counter(_host_of_the_launcher(behind[0].finding.evidence.file, findings))
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
@@ -224,6 +230,13 @@ def _places(
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
     )
+
+
+def _hosts_by_srun(shown: Sequence[Finding], findings: Sequence[Finding]) -> set[str]:
+    """Return the hosts on which srun says that the tasks ended whose labelled lines are shown."""
+    tasks = {found[1] for one in shown if (found := _TASK_LABEL.match(one.evidence.text))}
+    ended = (_TASK_ENDED.search(one.evidence.text) for one in findings)
+    return {found[1] for found in ended if found is not None and found[2] in tasks}
 
 
 def _host_of_the_launcher(file: str, findings: Sequence[Finding]) -> set[str]:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.at_that_hour import recovery_asked
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import Desync
 from outlast.diagnose.fuse.weigh import Vote
+from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
     HUNG,
@@ -28,6 +30,7 @@ from outlast.diagnose.fuse.words import (
 )
 from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.logs.fingerprints import odd_call
+from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.stacks.reader import Stack, doing
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
@@ -121,7 +124,8 @@ def _why(conclusion: Conclusion, *, repeated: bool) -> str:
     )
     on = "".join(f" on {what}" for what in (first.device, first.node) if what)
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
-    return f"{means}{on}: {said} ({where})."
+    at = f", raised in {first.place}" if isinstance(first, RaisedAt) else ""
+    return f"{means}{on}: {said} ({where}){at}."
 
 
 def _who(conclusion: Conclusion) -> str:
@@ -153,8 +157,9 @@ def _who(conclusion: Conclusion) -> str:
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
         "raised": (
-            f"{ranks} raised an exception of its own; the others lost their peers or were"
-            f" closed{line if conclusion.named is _UNKNOWN else ''}"
+            f"{ranks} raised an exception of its own"
+            + ("; the others lost their peers or were closed" if _has_others(conclusion) else "")
+            + (line if conclusion.named is _UNKNOWN else "")
         ),
         "exited": f"{ranks} ended with an exit code of its own, and without an exception{line}",
         "left": (
@@ -170,6 +175,12 @@ def _who(conclusion: Conclusion) -> str:
         ),
     }.get(culprits.how)
     return "" if said is None else f"{said}.{_stands(conclusion)}"
+
+
+def _has_others(conclusion: Conclusion) -> bool:
+    """Return True if any evidence is of a rank that is not guilty."""
+    guilty = {one.rank for one in conclusion.culprits.ranks}
+    return any(one.rank is not None and one.rank not in guilty for one in conclusion.findings)
 
 
 _ENDED = {
@@ -331,7 +342,21 @@ def action_of(conclusion: Conclusion) -> str:
         return OWN_BUG.action
     if seen is not None and seen.healed:
         return healed_action(conclusion.named, conclusion.mechanism)
-    return _words(conclusion).action
+    asked = recovery_asked(conclusion.findings) if conclusion.named in BROKEN_DEVICE else ""
+    said = f"; the driver itself asks for: {asked}" if asked else ""
+    return _words(conclusion).action + said
+
+
+def _with_pid(test: str, conclusion: Conclusion) -> str:
+    """Put the number of the process whose stack decided into the command to paste."""
+    if not conclusion.behind:
+        return test
+    at = conclusion.behind[0].finding.evidence
+    for one in conclusion.findings:
+        if isinstance(one, Stack) and (one.evidence.file, one.evidence.line) == (at.file, at.line):
+            pid = one.process if one.process.isdecimal() else "PID"
+            return test.replace("--pid PID", f"--pid {pid}")
+    return test
 
 
 def next_test_of(conclusion: Conclusion) -> str:
@@ -341,7 +366,7 @@ def next_test_of(conclusion: Conclusion) -> str:
         if words in HUNG.values() and _stood_still(conclusion):
             who = _named([one.rank for one in conclusion.culprits.ranks]).lower()
             return NEXT_TEST["hang_still"].format(who=who)
-        return words.next_test
+        return _with_pid(words.next_test, conclusion)
     if special := _reported_words(conclusion):
         return special.next_test
     seen = newest_seen(conclusion)

@@ -300,6 +300,24 @@ BY_RULE: dict[str, Words] = {
 # Where no class is named: what a report of the failure asks for, by its rule. The first counts.
 _MEETING = "not all ranks met"
 REPORTED: dict[str, Words] = {
+    **dict.fromkeys(
+        ("slurm.node_failure", "kube.node_lost"),
+        Words(
+            "a node went away",
+            "restart without that node (sbatch --exclude, kubectl cordon) from the last checkpoint",
+            "",
+            "whether the node is up, and its kernel and controller logs (dmesg of the previous"
+            " boot, ipmitool sel list)",
+        ),
+    ),
+    "data.nan": Words(
+        "the loss or a gradient is no number",
+        "go back to a checkpoint from before the first such step; look at that step's batch and at"
+        " the learning rate",
+        "",
+        "repeat that step on another GPU: the same result points to data or script, another one to"
+        " the GPU",
+    ),
     "rdzv.timeout": Words(
         _MEETING,
         "start the nodes that did not come, with the same endpoint, id and --nnodes, then restart",

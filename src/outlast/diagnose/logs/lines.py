@@ -69,8 +69,9 @@ _READERS = (
     (b"py_callstack",),
     (b"gpu 0000",),
     process_table.NEEDLES,
+    (b"node:   ",),
 )
-STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES = range(
+STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES, POD = range(
     _RULES_N, _RULES_N + len(_READERS)
 )
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
@@ -97,6 +98,7 @@ _GAVE_UP = re.compile(
     r"|(?:no|out of|all|last|maximum|max)\b.{0,12}\bretr(?:y|ies)"
 )
 _WARNING = re.compile(r"(?:user|future|deprecation|resource)warning: |\[w\d{3,6} [^\]]{1,80}\] ")
+_POD_NODE = re.compile(r"^Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}$")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
@@ -184,15 +186,17 @@ class LineReader:
         self._line += len(lines)
         self._before = lines[-source_echo.NEIGHBOURS :]
 
+    def _above(self, count: int) -> list[str]:
+        """Return the lines just above the one that is read, up to `source_echo.NEIGHBOURS`."""
+        lines, at = self._around
+        before = self._before[at - count :] if at < count else []
+        return [_text(line) for line in (*before, *lines[max(at - count, 0) : at])]
+
     def _is_source(self, text: str) -> bool:
         lines, at = self._around
-        first = at - source_echo.NEIGHBOURS
-        before = self._before[first:] if first < 0 else []
         after = lines[at + 1 : at + 1 + source_echo.NEIGHBOURS]
         return source_echo.is_source(
-            text,
-            [_text(line) for line in (*before, *lines[max(first, 0) : at])],
-            [_text(line) for line in after],
+            text, self._above(source_echo.NEIGHBOURS), [_text(line) for line in after]
         )
 
     def end(self) -> Iterator[Finding]:
@@ -282,7 +286,8 @@ class LineReader:
         """
         done: list[Finding] = []
         if STACK in owners or self._stacks.active:
-            for thread in self._stacks.feed(line, text):
+            above = self._above(stacks.HEADING_LINES) if "Process " in text else ()
+            for thread in self._stacks.feed(line, text, above):
                 done += self._stack(thread)
         if TABLE in owners:
             self._table.begin(low)
@@ -294,6 +299,8 @@ class LineReader:
             self._processes.begin()
         elif self._processes.active and (row := self._processes.feed(text)) is not None:
             done.append(replace(self._finding(RULES[row.rule], line, text), rank=row.rank))
+        if POD in owners and (pod := _POD_NODE.match(text)):
+            self._node = pod[1]  # what `kubectl describe` says of the pod's containers below it
         header = _GPU_HEADER.match(low)
         if header:
             self._device = header["device"]
@@ -337,7 +344,14 @@ class LineReader:
             rule, match = self._raised(rule, raised), None
         if rule is None:
             return None
-        return self._finding(rule, line, text, groups=match.groupdict() if match else {}, low=low)
+        return self._finding(
+            rule,
+            line,
+            text,
+            groups=match.groupdict() if match else {},
+            low=low,
+            place="" if raised is None else raised.place,
+        )
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
         """Return True for a warning, or for source code that the program prints."""
@@ -441,6 +455,7 @@ class LineReader:
         device: str | None = None,
         groups: dict[str, str | Any] | None = None,
         low: str = "",
+        place: str = "",
     ) -> Finding:
         groups, prefix = groups or {}, read_prefix(text)
         rank = next(
@@ -455,7 +470,7 @@ class LineReader:
             ),
             None,
         )
-        place = (
+        part = (
             device
             or groups.get("device")
             or (
@@ -475,13 +490,15 @@ class LineReader:
             line,
             rank,
             groups.get("node") or prefix.node or self._node,
-            place,
+            part,
         )
         calls = read_fingerprints(low) if rule.name == "c10d.mismatch" else ()
         if calls:
             return replace(Fingerprints(*common), calls=calls)
         awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
-        return Awaited(*common, **awaited) if awaited else Finding(*common)  # type: ignore[arg-type]
+        if awaited:
+            return Awaited(*common, **awaited)  # type: ignore[arg-type]
+        return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
 
 
 def _is_no_exception(rule: Rule, low: str) -> bool:

@@ -35,6 +35,8 @@ _RANK = re.compile(
     r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}):"
     r" |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )"
 )
+# srun's label is the task, which is a node where srun starts a launcher: torch's own goes before it
+_RANK_IN_TASK = re.compile(r"^\s{0,4}\d{1,5}: {1,2}\[rank(\d{1,6})\]")
 _INNER_RANK = re.compile(
     r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank"
     r" (\d{1,6})\)",
@@ -137,7 +139,7 @@ def rank_of(head: str) -> int | None:
 
     The launcher's label counts first: what a library calls a rank may be a place in its group.
     """
-    for pattern in (_RANK, _INNER_RANK):
+    for pattern in (_RANK_IN_TASK, _RANK, _INNER_RANK):
         found = pattern.search(head)
         if found:
             return next(int(group) for group in found.groups() if group is not None)

@@ -9,14 +9,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.stacks.reader import short
 from outlast.model.own_bugs import raised_here
 
 HEADER = "Traceback (most recent call last)"
 NEEDLE = b"traceback (most recent call last)"
 OPEN_MAX = 64  # tracebacks that may be open at once, one for each label
 LINES_MAX = 600  # of one traceback
-_LABEL = re.compile(r"^\s{0,4}(\[[\w ,=-]{1,24}\](?:<\w{1,8}>)?:?|\d{1,5}:|\([\w =,.:-]{1,80}\)) ")
-_FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line \d{1,7}')
+# what a launcher, a container's log or a cluster's puts before each line of one writer; its time
+# may be of another length on each line
+_LABEL = re.compile(
+    r"^\s{0,4}((?:\[[\w ,=-]{1,24}\](?:<\w{1,8}>)?:?|\[pod/[\w./-]{1,200}\]|\d{1,5}:"
+    r"|\([\w =,.:-]{1,80}\)|[\w.-]{1,80} {1,40}\|)(?= )|(?=\d{4}-\d\d-\d\dT))"
+    r"(?: ?\d{4}-\d\d-\d\dT[\d:.]{8,20}(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?)? "
+)
+_FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in (\S{1,160}))?')
 _EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{2,80}(?::|$)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/"
@@ -42,20 +50,31 @@ _STANDARD = re.compile(
 class Raised:
     """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below
     torchrun's own. in_collectives: torch.distributed raised it; in_pipe: multiprocessing did, and
-    speaks of a child or parent process, not of another rank. by_outlast: a bug of ours.
+    speaks of a child or parent process, not of another rank. by_outlast: a bug of ours. place: the
+    innermost frame of the user's own code, or else of any, as `RaisedAt` has it.
     """
 
     path: str
+    place: str = ""
     by_launcher: bool = False
     in_collectives: bool = False
     in_pipe: bool = False
     by_outlast: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RaisedAt(Finding):
+    """An exception whose traceback was read: `place` is "function (file:line)", as in stacks."""
+
+    place: str = ""
+
+
 @dataclass(slots=True)
 class _Open:
-    width: int  # of what stands before the body on each line
+    width: int  # of what stands between the label and the body on each line
     path: str = ""
+    place: str = ""
+    has_users: bool = False  # `place` is in the user's own code
     owner: str = ""  # the innermost that is not the standard library's
     lines: int = 0
     after_frame: bool = False  # the line that quotes the source follows
@@ -74,19 +93,23 @@ class Tracebacks:
     def begin(self, text: str) -> None:
         at = text.find(HEADER)
         if len(self._open) < OPEN_MAX:
-            self._open[_label(text)] = _Open(max(at, 0))
+            label, width = _label(text)
+            self._open[label] = _Open(max(at, 0) - width)
 
     def feed(self, text: str) -> Raised | None:
-        label = _label(text)
+        label, width = _label(text)
         one = self._open.get(label)
         if one is None:
             return None
-        body = text[one.width :]
+        body = text[width + one.width :]
         one.lines += 1
         frame = _FRAME.match(body)
         if frame:
             one.path, one.after_frame = frame[1], True
             one.owner = one.owner if _STANDARD.search(frame[1]) else frame[1]
+            if raised_by_user(frame[1]) or not one.has_users:
+                one.has_users = raised_by_user(frame[1])
+                one.place = f"{frame[3] or '<module>'} ({short(frame[1])}:{frame[2]})"
             return None
         one.after_frame = False
         if one.lines > LINES_MAX or not body.strip():
@@ -101,23 +124,32 @@ class Tracebacks:
             pattern.search(one.owner) is not None for pattern in (_LAUNCHER, _COLLECTIVES)
         )
         in_pipe = _PIPE.search(one.path) is not None
-        return Raised(one.path, by_launcher, in_collectives, in_pipe, raised_here(one.path, body))
+        return Raised(
+            one.path,
+            one.place,
+            by_launcher,
+            in_collectives,
+            in_pipe,
+            raised_here(one.path, body),
+        )
 
     def quotes(self, text: str) -> bool:
         """Return True for a frame, or for the source that is quoted below one.
 
         Words in it are the program's, and do not report what happened.
         """
-        one = self._open.get(_label(text))
-        return one is not None and (
-            _FRAME.match(text[one.width :]) is not None
-            or (one.after_frame and text[one.width :].startswith("    "))
-        )
+        label, width = _label(text)
+        one = self._open.get(label)
+        if one is None:
+            return False
+        body = text[width + one.width :]
+        return _FRAME.match(body) is not None or (one.after_frame and body.startswith("    "))
 
 
-def _label(text: str) -> str:
-    found = _LABEL.match(text[:120])
-    return found[1] if found else ""
+def _label(text: str) -> tuple[str, int]:
+    """Return the label of the line's writer, and how many characters it and a time take."""
+    found = _LABEL.match(text[:300])
+    return (found[1], found.end()) if found else ("", 0)
 
 
 def raised_by_user(path: str) -> bool:

@@ -165,7 +165,8 @@ RULES: tuple[Rule, ...] = (
         "data.nan",
         r"(?:loss|grad|grad_norm|norm|activation|logits"
         r"|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
-        r"| (?:is|are) (?:nan|-?inf)\b)|nan or inf (?:found|in)|found (?:nan|inf)\b"
+        r"| (?:is|are|was|became|becomes|turned|went) (?:to )?(?:a )?(?:nan|-?inf)\b)"
+        r"|nan or inf (?:found|in)|found (?:nan|inf)\b|\bnan (?:loss|gradients?)\b"
         r"|non-?finite|contains"
         r" (?:nan|inf)\b|nan/inf detected|input contains nan"
         r"|nan detected|unexpected result nan",

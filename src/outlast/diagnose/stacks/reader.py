@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
@@ -54,6 +54,12 @@ _SPY_FRAME = re.compile(
 )
 _FAULT_FRAME = re.compile(r'^\s{1,4}File "([^"]{1,400})", line (\d{1,7}|\?\?\?) in (\S{1,160})')
 _RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})|\brank[= ](\d{1,6})")
+# people write it above the stacks of one process, in a file of many
+_HEADING = re.compile(
+    r"^[\s#=*>|\[(-]{0,12}(?:global[ _-]?)?rank[ _:=#-]{0,3}(\d{1,6})\b(?![.\d]).{0,80}$",
+    re.IGNORECASE,
+)
+HEADING_LINES = 3  # it stands so near above the line that names the process
 
 WAITING = re.compile(
     r"^(?:_?all_?reduce\w*|_?all_?gather\w*|_?reduce_scatter\w*|broadcast\w*|barrier\w*"
@@ -182,14 +188,17 @@ class StackReader:
     def active(self) -> bool:
         return bool(self._threads)
 
-    def feed(self, line: int, text: str) -> list[Thread]:
-        """Return the threads that this line ends."""
+    def feed(self, line: int, text: str, before: Sequence[str] = ()) -> list[Thread]:
+        """Return the threads that this line ends.
+
+        `before` are the lines above it: a heading there may name the rank of a process.
+        """
         process = _PROCESS.match(text)
         if process:
             done = self.end()
             self._process = process[2]
             found = _RANK.search(process[3])
-            self._rank = None if found is None else int(found[1] or found[2])
+            self._rank = _headed(before) if found is None else int(found[1] or found[2])
             return done
         spy, fault = _SPY.match(text), _FAULT.match(text)
         head = spy or fault
@@ -235,6 +244,16 @@ class StackReader:
     def end(self) -> list[Thread]:
         done, self._threads, self._frames = (self._threads if self._frames else []), [], []
         return done
+
+
+def _headed(before: Sequence[str]) -> int | None:
+    """Return the rank in a heading just above, and below any stack of another process."""
+    for text in reversed(before[-HEADING_LINES:]):
+        if found := _HEADING.match(text):
+            return int(found[1])
+        if _SPY_FRAME.match(text) or _PROCESS.match(text):
+            return None
+    return None
 
 
 def short(path: str) -> str:

@@ -254,6 +254,7 @@ def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Readi
     except (OSError, ValueError) as error:
         reading.notes.skip(str(error), piece.name)
         return
+    reading.done_bytes += piece.size_bytes
     reading.findings.add(recorded.without_line(one) for one in read_lines(lines, name=piece.name))
 
 
