@@ -68,11 +68,14 @@ def test_a_phase_runs_once_when_nothing_happens() -> None:
 
 def test_a_phase_lies_between_steps() -> None:
     run = Run(Membership.of(None, reenters=False))
-    step = next(run.steps(run.state(model=torch.nn.Linear(1, 1)), until=1))
-    attempt = next(iter(run.phase("evaluate"))) if run._transaction is not None else None
-    assert attempt is not None
-    with pytest.raises(TransactionError, match="entered inside a step"), step, attempt:
+    steps = run.steps(run.state(model=torch.nn.Linear(1, 1)), until=2)
+    with next(steps):
         pass
+    asked_before = next(iter(run.phase("evaluate")))
+    with next(steps):
+        for entered in (lambda: times_done(run), asked_before.__enter__):
+            with pytest.raises(TransactionError, match="entered inside a step"):
+                entered()
 
 
 def test_a_phase_does_not_lie_before_the_block() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from outlast.runtime.worker import shared_vote
+from outlast.runtime.worker import shared_pages
 from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, Outcome, vote
 from tests.worker._ranks import Rank, run_ranks
 
@@ -24,7 +24,7 @@ def by_collective(rank: Rank) -> list[Outcome]:
     )
     member: Any = types.SimpleNamespace(
         world_size=WORLD,
-        shared_vote=None,
+        pages=None,
         guards=types.SimpleNamespace(ours=contextlib.nullcontext),
     )
     return [vote(member, one) for one in cast(rank.rank)]
@@ -32,12 +32,12 @@ def by_collective(rank: Rank) -> list[Outcome]:
 
 def through_the_box() -> list[list[Outcome]]:
     """Three threads stand for three processes: the box knows neither."""
-    rows = memoryview(mmap.mmap(-1, shared_vote.size(WORLD)))
+    rows = memoryview(mmap.mmap(-1, shared_pages.size(WORLD)))
     told: list[list[Outcome]] = [[] for _ in range(WORLD)]
 
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)
-        member.shared_vote = shared_vote.SharedVote(
+        member.pages = shared_pages.SharedPages(
             rows, generation=1, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False
         )
         told[rank] += [vote(member, each) for each in cast(rank)]

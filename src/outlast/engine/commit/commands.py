@@ -42,10 +42,12 @@ class Prepare:
 class Vote:
     """Vote with all ranks for `step`, or between steps (0). The answer is a VoteResult.
 
-    It raises what a lost peer looks like, and then nothing is known of the others.
+    It raises what a lost peer looks like, and then nothing is known of the others. `closing`: the
+    vote is one of those that end a call of run.steps.
     """
 
     step: int
+    closing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

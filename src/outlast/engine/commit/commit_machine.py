@@ -338,7 +338,7 @@ class CommitMachine:
         """
         yield PreparePhase(self.committed, number + 1)
         try:
-            yield from self._vote_between()
+            yield from self._vote_between(closing=False)
         except Exception as error:  # boundary: the vote
             yield Break(error, peers_only=True)
             plan: Regroup = yield StandStill(in_hook=False)
@@ -388,7 +388,7 @@ class CommitMachine:
                 if self.committed == self.last_call_ended:
                     # A rank that starts afresh begins with the call before this one, and votes at
                     # the end of that call.
-                    yield from self._vote_between()
+                    yield from self._vote_between(closing=True)
                     yield from self._hand_over_votes()
                 return
             except Exception as error:  # boundary: another peer was lost
@@ -426,7 +426,7 @@ class CommitMachine:
 
     def _close(self) -> Flow[bool]:
         """Vote that all ranks are past the last step, and have sealed it. False: go on."""
-        return (yield from self._unless_cut(self._vote_between()))
+        return (yield from self._unless_cut(self._vote_between(closing=True)))
 
     def _hand_over(self) -> Flow[bool]:
         """Leave the final state where a successor finds it, before anybody leaves. False: go on."""
@@ -446,8 +446,8 @@ class CommitMachine:
         yield from self.follow(plan)
         return False
 
-    def _vote_between(self) -> Flow[None]:
-        result: VoteResult = yield Vote(0)
+    def _vote_between(self, *, closing: bool) -> Flow[None]:
+        result: VoteResult = yield Vote(0, closing)
         self.stopping = self.stopping or result.stop
         yield Deliver(result, 0)
 
@@ -456,4 +456,4 @@ class CommitMachine:
             return  # the run does not go on, so nobody needs the state
         waits: bool = yield HandOver(self.committed)
         if waits:
-            yield from self._vote_between()
+            yield from self._vote_between(closing=True)

@@ -3,7 +3,9 @@
 One thing is that their replicated state is the same. That is a claim until it is looked at: at the
 start, after the first step, and piece by piece with each vote from then on (sameness.py).
 
-The other is which private parts move in the same way behind the vote. It decides whether a
+Another is where their scripts are: in which step or phase (script_position.py).
+
+The last is which private parts move in the same way behind the vote. It decides whether a
 successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
 """
 
@@ -14,6 +16,7 @@ from outlast.model.messages import Regroup
 from outlast.model.texts import some
 from outlast.runtime.worker import sameness
 from outlast.runtime.worker.gather import gather_bytes
+from outlast.runtime.worker.hooks import user_line
 from outlast.runtime.worker.images import Images
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.state import State
@@ -66,6 +69,29 @@ class Agreement:
                         " and tell the others"
                     ),
                 )
+
+    def on_place(self, does: str) -> None:
+        """Wait until all ranks are where this one is, and compare what their scripts do next.
+
+        `does` says it of this rank, for people. Ends the run if they differ: their collectives
+        would not fit together. Raises what a lost peer looks like. Ranks on several nodes do not
+        compare, and go on at once.
+        """
+        member = self._member
+        other = member.pages.meet(does) if member.pages is not None else None
+        if other is not None:
+            assert member.session is not None
+            step = member.session.machine.committed
+            member.refuse(
+                DivergedError(
+                    f"{user_line()}: behind step {step}, rank {member.rank()} {does}, and rank"
+                    f" {other.rank} {other.does}: the ranks' scripts have gone different ways",
+                    hint=(
+                        "let something decide that a replaced rank knows too: step.number, or a"
+                        " value that is kept by run.values"
+                    ),
+                )
+            )
 
     def after_first(self, step: int) -> bool:
         """Compare the ranks' states after the first step is applied, before it is committed.

@@ -83,7 +83,7 @@ class CommitDriver:
             case Prepare():
                 self._prepare(command)
             case Vote():
-                return self._vote(command.step) if command.step else self._vote_between()
+                return self._vote(command.step) if command.step else self._vote_between(command)
             case Deliver():
                 self._deliver(command)
             case Keep():
@@ -155,8 +155,10 @@ class CommitDriver:
             self._attachment.agreement.find_divergence(number)
         return outcome
 
-    def _vote_between(self) -> Outcome:
+    def _vote_between(self, command: Vote) -> Outcome:
         self._session.enter(Phase.VOTE)
+        if command.closing:
+            self._attachment.agreement.on_place("ends run.steps")
         return self._payload.cast(None)
 
     def _deliver(self, command: Deliver) -> None:

@@ -33,7 +33,15 @@ from outlast.model import limits
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
-from outlast.runtime.worker import ddp, devices, groups, rank_variables, shared_vote, threads
+from outlast.runtime.worker import (
+    ddp,
+    devices,
+    groups,
+    rank_variables,
+    shared_pages,
+    shared_vote,
+    threads,
+)
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
@@ -94,7 +102,7 @@ class Membership:
         self.watch = SocketWatch()
         self.script = ScriptPlace()
         # where this generation's ranks vote, if they are all on this node
-        self.shared_vote: shared_vote.SharedVote | None = None
+        self.pages: shared_pages.SharedPages | None = None
         self._made = MadeGroups()
         self._rank = 0
         self.world_size = 1
@@ -392,7 +400,7 @@ class Membership:
                 watch=self.watch,
                 cancelled=lambda: self.broken,
             )
-        self._open_shared_vote(plan)
+        self._open_pages(plan)
         return clock.now_s() - began_s
 
     def _lacks_threads(self) -> None:
@@ -419,10 +427,10 @@ class Membership:
         for group in (self._made.group, self._made.solo):
             if group is not None:
                 groups.destroy(group)
-        self._made.group = self._made.solo = self.shared_vote = None
+        self._made.group = self._made.solo = self.pages = None
         self.guards.calls.stands_for = None
 
-    def _open_shared_vote(self, plan: Regroup) -> None:
+    def _open_pages(self, plan: Regroup) -> None:
         """Once the group stands: nobody is in an older generation any more."""
         assert self.session is not None
         machine = self.session.machine
@@ -430,8 +438,8 @@ class Membership:
             world_size=plan.world_size, local_world_size=self.local_world_size
         ):
             with self.refusing():
-                rows = self.session.vault.ballots(shared_vote.size(plan.world_size))
-            self.shared_vote = shared_vote.SharedVote(
+                rows = self.session.vault.ballots(shared_pages.size(plan.world_size))
+            self.pages = shared_pages.SharedPages(
                 rows,
                 generation=plan.generation,
                 rank=plan.rank,
@@ -445,14 +453,14 @@ class Membership:
 
         It is -1 if the backend does not count. Any thread may ask.
         """
-        box, count = self.shared_vote, groups.collectives()
-        return count if box is None or count < 0 else count + box.cast
+        pages, count = self.pages, groups.collectives()
+        return count if pages is None or count < 0 else count + pages.entered
 
     def _wake(self) -> None:
         """From the listener thread: whatever blocks the main thread in this generation ends."""
-        box = self.shared_vote
-        if box is not None:
-            box.wake()
+        pages = self.pages
+        if pages is not None:
+            pages.wake()
         self.watch.wake()
 
     def reenter(self) -> None:

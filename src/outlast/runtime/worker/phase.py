@@ -19,7 +19,7 @@ from typing import Protocol
 class Owner(Protocol):
     """The part that an attempt reports to (`Transaction`)."""
 
-    def wants_phase(self) -> bool: ...
+    def wants_phase(self, name: str) -> bool: ...
     def enter_phase(self, attempt: Attempt) -> None: ...
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool: ...
 
@@ -64,7 +64,7 @@ def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
 
     There is none behind a step that was interrupted. That step comes again, and its phase with it.
     """
-    while transaction.wants_phase():
+    while transaction.wants_phase(name):
         attempt = Attempt(transaction, name)
         yield attempt
         if attempt.done:

@@ -165,7 +165,10 @@ class Transaction:
         if session is None:
             return not self._machine.is_over
         self.attachment.look_for_edits("behind the block of a step")
-        return self._driver.run(self._machine.next_step())
+        goes_on = self._driver.run(self._machine.next_step())
+        if goes_on and self.member.pages is not None:
+            self.member.pages.goes_on_to("goes on to the next step")
+        return goes_on
 
     def _fetch(self, number: int) -> bool:
         """Fetch the batches of a step. Return False if that failed, and was dealt with."""
@@ -255,36 +258,52 @@ class Transaction:
 
     # --- phases between steps ---------------------------------------------------------------------
 
-    def wants_phase(self) -> bool:
-        """Settle the step in front of a phase, and return True if the phase is to run."""
+    def wants_phase(self, name: str) -> bool:
+        """Settle the step in front of a phase, and return True if the phase is to run.
+
+        Then all ranks are in front of it. Refuse it inside a step, or in front of its block.
+        """
         session = self.member.session
-        if session is None or self._rehearsal.runs:
+        self._refuse_phase_of_step(name)
+        if session is None:
             return True
+        if self._rehearsal.runs:
+            if not self._rehearsal.ends_before_phase():
+                return True  # for nothing: the others have done this phase already
+            self._arrive()
         if not self._attached:
             return False  # the run is in a later call of run.steps, and this phase is done
         self.attachment.look_for_edits("behind the block of a step")
-        return self._driver.run(self._machine.before_phase())
+        while self._driver.run(self._machine.before_phase()):
+            session.enter(Phase.VOTE)
+            try:
+                self.attachment.agreement.on_place(f"enters the phase {name!r}")
+                return True
+            except OutlastError:
+                raise
+            except Exception as error:  # boundary: a peer was lost
+                self._driver.run(self._machine.recover(error))
+        return False
 
-    def enter_phase(self, attempt: Attempt) -> None:
-        """Begin one attempt of a phase. Refuse it inside a step, or in front of its block."""
-        session = self.member.session
+    def _refuse_phase_of_step(self, name: str) -> None:
+        """Refuse a phase in the block of a step, or between the step and its block."""
+        held = self._batches.held
         if self._block.current is not None:
             self._refuse_at(
-                f"the phase {attempt.name!r} is entered inside a step",
-                hint="put it between two steps",
+                f"the phase {name!r} is entered inside a step", hint="put it between two steps"
             )
-        held = self._batches.held
         if held is not None and not held.entered and not self._rehearsal.runs:
             self._refuse_at(
-                f"the phase {attempt.name!r} is entered before the block of step {held.number}",
+                f"the phase {name!r} is entered before the block of step {held.number}",
                 hint="put it behind the block: `with step:` first",
             )
-        if session is None:
+
+    def enter_phase(self, attempt: Attempt) -> None:
+        """Begin one attempt of a phase."""
+        session = self.member.session
+        self._refuse_phase_of_step(attempt.name)
+        if session is None or self._rehearsal.runs:
             return
-        if self._rehearsal.runs:
-            if not self._rehearsal.ends_before_phase():
-                return  # the others have done this phase already
-            self._arrive()
         attempt.number = session.machine.phases
         self.state.begin()
         self.state.edits.begin_phase(attempt.name)

@@ -106,10 +106,10 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
 
 def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
     """Return every rank's numbers, by rank."""
-    if member.shared_vote is not None:
+    if member.pages is not None:
         return [
             struct.unpack(f"<{len(ballot) // 8}d", ballot)
-            for ballot in member.shared_vote.exchange(struct.pack(f"<{len(mine)}d", *mine))
+            for ballot in member.pages.vote.exchange(struct.pack(f"<{len(mine)}d", *mine))
         ]
     world = member.world_size
     sent = torch.tensor(

@@ -1,0 +1,68 @@
+"""What the ranks of one node tell each other through shared memory: votes, and script positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.runtime.worker import script_position, shared_vote
+from outlast.runtime.worker.script_position import Elsewhere, ScriptPositions
+from outlast.runtime.worker.shared_vote import SharedVote
+
+
+class SharedPages:
+    """One rank's side of both, in one generation. The votes are the clock of the positions."""
+
+    def __init__(
+        self,
+        rows: memoryview,
+        *,
+        generation: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """Use `rows`, which all ranks share: `size(world_size)` bytes, zero at first."""
+        of_votes = shared_vote.size(world_size)
+        self.vote = SharedVote(
+            rows[:of_votes],
+            generation=generation,
+            rank=rank,
+            world_size=world_size,
+            timeout_s=timeout_s,
+            cancelled=cancelled,
+        )
+        self._positions = ScriptPositions(
+            rows[of_votes:],
+            generation=generation,
+            rank=rank,
+            world_size=world_size,
+            timeout_s=timeout_s,
+            cancelled=cancelled,
+        )
+
+    @property
+    def entered(self) -> int:
+        """Return how often this rank has waited for the others here."""
+        return self.vote.cast + self._positions.met
+
+    def goes_on_to(self, does: str) -> None:
+        """Write down what this rank does next, for peers that wait in `meet`."""
+        self._positions.goes_on_to(does, votes=self.vote.cast)
+
+    def meet(self, does: str) -> Elsewhere | None:
+        """Wait for all ranks, and return the first that does something else next, or None.
+
+        Raises Cut.
+        """
+        return self._positions.meet(does, votes=self.vote.cast)
+
+    def wake(self) -> None:
+        """Let a thread that waits here see that the generation is over. For any thread."""
+        self.vote.wake()
+        self._positions.wake()
+
+
+def size(world_size: int) -> int:
+    """Return how many bytes so many ranks need."""
+    return shared_vote.size(world_size) + script_position.size(world_size)

@@ -1,0 +1,47 @@
+"""A plain variable of the script decides what comes next, and ranks have another value in it.
+
+Before, one rank made the collectives of a phase and the other those of the next step. What could
+not fit together ended both, the phase was skipped, and the run ended with exit code 0 and other
+weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills._run import CalmRun, Drill, drilled
+
+pytestmark = pytest.mark.timeout(150)
+SCRIPT = "plain_variable.py"
+KILL = {"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}
+
+
+def test_a_phase_that_a_replaced_rank_would_skip_ends_the_run(tmp_path: Path) -> None:
+    """Rank 1 is killed between the step that sets the variable and the phase that it decides on."""
+    outcome = drilled(tmp_path, SCRIPT, workers=2, strikes=[KILL])
+    assert outcome.code == 1, str(outcome)
+    assert not outcome.digests, str(outcome)
+    for said in (
+        "plain_variable.py:",
+        "behind step 6, rank 0 enters the phase 'halve', and rank 1 goes on to the next step",
+        "run.values",
+    ):
+        assert said in outcome.stderr, str(outcome)
+
+
+def test_a_phase_decided_by_a_kept_value_is_done_by_a_replaced_rank(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
+    outcome = drilled(tmp_path, SCRIPT, "--kept", workers=2, strikes=[KILL])
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == calm_run(SCRIPT, "--kept", workers=2).digests, str(outcome)
+    assert len(outcome.interruptions) == 1, str(outcome)
+
+
+def test_ranks_that_are_told_other_numbers_of_steps_end_the_run(tmp_path: Path) -> None:
+    with Drill(tmp_path, SCRIPT, "--later", workers=2) as drill:
+        outcome = drill.finish()
+    assert outcome.code == 1, str(outcome)
+    assert "rank 0 ends run.steps, and rank 1 goes on to the next step" in outcome.stderr
