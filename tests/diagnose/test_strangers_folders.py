@@ -105,7 +105,8 @@ def test_kubectl_describe_tells_the_node_of_a_killed_pod(tmp_path: Path) -> None
 
 def spy(pid: int, frames: list[str]) -> str:
     body = "".join(f"    {frame}\n" for frame in frames)
-    return f'Process {pid}: python train.py\nPython v3.11.9\n\nThread {pid} (idle): "MainThread"\n{body}'
+    head = f"Process {pid}: python train.py\nPython v3.11.9"
+    return f'{head}\n\nThread {pid} (idle): "MainThread"\n{body}'
 
 
 WAITS = ["all_reduce (torch/distributed/distributed_c10d.py:2806)", "main (train.py:410)"]
@@ -113,10 +114,8 @@ READS = ["get (shard_cache.py:88)", "__next__ (train.py:90)", "main (train.py:40
 
 
 def test_headings_above_stacks_of_many_processes_are_ranks(tmp_path: Path) -> None:
-    text = "".join(
-        f"=== rank {rank} on nid00{rank // 2} ===\n{spy(3100 + rank, READS if rank == 2 else WAITS)}\n"
-        for rank in range(4)
-    )
+    stacks = [spy(3100 + rank, READS if rank == 2 else WAITS) for rank in range(4)]
+    text = "".join(f"=== rank {rank} on n0 ===\n{stack}\n" for rank, stack in enumerate(stacks))
     got = verdict_of(tmp_path, stacks_dot_txt=text)
     assert ranks_of(got) == [2]
     assert got.stacks[0].frames[0] == READS[0]
