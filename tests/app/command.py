@@ -1,33 +1,85 @@
-"""The real command line, in a process of its own, with an environment that says nothing about
-terminals.
+"""The real command line, with an environment that says nothing about terminals: in a process of its
+own, forked from one that has imported the commands (`outlast`), or started anew (`outlast_anew`).
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+HOME = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
+BOUND_S = 30.0  # of each command
 
 
 def outlast(
     *arguments: str | Path, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a fork of a process that has its imports."""
+    command = [str(one) for one in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = Path(folder) / "stdout", Path(folder) / "stderr"
+        request = {
+            "arguments": command,
+            "cwd": None if cwd is None else str(cwd),
+            "environment": _environment(environment),
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+            "within_s": BOUND_S,
+        }
+        server = _server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
+        assert answer, "the process that runs the commands has ended"
+        code = json.loads(answer)
+        said = [path.read_text(encoding="utf-8") for path in (stdout, stderr)]
+    if code is None:
+        raise subprocess.TimeoutExpired(["outlast", *command], BOUND_S, *said)
+    return subprocess.CompletedProcess(["outlast", *command], code, *said)
+
+
+def outlast_anew(
+    *arguments: str | Path, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a fresh interpreter, as a shell does."""
+    return subprocess.run(
+        [sys.executable, "-m", "outlast.app.cli", *map(str, arguments)],
+        cwd=cwd,
+        env=_environment(environment),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=BOUND_S,
+    )
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
     clean = {
         name: value
         for name, value in os.environ.items()
         if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "TTY_COMPATIBLE")
     }
-    return subprocess.run(
-        [sys.executable, "-m", "outlast.app.cli", *map(str, arguments)],
-        cwd=cwd,
-        env=clean | {"PYTHONIOENCODING": "utf-8"} | environment,
-        capture_output=True,
+    return clean | {"PYTHONIOENCODING": "utf-8"} | more
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Start it at the first command. It ends when this process does, with its stdin."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.app.forked_commands"],
+        cwd=HOME,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        timeout=30,
     )
 
 

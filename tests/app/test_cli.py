@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app import cli
-from tests.app.command import outlast
+from tests.app.command import outlast_anew
 from tests.ledger import a_run
 
 
@@ -28,7 +28,7 @@ def test_help_names_every_command_and_loads_neither_torch_nor_rich() -> None:
 
 
 def test_version_is_the_packages() -> None:
-    assert outlast("--version").stdout == f"outlast {version('outlast')}\n"
+    assert outlast_anew("--version").stdout == f"outlast {version('outlast')}\n"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_version_is_the_packages() -> None:
 def test_a_wrong_command_line_is_an_error_with_a_hint_and_exit_code_2(
     tmp_path: Path, arguments: list[str], error: str, hint: str
 ) -> None:
-    done = outlast(*arguments, cwd=tmp_path)
+    done = outlast_anew(*arguments, cwd=tmp_path)
     assert done.stderr == f"error: {error}\n\nhint: {hint}\n"
     assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_bare_outlast_shows_its_help_and_is_a_usage_error() -> None:
-    done = outlast()
+    done = outlast_anew()
     assert done.returncode == 2
     assert done.stdout.startswith("usage: outlast")
 
@@ -99,7 +99,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path)
     (path / "ledger.db").write_bytes(b"damaged by somebody" * 100)
-    done = outlast("report", path)
+    done = outlast_anew("report", path)
     assert done.returncode == 1
     assert "is not a ledger" in done.stderr
     assert "Traceback" not in done.stderr
@@ -108,6 +108,6 @@ def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_of_the_table_explains_itself(name: str) -> None:
     """Method: `outlast NAME --help` in a process of its own."""
-    done = outlast(name, "--help")
+    done = outlast_anew(name, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: outlast {name}")

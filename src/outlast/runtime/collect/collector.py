@@ -66,9 +66,13 @@ def collect(
     pids: Sequence[int] = (),
     job: str = "",
     apart_s: float = STACKS_APART_S,
+    dump_wait_s: float = DUMP_WAIT_S,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Collected:
-    """Gather all that can be had into a new folder. Raises UsageError."""
+    """Gather all that can be had into a new folder. Raises UsageError.
+
+    Stacks are taken twice, `apart_s` apart. A flight recorder may answer within `dump_wait_s`.
+    """
     processes = find_processes(pids=pids, job=job)
     if not processes:
         raise UsageError(
@@ -103,7 +107,7 @@ def collect(
     _stacks(out, "first")
     began_s = time.monotonic()
     on_step("asking for the flight recorders")
-    _dumps(out)
+    _dumps(out, dump_wait_s)
     time.sleep(max(0.0, apart_s - (time.monotonic() - began_s)))
     on_step("taking stacks once more")
     _stacks(out, "second")
@@ -182,7 +186,7 @@ def _stacks(out: Collected, when: str) -> None:
 # --- dumps ----------------------------------------------------------------------------------------
 
 
-def _dumps(out: Collected) -> None:
+def _dumps(out: Collected, wait_s: float) -> None:
     asked_s = time.time()
     wanted: dict[Path, JobProcess] = {}
     for one in out.processes:
@@ -204,7 +208,7 @@ def _dumps(out: Collected) -> None:
         return
     (out.folder / "dumps").mkdir(exist_ok=True)
     answered: set[int] = set()
-    over_s = time.monotonic() + DUMP_WAIT_S
+    over_s = time.monotonic() + wait_s
     ranks = {one.rank for one in wanted.values()}
     while ranks - answered and time.monotonic() < over_s:
         for path, one in wanted.items():
@@ -217,7 +221,7 @@ def _dumps(out: Collected) -> None:
     out.got["dumps"] = len(answered)
     for rank in sorted(ranks - answered):
         out.lack(
-            f"rank {rank} did not answer with its flight recorder in {DUMP_WAIT_S:g} s: it is"
+            f"rank {rank} did not answer with its flight recorder in {wait_s:g} s: it is"
             " stopped, or holds the interpreter lock"
         )
 

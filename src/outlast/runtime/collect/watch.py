@@ -26,11 +26,23 @@ from outlast.diagnose.quiet import (
 from outlast.diagnose.stacks.reader import Stack
 from outlast.errors import UsageError
 from outlast.model.verdict import Role
-from outlast.runtime.collect.collector import Collected, collect
+from outlast.runtime.collect.collector import STACKS_APART_S, Collected, collect
 
-POLL_S = 1.0
-SETTLE_S = 5.0
 NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the logs are followed.
+
+    poll_s          between two looks at the logs
+    settle_s        the logs are still for so long before a failure is believed
+    stacks_apart_s  between two stacks of a process that is asked whether it moves
+    """
+
+    poll_s: float = 1.0
+    settle_s: float = 5.0
+    stacks_apart_s: float = STACKS_APART_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ def watch(
     pids: Sequence[int] = (),
     job: str = "",
     min_s: float = QUIET_MIN_S,
+    pace: Pace = Pace(),
     on_look: Callable[[str], None] = lambda said: None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Ended:
@@ -111,7 +124,7 @@ def watch(
         now_s = time.monotonic()
         logs.look(now_s)
         silent_s = now_s - logs.last_line_s
-        if logs.failure and silent_s >= SETTLE_S:
+        if logs.failure and silent_s >= pace.settle_s:
             return Ended("failed", logs.failure, tuple(paths))
         if pids and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
             return Ended("gone", "the process that was named has ended", tuple(paths))
@@ -120,38 +133,35 @@ def watch(
         )
         if quiet.standing is Standing.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
             asked_s = now_s
-            look, collected = _ask(quiet, silent_s, incidents, pids, job, min_s)
+            folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
+            collected = _collect(folder, pids, job, pace)
+            look = _ask(quiet, silent_s, collected, min_s)
             on_look(look.reason)
             if look.standing is Standing.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
                 return Ended("hangs", look.reason, (*paths, *extra))
-        time.sleep(POLL_S)
+        time.sleep(pace.poll_s)
     return Ended("gone", "watching was ended", tuple(paths))
 
 
-def _ask(
-    quiet: Look,
-    silent_s: float,
-    incidents: Path,
-    pids: Sequence[int],
-    job: str,
-    min_s: float,
-) -> tuple[Look, Collected | None]:
-    """Take stacks twice, and decide."""
-    folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
+def _collect(folder: Path, pids: Sequence[int], job: str, pace: Pace) -> Collected | None:
+    """Take stacks twice, and all else that a diagnosis wants. Return None without processes."""
     try:
-        collected = collect(folder, pids=pids, job=job)
+        return collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s)
     except UsageError:
-        collected = None  # its processes are on another node, or another user's
+        return None  # its processes are on another node, or another user's
+
+
+def _ask(quiet: Look, silent_s: float, collected: Collected | None, min_s: float) -> Look:
+    """Decide by the stacks whether a quiet job hangs."""
     first, second = ({}, {}) if collected is None else _frames(collected.folder / "stacks")
-    look = decide_hang(
+    return decide_hang(
         quiet,
         first=first,
         second=second,
         quiet_s=silent_s,
         blind_after_s=BLIND_FACTOR * min_s,
     )
-    return look, collected
 
 
 def _frames(
