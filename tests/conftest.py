@@ -4,11 +4,17 @@ reason.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from outlast.errors import OutlastError
+from outlast.runtime.run_folder import read_card
+from outlast.runtime.tiers.vault import vault_folder
 
 # Tests start many processes on few cores; each library would otherwise start a thread per core in
 # each of them.
@@ -50,3 +56,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_vault_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """At the session's end no run of it has left shared memory behind.
+
+    A launcher that is killed leaves its vault to `--resume`, and a run of the next day removes
+    it. So the error names a test that killed a launcher and did not clean up, or a bug.
+    """
+    yield
+    left = []
+    for card in tmp_path_factory.getbasetemp().rglob("run.json"):
+        with contextlib.suppress(OutlastError):  # a test has damaged it on purpose
+            vault = vault_folder(str(read_card(card.parent)["run"]))
+            left += [f"{vault}, of {card.parent}"] if vault.exists() else []
+    assert not left, "vaults are left behind:\n" + "\n".join(left)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from outlast.app.status import status_facts
 from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_folder import read_card
+from outlast.runtime.tiers.vault import vault_folder
+from tests.drills._pids import alive, below, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
@@ -323,8 +326,20 @@ class Drill:
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
+            pids = below(self.process.pid)
             self.process.send_signal(signal.SIGKILL)  # its workers die with it
-        self.process.wait(10)
+            self.process.wait(10)
+            until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
+            with contextlib.suppress(OutlastError):  # it was killed before it had a vault
+                shutil.rmtree(vault_of(self.folder), ignore_errors=True)
+
+
+def vault_of(folder: Path) -> Path:
+    """The vault of the run in this folder.
+
+    A launcher that is killed leaves it to `--resume`. A test that does not resume removes it.
+    """
+    return vault_folder(str(read_card(folder)["run"]))
 
 
 def drilled(folder: Path, script: str, *arguments: str | int, **options: Any) -> Outcome:

@@ -80,6 +80,7 @@ class House:
         self.host = ProcessHost(self.loop, self.record, self.logs)
         self.host.open()
         self.workers = 0
+        self.others = children()  # of this process, which other tests have started
 
     def until(self, done: Callable[[], bool], what: str = "") -> None:
         assert self.loop.run_until(done, within_s=BOUND_S), (
@@ -142,6 +143,14 @@ class House:
     def close(self) -> None:
         self.host.close()
         self.loop.close()
+
+
+CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children")  # not every kernel has it
+
+
+def children() -> set[int]:
+    """The children of this process's main thread; none where the kernel does not list them."""
+    return set(map(int, CHILDREN.read_text().split())) if CHILDREN.exists() else set()
 
 
 def is_gone(pid: int) -> bool:

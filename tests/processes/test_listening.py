@@ -15,7 +15,7 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model.messages import StoreUp
 from outlast.runtime.listener import meeting_address
-from tests.app.command import outlast
+from tests.app.command import outlast_anew
 from tests.drills._pids import below
 from tests.drills._run import Drill
 from tests.processes.house import House
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
 def test_a_run_whose_workers_cannot_meet_ends_at_once(tmp_path: Path) -> None:
     """It would else start one store host after the other, for ever."""
     (tmp_path / "script.py").write_text("")
-    done = outlast("run", "--master-addr", NOT_HERE, "script.py", cwd=tmp_path)
+    done = outlast_anew("run", "--master-addr", NOT_HERE, "script.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert f"workers cannot meet at {NOT_HERE}" in done.stderr
     assert not (tmp_path / "runs").exists()

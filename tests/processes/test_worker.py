@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from outlast.model.messages import Hello, StoreUp, Warned
 from outlast.runtime.agent.environment import RunIdentity, worker_environment
-from tests.processes.house import House, now, python
+from tests.processes.house import CHILDREN, House, children, now, python
 
 
 @pytest.mark.parametrize(
@@ -322,5 +321,4 @@ def test_nothing_is_left_of_the_workers(house: House) -> None:
     """Last: every descriptor is back, every worker reaped."""
     house.until(lambda: not house.host._children, "reaping")
     assert not house.host.pids()
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    assert not children.exists() or children.read_text().split() == [str(house.host.zygote_pid)]
+    assert not CHILDREN.exists() or children() - house.others == {house.host.zygote_pid}
