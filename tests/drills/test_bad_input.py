@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.command import outlast
+from tests.app.command import outlast_anew
 from tests.drills._scripts import go
 
 LOOP = """
@@ -199,7 +199,7 @@ def test_a_module_outside_the_state_is_warned_of_once_and_the_run_goes_on(tmp_pa
 
 def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    done = outlast("run", "--nproc-per-nod", "2", "--sparse", "1", "script.py", cwd=tmp_path)
+    done = outlast_anew("run", "--nproc-per-nod", "2", "--sparse", "1", "script.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "did you mean --" in done.stderr, done.stderr
     assert not (tmp_path / "runs").exists()
@@ -207,7 +207,7 @@ def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(tmp_path: Path)
 
 @pytest.mark.drill
 def test_a_script_that_is_not_there_is_refused_before_a_run_begins(tmp_path: Path) -> None:
-    done = outlast("run", "--nproc-per-node", "2", "missing.py", cwd=tmp_path)
+    done = outlast_anew("run", "--nproc-per-node", "2", "missing.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "missing.py" in done.stderr
     assert "hint:" in done.stderr
