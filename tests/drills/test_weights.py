@@ -145,7 +145,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_is_overwritten(
 def test_a_run_without_checkpoints_says_which_option_makes_them(
     ended: Path, tmp_path: Path
 ) -> None:
-    """Method: the folder of a run without those of its checkpoints, as if none had been asked for."""
+    """Method: a run's folder without its checkpoints, as if none had been asked for."""
     leave_out = shutil.ignore_patterns("checkpoints")
     shutil.copytree(ended / "run", tmp_path / "run", ignore=leave_out)
     said = ckpt(tmp_path / "run", tmp_path / "a.pt")

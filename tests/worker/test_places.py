@@ -56,7 +56,8 @@ def test_a_process_that_ends_names_the_threads_that_it_waits_for(tmp_path: Path)
         (
             'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
             "Current thread 0x2 (most recent call first):\n"
-            '  File "/site-packages/torch/x.py", line 9 in wait\n  File "b.py", line 5 in __del__\n',
+            '  File "/site-packages/torch/x.py", line 9 in wait\n'
+            '  File "b.py", line 5 in __del__\n',
             "b.py:5 in __del__",
         ),
         (

@@ -1,17 +1,19 @@
 """Where the script of each rank is: in which step, in which phase, or at the end of run.steps.
 
 All ranks of a run must enter the same steps and phases in the same order. A script can break that
-after a fault: a plain variable decides about a phase, and a process that replaces a rank has another
-value in it. Then one rank would make the collectives of the phase and another those of the next
-step. Some of these fit together by chance, and the weights would be wrong without a word.
+rule after a fault. For example, a plain variable decides about a phase, and a process that replaces
+a rank has another value in it. Then one rank makes the collectives of the phase, and another those
+of the next step. Some of these fit together by chance. The weights would then be wrong, and nothing
+would report it.
 
 So each rank writes down what it does next, in memory that the ranks of a node share. A rank that
-goes on to a step writes and does not wait. A rank that enters a phase, or ends run.steps, waits until
-every peer has come as far, and compares. Votes are the clock: two ranks that have cast equally many
-in a generation must do the same next. Most ranks write once between two votes. One that is given a
-step and leaves its loop before the block writes again, so these are counted too.
+goes on to a step writes, and does not wait. A rank that enters a phase, or ends run.steps, waits
+until every peer has come as far, and compares. Votes are the clock: two ranks that have cast
+equally many votes in a generation must do the same next. Most ranks write once between two votes. A
+rank that is given a step, and leaves its loop before the block, writes again. So these writes are
+counted too.
 
-A row is a word that changes whenever its rank writes, and what it has written with a checksum.
+A row holds a word that changes whenever its rank writes, and the written text with a checksum.
 """
 
 from __future__ import annotations
