@@ -1,5 +1,6 @@
-"""Budgets that refill with progress. A run that moves on may fail often, one that stands still may
-not.
+"""Budgets that refill with progress.
+
+A run that makes progress may fail often. A run that stands still may not.
 
 Units: steps and counts. This module is pure.
 """
@@ -15,9 +16,8 @@ from outlast.model import limits
 class Budget:
     """A budget of failures that refills with progress.
 
-    `capacity` tokens; every `refill_steps` newly committed steps give one back.
-
-    With 0 refill steps, each newly committed step gives all of them back.
+    It holds `capacity` tokens, and every `refill_steps` newly committed steps give one back. With 0
+    refill steps, each newly committed step gives all of them back.
     """
 
     capacity: int
@@ -84,8 +84,8 @@ class Budgets:
     def note_fault(self, *, step: int, reached: int) -> int:
         """Count one more interruption while `step` is the newest committed step.
 
-        Return how many there were behind `reached`: the newest step that was executed since the
-        last one, or that was to be gone on from.
+        Return how many interruptions came behind `reached`. That is the newest step executed since
+        the last interruption, or else the step that the run was to go on from.
         """
         if step > self.step:
             self.step, self.since_step, self.repeats = step, 0, 0

@@ -45,9 +45,7 @@ class Saves:
     _backs: list[tuple[int, int]] = field(default_factory=list)
 
     def went_back(self, *, generation: int, step: int) -> None:
-        """Drop saves of later steps: `generation` goes on from `step`, and they were rolled
-        back.
-        """
+        """Drop saves of later steps, which were rolled back: `generation` goes on from `step`."""
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
         for later in [later for later in self._shards if later > step]:
             # The save belongs to steps that were rolled back.
@@ -77,7 +75,7 @@ class Saves:
         return tuple(one for _, one in sorted(self._shards.pop(shard.step).items()))
 
     def fail(self, step: int) -> None:
-        """Note that a shard could not be written. Others may still come: they are too few."""
+        """Note that a shard could not be written. Others may still come, and will be too few."""
         self._shards.pop(step, None)
 
 

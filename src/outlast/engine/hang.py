@@ -239,7 +239,8 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
 def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
     """Find the overdue member that has stood longest, when all stand at the same place.
 
-    They have stood there up to the ceiling of deadlines. One has to go, or they stand for ever.
+    They have stood there up to the ceiling of deadlines. One has to be killed, or they stand there
+    for ever.
     """
     # Nothing tells the overdue members apart.
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))

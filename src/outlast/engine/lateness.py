@@ -1,4 +1,4 @@
-"""What is late because the one that looks was late itself.
+"""Lateness: what seems late only because the process that looks was late itself.
 
 A process that looks at regular times may be stopped, or get no processor. `late_by_s` tells by how
 much a look is late; its deadlines move by that, so that it does not take its own absence for a

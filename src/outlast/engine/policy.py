@@ -32,12 +32,15 @@ from outlast.model.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class ActionVerdict:
-    """rule     that matched; "" for none
-    action      what is to be done, to `nodes` where it is of nodes
-    wanted      what the rule says; `held`: the gate that held it back, "" for none
-    dry_run     it is only said
-    blamed, met nodes that were blamed; ids of all rules of which the rest of `when` applied: later
-    incidents are counted by these
+    """What a policy decides about one incident, and why.
+
+    rule      the rule that matched; "" if none did
+    action    what is to be done, to `nodes` if it is done to nodes
+    wanted    what the rule says
+    held      the gate that held it back; "" if none did
+    dry_run   it is only reported
+    blamed    nodes that were blamed; later incidents are counted by these
+    met       ids of all rules of which the rest of `when` applied; counted in the same way
     """
 
     action: Action

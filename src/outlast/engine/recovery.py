@@ -23,7 +23,7 @@ RECOVERY_MODES = ("in_place", "reenter", "respawn", "plain")  # cheapest first
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known when the ladder is asked.
+    """What is known when a rung of the ladder is chosen.
 
     lost            ranks whose process is gone or was killed
     raised          ranks that live and raised in user code, not because a collective failed
@@ -57,7 +57,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryVerdict:
-    """What answers an interruption, and why.
+    """The rung that answers an interruption, and why.
 
     survivors   "in_place", "reenter" or "exit" (all ranks restart)
     replace     rank -> spare's worker number, or -1 for a fork of the zygote

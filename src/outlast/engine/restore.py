@@ -1,10 +1,10 @@
 """Which step everybody goes on from, and how each rank gets there.
 
 Replicated state (DDP): every live rank holds it, so nothing is lost. The run goes *forward* to k+1
-if any live rank saw the vote of k+1 pass, or if all ranks, the dead included, had sealed "prepared
-k+1". Then every survivor still holds its complete gradients and applies them. Otherwise the run
-*repeats*: everybody is at k. A step that the last plan decided stays decided: a rank may have
-followed that plan and gone, and the others may not have heard of it.
+if any live rank saw the vote of k+1 pass. It also does if all ranks, the dead included, had sealed
+"prepared k+1". Then every survivor still holds its complete gradients and applies them. Otherwise
+the run *repeats*: everybody is at k. A step that the last plan decided stays decided: a rank may
+have followed that plan and gone, and the others may not have heard of it.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So everybody goes to the newest
 step whose image all owners, the dead included, have sealed.

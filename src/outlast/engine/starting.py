@@ -42,8 +42,8 @@ class StartVerdict:
 def decide_start(failed: FailedStart, *, now_s: float) -> StartVerdict:
     """Decide whether a process that failed is started again.
 
-    Where no process of the run has ever come to its script, something is wrong with the machine or
-    the installation, and a few tries are enough.
+    If no process of the run has ever come to its script, something is wrong with the machine or the
+    installation. A few tries are enough then.
     """
     times = f"{failed.failures} times" if failed.failures > 1 else "once"
     what = f"a worker could not be started, {times} so far: {failed.error}"

@@ -177,16 +177,16 @@ class Agent:
         return [*reports, *hung, *silent, *self._exits.look(now_s=now_s)]
 
     def quiet_until_s(self) -> float:
-        """Return the time before which no tick can lead to anything. Infinity: no tick can.
+        """Return the time before which no tick can lead to anything, or infinity if no tick can.
 
-        That is so as long as no beacon moves and no worker prints anything.
+        This holds as long as no beacon moves and no worker prints anything.
         """
         if self._hangs.asks:
             return self._ticked_s
         return min(self._hangs.quiet_until_s(), self._exits.quiet_until_s())
 
     def rest(self, *, until_s: float) -> None:
-        """The driver has left out the ticks up to `until_s`: they were not late."""
+        """Note that the driver has left out the ticks up to `until_s`, so they were not late."""
         self._ticked_s = until_s
 
     # --- what drivers look at ---------------------------------------------------------------------

@@ -1,12 +1,13 @@
-"""Finds workers whose script is over and whose process does not end.
+"""Find workers whose script is over but whose process does not end.
 
-A thread that is no daemon, a function that was given to atexit, or a destructor can keep a process
-alive for ever. The run waits for its end, because that may be work that somebody needs: a file that
-is still being written. So nobody is killed here. It is said who is waited for, and where that
-process stands: LINGER_S after the script's end, and then each time that twice as long has passed.
+A non-daemon thread, a function that was given to atexit, or a destructor can keep a process alive
+for ever. The run waits for its end, because it may still do work that somebody needs, such as
+writing a file. So no process is killed here. A report says which worker the run waits for, and
+where that process stands. The first report comes LINGER_S after the script's end, and each later
+one when twice as much time has passed.
 
-The place comes with the answer to a ping. A process that takes its interpreter down does not answer
-any more. It is reported without a place then, and the driver may find one from outside.
+The answer to a ping names the place. A process whose interpreter is shutting down no longer
+answers. It is then reported without a place, and the driver may find the place from outside.
 
 Units: seconds, on the agent's monotonic clock. This module is pure.
 """
@@ -27,8 +28,8 @@ from outlast.model.terms import Phase
 class _Lingering:
     """A worker whose script is over.
 
-    due_s   when it is asked next where it stands; while it is asked, when its answer is due
-    nonce   of the question that is out; 0: none is
+    due_s   when it is asked next where it stands, or when its answer is due
+    nonce   the number of the open question, or 0 if there is none
     """
 
     over_s: float
@@ -67,11 +68,11 @@ class ExitWatch:
         return [self._report(pong.worker, one, pong.where, now_s)]
 
     def quiet_until_s(self) -> float:
-        """Return before when no tick can find anything, while no beacon moves."""
+        """Return the time before which no tick can find anything, while no beacon moves."""
         return min((one.due_s for one in self._over.values()), default=math.inf)
 
     def _note(self, now_s: float) -> None:
-        """Take in who has come to its end, and forget those that are gone."""
+        """Note which workers have come to their end, and forget those that are gone."""
         workers = self._watch.workers
         for worker, watched in workers.items():
             if watched.still.phase is Phase.EXIT and worker not in self._over:

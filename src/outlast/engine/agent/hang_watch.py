@@ -1,4 +1,4 @@
-"""Decides who hangs on this node: when the agent asks which workers, and what follows.
+"""Decide which workers of this node hang: when they are asked, and what their answers mean.
 
     quiet     nobody is late, and nothing is asked
     asked     some member is past its deadline: all members are pinged
@@ -32,12 +32,12 @@ from outlast.model.terms import Phase
 class Question:
     """Pings that are out.
 
-    overdue    the members that were past their deadlines, with these
+    overdue    the members that were past their deadlines, with those deadlines
     asked_by   the nonce of the coordinator's inquiry; 0: this agent asks by itself
     answers    by worker
     starved    by worker: its time without a processor when it was asked
-    again      a member seems to hold the others up, and is looked at once more, because it may
-               only have been late to move on with them
+    again      this is a second look at a member that seems to hold the others up: it may only have
+               been late to move on with them
     """
 
     nonce: int
@@ -74,7 +74,7 @@ class HangWatch:
     def looks_closely(self, watched: Watched, *, now_s: float) -> bool:
         """Return True if it matters whether this worker has a processor.
 
-        It does once the worker is asked, or has stood still for half of what it may.
+        It does once the worker is asked, or has stood still for half of its deadline.
         """
         if watched.reading is None or not watched.is_member or self.watch.plain:
             return False
@@ -82,7 +82,7 @@ class HangWatch:
         return self.asks or now_s - moved_s > (self.watch.due_s(watched) - moved_s) / 2
 
     def quiet_until_s(self) -> float:
-        """Return before when no tick can find anything, while nothing moves and nobody prints."""
+        """Return the time before which no tick can find anything, while nothing moves or prints."""
         watch = self.watch
         watched = [
             one for one in watch.workers.values() if one.reading is not None and not one.reported
@@ -225,7 +225,7 @@ class HangWatch:
         return self._report(verdict, now_s)
 
     def _waited_s(self, worker: int, now_s: float) -> float:
-        """Return for how long a worker could have answered: without time it had no processor."""
+        """Return how long a worker could have answered. Time without a processor is left out."""
         assert self._question is not None
         starved_s = self.watch.workers[worker].still.starved_s
         starved_since_s = starved_s - self._question.starved.get(worker, 0.0)
@@ -234,7 +234,7 @@ class HangWatch:
     def _next_due_s(
         self, members: list[MemberReport], overdue: Mapping[int, float], now_s: float
     ) -> float:
-        """Return when to ask again: when a member that is awaited is late too, and now and then."""
+        """Return when to ask again: once an awaited member is late too, or after AWAITED_LOOK_S."""
         due_s = [now_s + limits.AWAITED_LOOK_S]
         for member in members:
             watched = self.watch.workers[member.worker]
@@ -246,7 +246,7 @@ class HangWatch:
     # --- where there are several nodes ------------------------------------------------------------
 
     def on_inquiry(self, nonce: int, *, now_s: float) -> list[Output]:
-        """The coordinator asks how the members stand: ranks elsewhere may wait for one here."""
+        """Tell the coordinator how the members stand: ranks elsewhere may wait for one here."""
         if self._question is not None:  # its answers serve both
             self._question.asked_by = nonce
             return []
@@ -254,7 +254,7 @@ class HangWatch:
         return self._ping(members, {}, now_s, asked_by=nonce)
 
     def on_judged(self, judged: Judged, *, now_s: float) -> None:
-        """The coordinator has judged over the reports of all nodes."""
+        """Note that the coordinator has judged by the reports of all nodes."""
         if judged.outcome == "nobody":
             self.watch.deadlines.double()
         awaited = judged.outcome == "awaited"

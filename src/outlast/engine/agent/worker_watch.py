@@ -27,8 +27,8 @@ class Reading:
     """One worker at one tick.
 
     stopped     the kernel holds the process stopped
-    starved_s   of the time since its beacon moved, for so long some thread of it was ready to run
-                and had no processor, as far as the driver has looked (`Agent.looks_closely`)
+    starved_s   how long, since its beacon moved, some thread of it was ready to run and had no
+                processor; the driver looks only at times (`Agent.looks_closely`)
     """
 
     beacon: Beacon
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Standstill:
-    """Since when one worker's beacon has shown the same."""
+    """How long one worker's beacon has shown the same."""
 
     beats: int = -1
     phase: Phase = Phase.BOOT
@@ -47,7 +47,7 @@ class Standstill:
 
     @property
     def since_s(self) -> float:
-        """Return since when the worker has stood still. Time without a processor does not count."""
+        """Return since when the worker stands still. Time without a processor is left out."""
         return self.moved_s + self.starved_s
 
 
@@ -96,7 +96,7 @@ class Watched:
 
 
 class Seen(NamedTuple):
-    """What a tick has shown: something new at all, and whether some beacon has moved."""
+    """What a tick has shown: whether anything is new, and whether some beacon has moved."""
 
     news: bool
     moved: bool
@@ -120,7 +120,7 @@ class WorkerWatch:
         self.workers[worker] = Watched(worker, rank, still=Standstill(moved_s=now_s))
 
     def started(self, worker: int, *, now_s: float) -> None:
-        """A worker was started: from now on its silence counts."""
+        """Note that a worker was started: from now on its silence counts."""
         if worker in self.workers:
             self.workers[worker].heard_s = now_s
 
@@ -149,7 +149,7 @@ class WorkerWatch:
     # --- a tick -----------------------------------------------------------------------------------
 
     def was_late(self, late_s: float, readings: Mapping[int, Reading]) -> None:
-        """The tick came late: the agent had no processor, so no worker is blamed for that time."""
+        """Note that a tick came late. The agent had no processor, so no worker is blamed."""
         for worker, one in self.workers.items():
             one.heard_s += late_s
             if worker in readings:
@@ -201,7 +201,7 @@ class WorkerWatch:
         return moved
 
     def take_progress(self, *, now_s: float) -> Progress | None:
-        """Return how far the members have come; None: no further than was told already."""
+        """Return how far the members have come, or None if that was reported before."""
         beacons = [one.reading.beacon for one in self.members() if one.reading is not None]
         if not beacons:
             return None
@@ -218,7 +218,7 @@ class WorkerWatch:
     # --- deadlines --------------------------------------------------------------------------------
 
     def due_s(self, watched: Watched) -> float:
-        """Return when the deadline of a worker is over; infinity: it has none."""
+        """Return when the deadline of a worker is over, or infinity if it has none."""
         due, version = watched.due, self.deadlines.version
         if due.version != version:
             deadline = self.deadline_of(watched)
@@ -227,7 +227,7 @@ class WorkerWatch:
         return due.at_s
 
     def deadline_of(self, watched: Watched) -> float | None:
-        """Return how long a worker may stand where it stands; None: as long as it likes."""
+        """Return how long a worker may stand where it stands, or None if there is no limit."""
         return self.deadlines.of(phase=watched.still.phase, steps_done=watched.steps_done)
 
     def is_late(self, watched: Watched, *, now_s: float) -> bool:

@@ -7,7 +7,7 @@ The agent enrols, asks for its lease again and again, and kills its workers when
      ├─────TurnedAway──────┘                             all workers of the node are dead    │
      └───────────────────────────────────────────────────────────────────────────────────────┘
 
-A lost connection is only a delay: the lease goes on, and what was not acknowledged is said again. A
+A lost connection is only a delay: the lease goes on, and what was not acknowledged is sent again. A
 coordinator of a higher epoch is told what the node houses (`Housed`), and is obeyed from then on.
 The agent hangs up on one of a lower epoch. Times are of the agent's own clock, in seconds.
 
@@ -61,12 +61,12 @@ class SessionTimer(Enum):
 
 
 class Names:
-    """By what a session is known to coordinators.
+    """The names and numbers by which coordinators know a session.
 
     session       a random number; 0: it has not begun yet
     ended         the session before, all of whose workers are dead
     epoch         of the newest coordinator that the agent has obeyed
-    turned_away   why it was turned away last, as far as people know; "": it was let in since
+    turned_away   why it was turned away last, as people were told; "" once it was let in
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Names:
         self.ended, self.session = self.session, session
 
     def let_in(self, epoch: int) -> None:
-        """The coordinator of `epoch` has welcomed the agent."""
+        """Note that the coordinator of `epoch` has welcomed the agent."""
         self.epoch, self.turned_away = epoch, ""
 
 
@@ -131,7 +131,7 @@ class AgentSession:
         return [*self._look_at_lease(now_s), *self._enrol(images, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
-        """The connection is lost. The lease goes on."""
+        """Note that the connection is lost. The lease goes on."""
         self._link.closes()
         return []
 
@@ -189,11 +189,11 @@ class AgentSession:
         return self._link.is_in
 
     def leave_out_beats(self, *, asked_s: float) -> None:
-        """The driver leaves out heartbeats that were all granted; the last was asked for then."""
+        """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""
         self.lease.leave_out_beats(asked_s=asked_s)
 
     def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:
-        """The driver has left out what was granted before this."""
+        """Take in the last of several grants. The driver has left out those before it."""
         self._link.offset.hear_many(sent_s=last.sent_s, now_s=now_s)
         return self.on_line(last, now_s=now_s)
 
@@ -217,7 +217,7 @@ class AgentSession:
         return [*wipe, *again, *self.lease.watch(), *self._beat(now_s)]
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
-        """The driver connects again after a while. People are told once, not at each try."""
+        """Let the driver connect again after a while. People are told once, not at each try."""
         reported, self._names.turned_away = self._names.turned_away, message.reason
         return [*([] if reported == message.reason else [Tell(message.reason)]), HangUp()]
 

@@ -28,17 +28,17 @@ from outlast.model.messages import (
 )
 
 _SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
-# of these the most is told: the last is when all are there
+# The largest of these values is sent: once the last worker is there, all are.
 _MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}
 
-_FIELDS: dict[type, attrgetter[Any]] = {}  # what has to be the same
+_FIELDS: dict[type, attrgetter[Any]] = {}  # fields that have to be equal
 
 
 class MessageBatch:
     """Collect messages of one node's workers, and join those that are alike."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Any] = {}  # worker -> its words
+        self._waiting: dict[int, Any] = {}  # worker -> its message
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -48,18 +48,18 @@ class MessageBatch:
         return isinstance(message, _SHARED) and message.worker not in self._waiting
 
     def add(self, message: FromWorker | FromAgent) -> None:
-        """Let `message` wait, which it `takes`."""
+        """Let `message` wait. `takes` must have allowed that."""
         assert isinstance(message, _SHARED), message
         self._waiting[message.worker] = message
 
     def takes_all(self, workers: Iterable[int], message: FromWorker) -> bool:
-        """Return True if `message` may wait, said by all of `workers`."""
+        """Return True if `message` may wait as a message of all of `workers`."""
         return isinstance(message, _SHARED) and not any(
             worker in self._waiting for worker in workers
         )
 
     def add_all(self, workers: Iterable[int], message: FromWorker) -> None:
-        """Let `message` wait, which it `takes_all`, as the first of `workers` says it."""
+        """Let `message`, written as the first of `workers` says it, wait. `takes_all` allows it."""
         self._waiting.update(dict.fromkeys(workers, message))
 
     def is_full(self, workers: Iterable[int]) -> bool:

@@ -5,8 +5,7 @@ coordinator of a run from the next: agents obey the highest. A node is counted o
 void by the coordinator's clock, or when its agent says that it has begun again.
 
 A name belongs to one session of an agent. Another session that enrols under it is turned away until
-the lease of the first is over, because nobody can know whether the processes of the first still
-run.
+the lease of the first is over. Until then, processes of the first may still run.
 
 Sans-IO: methods take `now_s` of the coordinator's clock, seconds.
 """

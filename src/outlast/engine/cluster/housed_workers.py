@@ -1,7 +1,7 @@
 """What an agent remembers of the workers on its node, for a coordinator that comes after another.
 
-The next coordinator builds its picture from what the agents house, so each agent keeps the newest
-word of every kind that each of its workers has said. This module is pure.
+A new coordinator builds its picture from the workers that the agents house. So each agent keeps the
+newest message of every kind from each of its workers. This module is pure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HousedWorker:
     """What is remembered of one worker.
 
     plan     its newest plan, as it was delivered
-    said     its newest word of each kind, the oldest first
+    said     its newest message of each kind, the oldest first
     killed   its death was ordered
     exited   how it ended; None: it lives
     """
@@ -142,7 +142,7 @@ class HousedWorkers:
         return any(one.killed for one in self.living())
 
     def may_speak(self) -> list[int]:
-        """Return the workers that may still say what others say: those whose rank is theirs."""
+        """Return the workers that may still speak for their rank: it is theirs, and they live."""
         return [one.worker for one in self.living() if one.rank >= 0 and not one.killed]
 
     def begin_again(self) -> None:

@@ -1,10 +1,11 @@
 """Leases: for how long an agent's processes may go on without word from the coordinator.
 
-Both sides' arithmetic.
+This is the arithmetic of both sides. The agent asks for a lease, and the lease runs from that
+moment on the agent's clock. The coordinator hears the question later, and counts from then on its
+own clock. It adds the most that two clocks may drift apart, and the time that a kill takes. Only
+then does it give ranks away.
 
-A lease is asked for at a moment of the agent's clock, and runs from there. The coordinator counts
-from when it heard the question, which was later, on its own clock, adds what two clocks may drift
-apart and what a kill takes, and only then gives ranks away. This module is pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Lease:
         self._asked_s: OrderedDict[int, float] = OrderedDict()
 
     def begins(self, *, asked_s: float, lease_s: float) -> None:
-        """Begin the lease that was granted with the welcome to an Enrol of that moment."""
+        """Begin the lease that came with the welcome. It runs from when the agent enrolled."""
         self.lease_s, self.until_s = lease_s, asked_s + lease_s
         self._asked_s.clear()
 
@@ -67,7 +68,7 @@ class HeldLease:
 
     @property
     def until_s(self) -> float | None:
-        """Return when the lease is out; None: there is no lease."""
+        """Return when the lease is out, or None if there is no lease."""
         return self._lease.until_s
 
     def is_out(self, *, now_s: float) -> bool:
@@ -75,7 +76,7 @@ class HeldLease:
         return self._lease.is_out(now_s=now_s)
 
     def enrols(self, *, now_s: float) -> None:
-        """The agent enrols: a lease that it is welcomed with runs from now."""
+        """Note that the agent enrols: a lease that comes with the welcome runs from now."""
         self._enrolled_s = now_s
 
     def is_over_before_it_begins(self, lease_s: float, *, now_s: float) -> bool:
@@ -83,7 +84,7 @@ class HeldLease:
         return now_s >= self._enrolled_s + lease_s
 
     def begins(self, lease_s: float) -> None:
-        """The agent was welcomed."""
+        """Begin the lease: the agent was welcomed."""
         self._lease.begins(asked_s=self._enrolled_s, lease_s=lease_s)
 
     def ask(self, heard: int, *, now_s: float) -> Beat:
@@ -97,11 +98,11 @@ class HeldLease:
         return SetTimer("beat", now_s + self._beat_s)
 
     def leave_out_beats(self, *, asked_s: float) -> None:
-        """The driver leaves out heartbeats that were all granted; the last was asked for then."""
+        """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""
         self._lease.begins(asked_s=asked_s, lease_s=self._lease.lease_s)
 
     def granted(self, number: int) -> list[Output]:
-        """The heartbeat `number` was granted."""
+        """Prolong the lease: the heartbeat `number` was granted."""
         self._lease.granted(number)
         return self.watch()
 
@@ -110,7 +111,7 @@ class HeldLease:
         return self._alarm.at(self._lease.until_s)
 
     def rang(self, *, now_s: float) -> None:
-        """The timer for the end of the lease has come."""
+        """Take in that the timer for the end of the lease has come."""
         self._alarm.rang(now_s=now_s)
 
     def ends(self) -> list[Output]:
@@ -120,9 +121,9 @@ class HeldLease:
 
 
 def void_after_s(lease_s: float) -> float:
-    """Return how long after a node was heard last its processes are dead, or run no code.
+    """Return how long after a node's last message its processes are dead, or run no code.
 
-    It counts on the coordinator's clock, from when it heard the node.
+    The time counts on the coordinator's clock, from when it heard that message.
     """
     return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (
         1 - limits.CLOCK_DRIFT_MAX
@@ -162,7 +163,7 @@ class LeaseBook:
 class Alarm:
     """A timer for a moment that every message may put off.
 
-    It is set for the first moment, comes too early, and is then set again.
+    It stays set for the first moment. When it then comes too early, it is set again.
     """
 
     def __init__(self, name: str) -> None:

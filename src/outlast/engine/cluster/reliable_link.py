@@ -1,9 +1,12 @@
-"""A line between an agent and the coordinator: numbered messages both ways that outlive the
-connections they go over.
+"""A reliable link between an agent and the coordinator.
+
+Messages are numbered in both directions, and outlive the connection that carries them.
 
 What was not acknowledged is sent again at the next connection, in order; what comes twice is taken
-once. Times inside a message are moved to the receiver's clock: they are off by as long as the
-fastest of the newest messages took. This module is pure.
+once.
+
+Times inside a message are moved to the receiver's clock. They are off by the time that the fastest
+of the newest messages was under way. This module is pure.
 """
 
 from __future__ import annotations
@@ -98,17 +101,17 @@ class Inbox:
 
 
 class Offset:
-    """From the sender's clock to the receiver's: the least that any of the newest messages says,
-    for what it says above the truth is its way's time.
+    """The offset from the sender's clock to the receiver's.
 
-    The newest only, because clocks drift apart.
+    Each message suggests an offset that is too large by the time that it was under way. So the
+    smallest one counts. Only the newest messages are compared, because clocks drift apart.
     """
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque(maxlen=limits.OFFSET_SAMPLES_COUNT)
 
     def hear(self, *, sent_s: float, now_s: float) -> float:
-        """One more message; returns what is to be added to the times in it, seconds."""
+        """Take in one more message. Return the seconds to add to the times in it."""
         self.note(sent_s=sent_s, now_s=now_s)
         return self.by_s
 
@@ -122,7 +125,7 @@ class Offset:
         return min(self._newest)
 
     def hear_many(self, *, sent_s: float, now_s: float) -> None:
-        """The driver has left out messages that took as long as this one."""
+        """Note that the driver has left out messages that took as long as this one."""
         self._newest.extend([now_s - sent_s] * limits.OFFSET_SAMPLES_COUNT)
 
 
@@ -148,15 +151,15 @@ class AgentLink:
         return self.connected and not self.is_in
 
     def opens(self) -> None:
-        """There is a new connection."""
+        """Note that there is a new connection."""
         self.connected, self.is_in = True, False
 
     def closes(self) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         self.connected = self.is_in = False
 
     def enrols(self) -> int:
-        """The agent enrols now. Return the newest number that it has heard."""
+        """Note that the agent enrols. Return the newest number that it has heard."""
         self._enrolled_with = self._outbox.number
         return self.inbox.heard
 
@@ -165,7 +168,7 @@ class AgentLink:
         self._outbox, self.inbox = Outbox(), Inbox()
 
     def follow_another(self) -> None:
-        """Another coordinator leads now. The enrolment has told it all that was said before."""
+        """Follow another coordinator. The enrolment has told it all that was said before."""
         since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
         self._outbox, self.inbox, self.offset = Outbox(), Inbox(), Offset()
         # Between the enrolment and the welcome, more may have been said.
@@ -173,7 +176,7 @@ class AgentLink:
             self._outbox.put(said)
 
     def let_in(self, heard: int, *, now_s: float) -> list[Output]:
-        """The coordinator has welcomed the agent, and has heard all up to `heard`: say the rest."""
+        """Say the rest: the coordinator has welcomed the agent, and heard all up to `heard`."""
         self.is_in = True
         self._outbox.acknowledged(heard)
         return [
@@ -182,7 +185,7 @@ class AgentLink:
         ]
 
     def hear(self, message: Grant | ToNode, *, now_s: float) -> float:
-        """Take in the head of a message. Return what is to be added to the times in it, seconds."""
+        """Take in the head of a message. Return the seconds to add to the times in it."""
         self._outbox.acknowledged(message.heard)
         return self.offset.hear(sent_s=message.sent_s, now_s=now_s)
 
@@ -199,7 +202,7 @@ def tells_time(message: Any) -> bool:
 
 
 def rebased(message: Any, by_s: float) -> Any:
-    """The same message with the times in it moved: from the sender's clock to the receiver's."""
+    """Return the message with its times moved from the sender's clock to the receiver's."""
     kind = type(message)
     if kind is FromWorkers:
         return (
@@ -217,8 +220,10 @@ def rebased(message: Any, by_s: float) -> Any:
 
 
 class Moved:
-    """The newest message that was `rebased`: what many nodes say alike is one object, and is moved
-    once where their clocks are equally far off.
+    """The newest message that was `rebased`.
+
+    What many nodes say alike is one object. It is moved once for all nodes whose clocks are equally
+    far off.
     """
 
     def __init__(self) -> None:

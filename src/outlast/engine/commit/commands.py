@@ -42,8 +42,8 @@ class Prepare:
 class Vote:
     """Vote with all ranks for `step`, or between steps (0). The answer is a VoteResult.
 
-    It raises what a lost peer looks like, and then nothing is known of the others. `closing`: the
-    vote is one of those that end a call of run.steps.
+    It raises if a peer was lost, and then nothing is known of the others. `closing`: the vote is
+    one of those that end a call of run.steps.
     """
 
     step: int
@@ -60,14 +60,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ProveEqual:
-    """The step is applied and not committed: compare the ranks if that was not done before."""
+    """Compare the ranks if that was not done before. The step is applied, and not committed."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The step is applied and its vote has passed: let go of what a repeat would need.
+    """Let go of what a repeat would need: the step is applied, and its vote has passed.
 
     The answer is True if the step counts only once its whole image is sealed (sharded state).
     """
@@ -77,7 +77,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The step is committed, as far as this rank is concerned: book it and say so."""
+    """Book the step as committed, as far as this rank is concerned, and say so."""
 
     step: int
 
@@ -116,7 +116,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class PreparePhase:
-    """The phase with this number is done here: seal what it has changed, before its vote."""
+    """Seal what the phase with this number has changed. It is done here; its vote comes next."""
 
     step: int
     phases: int
@@ -124,12 +124,12 @@ class PreparePhase:
 
 @dataclass(frozen=True, slots=True)
 class RollBackPhase:
-    """The phase did not pass: undo what it has changed."""
+    """Undo what a phase has changed, because its vote did not pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPhase:
-    """The phase did not pass: what `PreparePhase` sealed must not be restored."""
+    """Make sure that what `PreparePhase` sealed is not restored: the phase did not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The script or its input cannot work: end the run. This command raises `error`."""
+    """End the run: the script or its input cannot work. This command raises `error`."""
 
     error: OutlastError
 
@@ -197,7 +197,7 @@ class Donate:
 
 @dataclass(frozen=True, slots=True)
 class WaitToBeKilled:
-    """A successor takes this rank once the process is gone. This command does not return."""
+    """Wait to be killed, so that a successor can take this rank. This command never returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def place_of(metadata: Mapping[str, str]) -> Place:
 
 
 def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> int:
-    """Choose the slot in which the image of `step` is sealed, so that one image is whole anyway.
+    """Choose the slot for the image of `step`, so that one whole image exists at any moment.
 
     An image goes beside the newest one. The exception is an image of a step that was not committed:
     the step is repeated, so the image is written over. What the repeat begins from stays.

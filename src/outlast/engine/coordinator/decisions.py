@@ -226,8 +226,8 @@ class DrainVerdict:
 def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
     """Decide whether live ranks are given up for their node's sake.
 
-    They are if nothing else has happened and if somebody elsewhere holds all that is to be gone on
-    from. Otherwise the drain is called off, and is tried again later.
+    They are given up if nothing else has happened, and if a rank elsewhere holds all that the run
+    needs to go on. Otherwise the drain is called off, and is tried again later.
     """
     if not seen.drained:
         return DrainVerdict((), "no node is drained")

@@ -45,10 +45,10 @@ class FaultReports:
         return [*out, *self.run.kill(now_s, [member], message.reason)]
 
     def _last_seen_s(self, message: WorkerHung) -> float | None:
-        """Return when a process last moved; None: nothing of it moves that anybody could see.
+        """Return when a process last moved, or None if nothing visible of it moves.
 
-        That is a script without outlast calls whose steps are not seen, and that stands still
-        before it has been silent for too long.
+        Nothing is visible of a script without outlast calls whose steps are not seen. There only a
+        silence counts that has lasted too long.
         """
         run = self.run
         seen = run.roster.outlast or run.progress.trained

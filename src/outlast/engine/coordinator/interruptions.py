@@ -1,5 +1,6 @@
-"""The interruptions of a run as they unfold: opened at the first sign, filled in, closed by the
-first new commit.
+"""The interruptions of a run as they unfold.
+
+Each is opened at the first sign of a fault, filled in, and closed by the first new commit.
 
 A fault before the first new commit after another joins it as a child; both resume together.
 This module is pure.
@@ -28,7 +29,7 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """What a later verdict needs of an interruption.
+    """What a later verdict needs to know of an interruption.
 
     outage   the first of the interruptions that were over together
     """

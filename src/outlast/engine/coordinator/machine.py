@@ -266,7 +266,7 @@ class Coordinator:
                 return self._from_workers(now_s, (message.worker,), message)
 
     def _on_progress(self, now_s: float, message: Progress, node: str) -> list[Output]:
-        """An agent says how far its ranks have come. With a new step, a node may be left."""
+        """Take in how far an agent's ranks have come. With a new step, a node may be left."""
         run, roster = self.run, self.roster
         training = self.stage is Stage.TRAINING
         homes = (

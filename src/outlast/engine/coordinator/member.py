@@ -52,7 +52,7 @@ class Script:
         return "respawn" if self.registration is None else self.registration.recovery_mode
 
     def register(self, message: Registered) -> None:
-        """The script says how it can be healed."""
+        """Take in how the script says that it can be healed."""
         self.registration, self.attached = message, message.step >= 0
 
 
@@ -87,7 +87,7 @@ class Path:
             self.waypoint = Waypoint(place)
 
     def is_sent(self, plan: Regroup) -> None:
-        """The process was sent `plan`: its way into that generation begins."""
+        """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
         self.collateral = False  # of the last generation: how this one ends is another matter

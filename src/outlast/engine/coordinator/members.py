@@ -110,8 +110,8 @@ class Roster:
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
         """Return a holder of a rank for which `is_so` is true, or None.
 
-        `what` names the question. The search goes on from where it was answered last, so asking
-        the question at each of n messages takes about n looks, and not n times n.
+        `what` names the question. The search begins where the last one ended. So asking at each of
+        n messages takes about n looks in all, and not n times n.
         """
         start, ranks = self._cursors.get(what, 0), self._ranks
         member = ranks.get(start)

@@ -114,7 +114,7 @@ class NodeChanges:
     def lost(self, now_s: float, node: str, reason: str, *, returns: bool) -> list[Output]:
         """Count a node out, and each of its ranks with it, as one event.
 
-        returns   it is about to be in again, or to be lost once more
+        returns   its agent has restarted, and is about to enrol again
         """
         run, nodes = self.run, self.run.nodes
         if node in nodes.returning:

@@ -16,9 +16,9 @@ _HOME = attrgetter("home")
 
 
 class NodeMembership:
-    """In the order in which they came.
+    """The nodes that are in, in the order in which they came.
 
-    `local`: one, named "", in the coordinator's own process, with room for all.
+    `local`: there is one node, named "", in the coordinator's own process, with room for all.
     """
 
     def __init__(self, *, local: bool) -> None:
@@ -48,19 +48,19 @@ class NodeMembership:
         self.silent.discard(node)
 
     def does_not_return(self, node: str) -> None:
-        """A node that was about to be in again is lost once more."""
+        """Note that a node that was about to enrol again is lost once more."""
         self.returning.discard(node)
 
     def loses_touch(self, node: str) -> None:
-        """The connection to `node` is lost: it may come back, or be counted out."""
+        """Note that the connection to `node` is lost. It may come back, or be counted out."""
         self.silent.add(node)
 
     def is_heard(self, node: str) -> None:
-        """`node` has a connection again."""
+        """Note that `node` has a connection again."""
         self.silent.discard(node)
 
     def bar(self, node: str) -> None:
-        """`node` gets no more work from now on."""
+        """Give `node` no more work from now on."""
         self.barred.add(node)
 
     def first(self, avoided: Container[str] = ()) -> str:

@@ -50,7 +50,7 @@ class OpenFaults:
         self.fault_s, self.detected_s = fault_s, detected_s
 
     def over(self) -> None:
-        """No fault is open any more."""
+        """Note that no fault is open any more."""
         self.fault_s = self.detected_s = None
 
     def note_raised(self, rank: int, error: tuple[str, str]) -> None:
@@ -72,7 +72,7 @@ class OpenFaults:
         self.restore_s = 0.0
 
     def note_restore(self, restore_s: float) -> None:
-        """A member of this generation took `restore_s` to restore its state."""
+        """Note that a member of this generation took `restore_s` to restore its state."""
         self.restore_s = max(self.restore_s, restore_s)
 
     def note_cut_short(self, cut_short: bool) -> None:
@@ -80,11 +80,11 @@ class OpenFaults:
         self.cut_short = cut_short
 
     def begin_node_loss(self) -> None:
-        """The ends of a node's ranks are taken in from now on."""
+        """Note that from now on the ends of a lost node's ranks are taken in."""
         self.losing_node, self._node_losses = True, 0
 
     def end_node_loss(self) -> None:
-        """All ranks of the node that was lost are known to be dead."""
+        """Note that all ranks of the lost node are known to be dead."""
         self.losing_node = False
 
     def count_node_loss(self) -> bool:

@@ -68,9 +68,10 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """What the ledger tells a coordinator that comes after another: all decisions, the nodes that
-    are barred, those that are to be emptied still, and the interruptions that the policy made
-    itself. Times are taken as readings of the same clock.
+    """What the ledger tells a new coordinator of the policy.
+
+    It has all decisions, the barred nodes, the nodes that are still to be emptied, and the
+    interruptions that the policy made itself. Times are taken as readings of the same clock.
     """
 
     past: list[Past] = field(default_factory=list)

@@ -22,11 +22,11 @@ class Progress:
     """The steps of one run, as far as the coordinator knows them.
 
     `step` and `executed` only grow: they are the newest step ever committed and ever executed, and
-    a step that is executed again books as repeated work. `since_plan` begins again with each plan:
-    what the next plan goes back behind is what that recovery costs.
+    a step that is executed again books as repeated work. `since_plan` begins again with each plan.
+    The steps in it that the next plan undoes are what that recovery costs.
 
-    While `generation_live` is False, somebody may still speak of steps that the newest plan went
-    back behind. Such words count for `step` and `executed`, but not for `since_plan`.
+    While `generation_live` is False, workers may still report steps that the newest plan has
+    undone. Such reports count for `step` and `executed`, but not for `since_plan`.
     """
 
     def __init__(self, *, step: int) -> None:
@@ -96,7 +96,7 @@ class Progress:
         self.planned = step
 
     def begin_again(self, step: int) -> None:
-        """All ranks begin again from `step`: later steps are not committed any more."""
+        """Begin again from `step` with all ranks: later steps are not committed any more."""
         self.step = step
 
     def is_live(self, live: bool) -> None:

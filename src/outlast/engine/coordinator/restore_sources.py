@@ -1,5 +1,6 @@
-"""What a generation can begin from when nobody goes on in its process: images, a transfer image, a
-checkpoint.
+"""What a generation can begin from when no rank goes on in its process.
+
+That is images, a transfer image, or a checkpoint.
 
 This module is pure.
 """

@@ -97,7 +97,7 @@ class Run:
         self.progress.note_of_rank(committed, executed, sharded=self.roster.sharded)
 
     def resumed(self, now_s: float, at_s: float) -> list[Output]:
-        """A step of this generation was committed at `at_s`: what was interrupted is over."""
+        """Close what was interrupted: a step of this generation was committed at `at_s`."""
         if not self.interruptions.resumed(at_s=at_s, generation=self.course.generation):
             return []
         if not self.interruptions.open:

@@ -81,7 +81,7 @@ class ScriptWords:
     def on_lingers(self, now_s: float, member: Member, message: WorkerLingers) -> list[Output]:
         """Say that a process does not end though its script is over. Nothing is done about it.
 
-        Each word of it is shown, and the first one is kept for the report.
+        Each message about it is shown, and the first one is kept for the report.
         """
         if member.life.dead or member.life.condemned or member.rank < 0:
             return []

@@ -1,6 +1,6 @@
 """The plans of a generation.
 
-Ranks that go the same way share one, so that a node has to be told it once. This module is pure.
+Ranks that go the same way share one plan, so that a node is sent it once. This module is pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SharedPlans:
 
 
 def with_store(plans: Iterable[Regroup], *, host: str, port: int) -> dict[int, Regroup]:
-    """Return, by the id of each plan, what becomes of it once the store is there.
+    """Return, by the id of each plan, the plan that replaces it once the store is there.
 
     Members that share a plan go on sharing one.
     """

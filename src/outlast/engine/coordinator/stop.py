@@ -115,7 +115,7 @@ class StopRequest:
         return [*out, *self.when_stopped()]
 
     def when_due(self, now_s: float) -> list[Output]:
-        """The time for the last step is up."""
+        """Kill all processes that live: the time for the last step is up."""
         assert self.end is not None
         return self.kill_all(now_s, self.end)
 
@@ -132,9 +132,9 @@ class StopRequest:
         return self.kill_all(now_s, end) if self._somebody_lives() else self._over(end)
 
     def on_unkillable(self, now_s: float) -> list[Output]:
-        """Processes that were killed have not ended: a driver may keep one in the kernel for ever.
+        """Handle killed processes that do not end: a driver may keep one in the kernel for ever.
 
-        Its rank cannot be given away, because nobody can say that it will not go on.
+        The rank of such a process cannot be given away, because the process may still go on.
         """
         run = self.run
         everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
