@@ -12,7 +12,7 @@ def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
     """`calm_run(script, *arguments)` runs to its end, by four ranks if `workers` does not say
     otherwise.
 
-    Its books are sound, and it tells of no interruption.
+    Its books are sound. It tells of no interruption, and books nothing that one would have cost.
     """
     known: dict[tuple[str | int, ...], Outcome] = {}
 
@@ -24,6 +24,9 @@ def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
             assert outcome.interruptions == [], str(outcome)
             assert sorted(outcome.digests) == list(range(workers)), str(outcome)
             outcome.ledger_is_sound()
+            spent_s = outcome.report["rank_seconds"]
+            costs = [spent_s[name] for name in ("detection", "regroup", "restore", "repeated")]
+            assert costs == [0.0] * 4, spent_s
             known[named] = outcome
         return known[named]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from outlast.model.shorten import Text
+from outlast.model.terms import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,20 @@ class Regroup:
     detected_s: float | None
     phases: int = 0
     replay: bool = False
+
+    @property
+    def brings_state(self) -> bool:
+        """Return whether anything of the run's own is restored by this plan.
+
+        Otherwise the run begins from what the script made.
+        """
+        from_a_peer = self.replicated in ("donor", "transfer")
+        return bool(self.step or from_a_peer or self.checkpoint or self.private == "slot")
+
+    @property
+    def attaching(self) -> Cause:
+        """Return what the seconds are booked as until a rank that starts has its state."""
+        return Cause.RESTORE if self.brings_state or self.fault_s is not None else Cause.STARTUP
 
     def held_by(self, rank: int) -> Regroup:
         """Return the same plan for another rank."""

@@ -97,7 +97,7 @@ class Attachment:
         self.state.bind(member.rank(), member.world_size)
         if session is None:
             return self._begin_behind(self.call.first - 1)
-        session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        session.enter(Phase.REGROUP, cause=session.wait_plan(newer_than=-1).attaching)
         self.images.reserve()
         while True:
             plan = self._plan()
@@ -108,7 +108,7 @@ class Attachment:
                 self._freeze()
                 began_s = clock.now_s()
                 self._restore(plan)
-                if _has_no_state(plan):
+                if not plan.brings_state:
                     self.agreement.on_first(self.call.first)
                     plan = replace(plan, step=self._begin_behind(self.call.first - 1))
                 self.agreement.at_start(plan)
@@ -255,7 +255,7 @@ class Attachment:
     def _restore(self, plan: Regroup) -> None:
         session = self.member.session
         assert session is not None
-        session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        session.enter(Phase.REGROUP, cause=plan.attaching)
         self.mark("restoring")
         image = None
         if plan.replicated in ("donor", "transfer"):
@@ -453,12 +453,6 @@ class Attachment:
     def after_rehearsal(self) -> None:
         for parameter in self.state.parameters.values():
             parameter.grad = None
-
-
-def _has_no_state(plan: Regroup) -> bool:
-    """Return whether nothing of the run's own is restored: it begins from what the script made."""
-    from_a_peer = plan.replicated in ("donor", "transfer")
-    return not (plan.step or from_a_peer or plan.checkpoint or plan.private == "slot")
 
 
 def _is_a_call_ahead(donated: Image | None, step: int) -> bool:

@@ -189,7 +189,9 @@ class Main:
         yield from self.loop.run()
 
     def attach(self, loop: StepLoop) -> Thread:
-        self.thread.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        known = self.p.machine.plan
+        cause = Cause.STARTUP if known is None else known.attaching
+        self.thread.enter(Phase.REGROUP, cause=cause)
         while True:
             plan = yield from self.newest_plan()
             at = Waypoint.AWAITS_STATE if self.p.group is None else Waypoint.RESTORES
@@ -219,7 +221,7 @@ class Main:
                 return plan
 
     def restore(self, plan: Regroup, loop: StepLoop) -> Thread:
-        self.thread.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        self.thread.enter(Phase.REGROUP, cause=plan.attaching)
         yield from self.thread.mark("restoring")
         yield "sleep", self.world.lasting(self.p, 0.002, 0.01)
         self.thread.look_at_lease()
