@@ -1,5 +1,6 @@
-"""This process's control groups for memory, under either hierarchy: where their files lie, and how
-much memory their limits leave.
+"""This process's control groups for memory, under either hierarchy.
+
+It finds where their files lie, and how much memory their limits leave.
 
 Units      bytes.
 Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of
@@ -52,12 +53,12 @@ def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
 
 
 def memory_room(hierarchies: list[Hierarchy]) -> tuple[int, Path] | None:
-    """Bytes that may still be taken under the tightest limit on the way up, and the folder of the
-    group that sets it; None where none is set.
+    """Return the bytes left under the tightest limit, and the folder of the group that sets it.
 
-    Cached pages of files and what the kernel remembers of them count as room, as in its
-    MemAvailable: they are given back before anybody is killed. Pages of tmpfs do not. Control
-    groups of version 1 do not tell the second.
+    The result is None if no group on the way up sets a limit. Cached pages of files, and what the
+    kernel remembers of those files, count as room, as in its MemAvailable. The kernel gives them
+    back before it kills a process. Pages of tmpfs do not count as room. Control groups of version 1
+    do not report the second of these.
     """
     rooms = [
         (room, level)

@@ -18,7 +18,7 @@ from outlast.runtime.loop import Loop
 
 
 class Channel:
-    """Non-blocking.
+    """A channel that never blocks, for use inside the loop.
 
     `on_close(reason)` is called once, from the loop; "" means that the peer closed.
     """
@@ -42,7 +42,7 @@ class Channel:
         loop.add_reader(sock.fileno(), self._read_some)
 
     def send(self, message: Message) -> None:
-        """Never blocks. A peer that leaves CHANNEL_BUFFER_MAX_BYTES unread loses the channel."""
+        """Send at once. A peer that leaves CHANNEL_BUFFER_MAX_BYTES unread loses the channel."""
         if not self.closed:
             self.send_frames(encode(message))
 
@@ -65,12 +65,12 @@ class Channel:
         return len(self._unsent)
 
     def drain(self) -> None:
-        """Deliver what has arrived already; for a peer that is known to be dead."""
+        """Deliver what has arrived already. This is for a peer that is known to be dead."""
         while not self.closed and self._read_some():
             pass
 
     def close(self) -> None:
-        """Silently: `on_close` is not called."""
+        """Close the channel without calling `on_close`."""
         if self.closed:
             return
         self.closed = True
@@ -104,7 +104,7 @@ class Channel:
             self._loop.remove_writer(self._sock.fileno())
 
     def _take(self, frames: bytes | bytearray) -> int:
-        """Return how many bytes of it the kernel has taken."""
+        """Write once. Return how many bytes the kernel has taken."""
         try:
             return self._sock.send(frames)
         except BlockingIOError:
@@ -120,12 +120,11 @@ class Channel:
 
 
 class BlockingChannel:
-    """For threads: `send` under a lock, from any thread; iterate from one thread.
+    """A channel that blocks, for a worker's threads.
 
-    Ends at end of file.
-
-    `error` says why it ended early, "" if the peer closed. A send to a closed peer is dropped: the
-    listener learns of it.
+    Any thread may call `send`, which takes a lock. One thread iterates over the messages. The
+    iteration ends with the file. `error` says why it ended early, and is "" if the peer closed. A
+    send to a closed peer is dropped, and the listener learns that the peer has closed.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -158,7 +157,7 @@ class BlockingChannel:
                 return
 
     def close(self) -> None:
-        """Wakes a thread that reads."""
+        """Close the channel, and wake a thread that reads."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -1,5 +1,6 @@
-"""What a child process of the launcher is told: `ChildSpec`, as JSON through the zygote or
-a spawn.
+"""`ChildSpec`: what the launcher tells a child process.
+
+It travels as JSON, through the zygote or to a spawned process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ENTRIES = ("script", "module", "program")
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """One process to be.
+    """The description of one process that is to be started.
 
     kind     "rank", "hot", "warm", "store"
     rank     -1 for a spare and for the store host
@@ -57,7 +58,7 @@ _TYPES = {
 
 
 def spec_from_json(value: Any) -> ChildSpec:
-    """Raises CorruptError for a missing, extra or wrong field."""
+    """Read a spec. Raises CorruptError for a missing, extra or wrong field."""
     if not isinstance(value, dict) or set(value) != set(_TYPES):
         raise CorruptError("not a child's specification")
     fields = {

@@ -1,4 +1,4 @@
-"""The clocks. Everybody else is told the time."""
+"""The clocks. All other modules get the time as an argument."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""A console that never holds its writer up: what is printed goes into a bounded buffer, and a
-thread writes it.
+"""A console that never holds its writer up.
 
-A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), a
-window can be shut. The launcher must not wait for any of these, nor end because of
-them:
+What is printed goes into a bounded buffer, and a thread writes it.
 
-    slow      what does not fit into the buffer is left out; how many lines, is said as soon as
-              there is room again
+A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), and a
+window can be shut. The launcher must not wait for any of these, nor end because of them:
+
+    slow      what does not fit into the buffer is left out; the number of these lines is printed as
+              soon as there is room again
     full      (the disk of a file) the same
     gone      (EPIPE, EIO) everything after that is left out
 
 Cost       A write is an append under a lock.
 Order      Of both streams where they lead to the same file, as on a terminal; else of each by
            itself.
-Limits     What is left out here is not lost where it is in log files, too: see logs.py. At the end
-           the console is given CONSOLE_LINGER_S in which nothing moves, and then left.
+Limits     A line that is left out here is still in the log files, if there are any (logs.py). At
+           the end this waits for the console until nothing has moved for CONSOLE_LINGER_S.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GONE = {errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET}
 
 
 class Writer:
-    """Writes to descriptors that may block, in a thread of its own that nobody waits for."""
+    """Write to descriptors that may block, in a thread that nobody waits for."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -52,7 +52,7 @@ class Writer:
         threading.Thread(target=self._run, name="outlast-console", daemon=True).start()
 
     def put(self, fd: int, data: bytes) -> None:
-        """Write this some time, or leave it out. Never waits."""
+        """Let the thread write this later, or leave it out. This never waits."""
         with self._changed:
             if fd in self._gone:
                 return
@@ -65,7 +65,7 @@ class Writer:
             self._changed.notify_all()
 
     def close(self, *, idle_s: float) -> None:
-        """Wait until everything is written, but not longer than nothing moves for `idle_s`."""
+        """Wait until everything is written, or until nothing has moved for `idle_s`."""
         with self._changed:
             for fd, count in self._left_out.items():
                 self._append(fd, _left_out(count))
@@ -146,9 +146,7 @@ class Stream(io.TextIOBase):
 
 @contextlib.contextmanager
 def unblocked() -> Iterator[None]:
-    """Meanwhile nothing that is printed in this process, on any thread, waits for the console or
-    fails by it.
-    """
+    """Let no thread of this process wait for the console, or fail by it, while the block runs."""
     before = sys.stdout, sys.stderr
     try:
         for stream in before:
@@ -173,7 +171,7 @@ def unblocked() -> Iterator[None]:
 
 
 def _streams(out: TextIO | None, error: TextIO | None) -> tuple[TextIO, TextIO]:
-    """`None` (closed when the process began) stays None."""
+    """Return both streams. `None` (closed when the process began) stays None."""
     writer = Writer()
     other = (
         writer

@@ -1,4 +1,4 @@
-"""Recorded incidents: files with verdicts, folders of them, and runs, whose ledgers hold theirs."""
+"""Read recorded incidents: from files with verdicts, from folders of such files, and from runs."""
 
 from __future__ import annotations
 

@@ -91,8 +91,10 @@ def has_futex() -> bool:
 
 
 def futex_wait(address: int, seen: int, timeout_s: float) -> None:
-    """Sleep while the 32 bits of shared memory at `address` are `seen`, until woken, a signal
-    comes, or the time is over. Lets the interpreter lock go.
+    """Sleep while the 32 bits of shared memory at `address` are `seen`.
+
+    The sleep ends when this thread is woken, when a signal comes, or when the time is over. It
+    releases the interpreter lock.
     """
     rest = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     _futex(_FUTEX, address, _FUTEX_WAIT, seen, ctypes.addressof(rest), None, 0)
@@ -149,8 +151,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def set_name(name: str) -> None:
-    """Have `ps -o comm` show this (15 bytes of it) for the calling thread; for the process, if that
-    is its main thread.
+    """Set the name that `ps -o comm` shows for the calling thread, up to 15 bytes.
+
+    From the main thread, it is the name of the process.
     """
     _prctl(_PR_SET_NAME, name.encode()[:15])
 

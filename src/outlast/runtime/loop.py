@@ -1,12 +1,16 @@
 """A single-threaded event loop: descriptors, one-shot timers, signals.
 
-Order within a turn is fixed: due timers by (time, order of making), then ready descriptors by order
-of registration (readers before writers), then signals, then what was put off with `call_soon`. Of
-thousands that are ready, LOOP_CROWD_COUNT at a time are served in that order, those first that the
-kernel has had ready for longest: who spoke early does not wait for who spoke late. But all in one
-turn: a timer may take it that what was there before it was set has been read. An exception in a
-callback leaves `run`: callbacks handle the world's errors themselves, so what arrives here is a
-bug.
+The order within a turn is fixed. Due timers come first, by time and then by the order in which they
+were made. Then come ready descriptors in the order of registration, readers before writers. Then
+come signals, and last the calls that were put off with `call_soon`.
+
+If thousands of descriptors are ready, LOOP_CROWD_COUNT at a time are served in that order. Those
+that the kernel has had ready for longest come first, so an early message does not wait for a late
+one. All are served in one turn. So when a timer is due, everything that had arrived before it was
+set has been read.
+
+An exception in a callback leaves `run`. Callbacks handle the world's errors themselves, so an
+exception that arrives here is a bug.
 
 Not promised: fairness within a callback, or use from a second thread.
 """
@@ -30,7 +34,7 @@ Callback = Callable[[], object]
 
 
 class Timer:
-    """A call to come; `cancel` is idempotent and may come late."""
+    """A call that is due later. `cancel` may be called twice, and after the call."""
 
     def __init__(self, when_s: float, call: Callback) -> None:
         self.when_s = when_s
@@ -41,7 +45,7 @@ class Timer:
 
 
 class Loop:
-    """Runs callbacks until `stop`.
+    """Run callbacks until `stop`.
 
     Signals need the main thread; their handlers are put back by `close`.
     """
@@ -121,11 +125,11 @@ class Loop:
             self.turn(None)
 
     def stop(self) -> None:
-        """`run` returns after this turn."""
+        """Let `run` return after this turn."""
         self._running = False
 
     def run_until(self, done: Callable[[], bool], *, within_s: float) -> bool:
-        """Turn until `done()`, at most `within_s`; tells whether it is done."""
+        """Turn until `done()` or for `within_s` at most. Return whether it is done."""
         end_s = now_s() + within_s
         while not done():
             left_s = end_s - now_s()
@@ -233,6 +237,7 @@ class _Signals:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """The wakeup descriptor has the byte already; without a handler the default disposition would
-    act.
+    """Do nothing: the wakeup descriptor has the byte already.
+
+    Without a handler the signal's default action would be taken.
     """

@@ -1,4 +1,4 @@
-"""One function over a few large tasks, on a Ray cluster (extra `outlast[ray]`).
+"""Run one function over a few large tasks on a Ray cluster (extra `outlast[ray]`).
 
 Which machine works on a task changes no result.
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def on_ray(address: str) -> OnCores:
-    """A `map` over tasks.
+    """Return a `map` over tasks that runs on the cluster.
 
     `address`: as `ray.init` takes it; `auto` finds the cluster of this machine, `local` starts one
     that ends with this process.

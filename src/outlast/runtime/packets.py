@@ -1,9 +1,8 @@
-"""JSON of any length with descriptors, over a unix SOCK_SEQPACKET pair: how launcher and zygote
-talk.
+"""Packets of JSON and descriptors, by which launcher and zygote talk.
 
-A packet is empty of text: its first descriptor is a memfd that holds the JSON, the others are the
-caller's. So neither the socket buffer nor a long environment limits a request, and one packet is
-one request.
+They go over a unix SOCK_SEQPACKET pair, and may have any length. A packet itself holds no text. Its
+first descriptor is a memfd that holds the JSON, and the others are the caller's. So neither the
+socket buffer nor a long environment limits a request, and one packet is one request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One function over many numbers, or over a few large tasks, on all cores of this machine."""
+"""Run one function over many numbers, or over a few large tasks, on all cores of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder: where it lies, what lies in it, and who holds it.
+"""A run's folder: where it is, what is in it, and which process holds it.
 
     runs/<utc time>-<name>/
       run.json      run id, name, format, version, options, pid of the newest launcher
@@ -69,10 +69,10 @@ class RunFolder:
         options: Mapping[str, object],
         root: Path = ROOT,
     ) -> RunFolder:
-        """A new run.
+        """Make the folder of a new run.
 
-        Without a path, `root/<utc time>-<name>`. Raises RunFolderError where there is a run
-        already, CapacityError where the disk refuses.
+        Without a path, it is `root/<utc time>-<name>`. Raises RunFolderError if a run is there
+        already, and CapacityError if the disk refuses.
         """
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-") or "run"
         name = name[:64]  # of a folder: it has no words
@@ -322,7 +322,7 @@ def _opened_s(card: Mapping[str, object]) -> float:
 
 
 class _disk_errors:  # noqa: N801 - reads as a statement
-    """The file system's refusals as ours."""
+    """Raise the file system's errors as errors of outlast."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

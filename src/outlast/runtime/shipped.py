@@ -20,7 +20,7 @@ def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
 
 
 def text(package: str, folder: str, name: str, suffix: str, *, what: str) -> str:
-    """Of one that `names` has. Raises UsageError for any other; `what`: how it calls them."""
+    """Return the text of a file in `names`. UsageError for another; `what` is its word for them."""
     known = names(package, folder, suffix)
     if name not in known:
         raise UsageError(f"there is no {what} {name!r}", hint=meant(name, known))

@@ -1,9 +1,10 @@
-"""Who speaks on a connection, and who may: those who know the run's token, and prove it for a nonce
-that was never used before.
+"""Who may speak on a connection: an agent that proves it knows the run's token.
 
-Stands against strangers, and against a proof that is said again. Not promised: secrecy (nothing is
-encrypted), or anything against somebody who can change what is on its way between two honest ends;
-the coordinator does not prove itself to the agent.
+It proves that for a nonce that was never used before.
+
+This stops strangers, and a proof that is used twice. Not promised: secrecy, because nothing is
+encrypted. It does not help against somebody who can change messages between two honest ends. The
+coordinator does not prove itself to the agent.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def challenge() -> Challenge:
 
 
 def session() -> int:
-    """Return what an agent is known by since it began: no two have the same, and none is 0."""
+    """Return a number for the session of an agent. No two are the same, and none is 0."""
     return secrets.randbits(_SESSION_BITS) + 1
 
 
 def prove(question: Challenge, *, node: str, token: bytes) -> Proof:
-    """Return the agent's answer."""
+    """Return the agent's answer to a challenge."""
     return Proof(node, _digest(question.nonce, node, token))
 
 
@@ -39,7 +40,7 @@ def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
 
 
 def _digest(nonce: str, node: str, token: bytes) -> str:
-    """The nonce is digested first: so no other cut between nonce and node says the same."""
+    """Return the digest. The nonce has a digest of its own, so that its end is unambiguous."""
     said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + node.encode(
         errors="surrogatepass"
     )

@@ -14,7 +14,7 @@ OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What all workers of a node share.
+    """The facts that all workers of a node share.
 
     `master_port` is the store host's: scripts that call init_process_group("env://") meet there.
     """

@@ -1,6 +1,7 @@
-"""The maker of the launcher's children: a zygote, or a spawn.
+"""Make the launcher's children: by forks of a zygote, or by spawning.
 
-A zygote that is lost is started again. Children are spawned if there is none, or it may not fork.
+A zygote that is lost is started again. Children are spawned if there is no zygote, or if it may not
+fork.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class ForkDesk:
                     self._await_answer()
 
     def _await_answer(self) -> None:
-        """Wait for the next answer that the zygote owes: it gives them one after the other."""
+        """Wait for the zygote's next answer. It answers one request after the other."""
         assert self._client is not None
         client, deadline_s = (
             self._client,
@@ -240,8 +241,8 @@ class ForkDesk:
     def _how_it_ended(self, pid: int, code: int) -> str:
         """Return what is known of the zygote's end.
 
-        It is that we killed it and why, or else the kernel's report and the zygote's own last
-        message.
+        If we killed it, this says so and why. Otherwise it is the kernel's report and the zygote's
+        own last message.
         """
         if self._killed:
             return self._killed

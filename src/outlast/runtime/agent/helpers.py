@@ -1,4 +1,4 @@
-"""Looks after the zygote and the hosts of the stores: reads how they are, and asks them.
+"""Look after the zygote and the hosts of the stores: read their state, and ask them.
 
 `engine/helpers.py` decides what is done about a helper. Here the kernel is asked for the state of
 each process, and questions are sent. The owner of a helper that is given up kills it; its end is
@@ -22,7 +22,7 @@ from outlast.runtime.loop import Loop
 class _Helper:
     """One process under watch.
 
-    is_idle   says whether it has nothing to do that could hold up an answer
+    is_idle   returns True while it has no work that could hold up an answer
     ask       sends it a question
     give_up   kills it; gets the reason
     """
@@ -36,7 +36,7 @@ class _Helper:
 
 
 class HelperKeeper:
-    """Keeps an eye on helpers, several times a second, from `watch` until `forget`."""
+    """Look at each helper several times a second, from `watch` until `forget`."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

@@ -1,10 +1,11 @@
 """The processes of one node: it starts them, tells when they end, and kills them.
 
 It decides nothing. A child's life: `start` -> on_started or on_failed -> (on_message ...) ->
-on_exit. Exits come from pidfds, at once. The zombie is kept until the rest of its session is gone,
-so that its number is not used again while a process may still be killed by it. The launcher is a
-subreaper: processes that workers leave behind become its children and are reaped without a message.
-A process that left its worker's session on purpose (setsid) is left alone.
+on_exit. Exits come from pidfds, at once. The zombie is kept until the rest of its session is gone.
+Until then its number may still be used to kill that rest, so the kernel must not give it to another
+process. The launcher is a subreaper: processes that workers leave behind become its children and
+are reaped without a message. A process that left its worker's session on purpose (setsid) is left
+alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from outlast.runtime.loop import Loop, Timer
 
 
 class HostEvents(ForkEvents, Protocol):
-    """What the host tells its driver, always from the loop and never from within a call to it."""
+    """The host's calls to its driver. They come from the loop, never from a call to the host."""
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None: ...
     def on_failed(self, worker: int, error: str) -> None: ...
@@ -170,8 +171,9 @@ class ProcessHost:
     def kill(self, worker: int) -> None:
         """Send SIGKILL to a worker's process group. on_exit follows, as for any death.
 
-        Unknown and dead workers are ignored. One that is ending was not killed by us: the end of
-        its channel, for which it is to be killed, may be seen before its own.
+        Unknown and dead workers are ignored. A worker that is already ending does not count as
+        killed by us. The end of its channel may be seen before its own end, and would be the reason
+        to kill it.
         """
         if (child := self._children.get(worker)) is None:
             return
@@ -266,7 +268,7 @@ class ProcessHost:
     def _put_off_housekeeping(self) -> None:
         """Reap later: it reads /proc, and nobody waits for it.
 
-        Whatever comes right after a death is more urgent.
+        Right after a death, other work is more urgent.
         """
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)

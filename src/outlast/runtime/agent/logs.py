@@ -1,4 +1,4 @@
-"""What workers print: into files in torchrun's layout, and to the console by torchrun's rules.
+"""Write what workers print to files in torchrun's layout, and to the console by torchrun's rules.
 
     <log_dir>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout,stderr}.log, error.json
 
@@ -106,7 +106,7 @@ def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
 
 
 class WorkerLogs:
-    """Reads the workers' pipes. `folder` is that of `make_log_folder`."""
+    """Read the workers' pipes. `folder` is what `make_log_folder` returned."""
 
     def __init__(self, loop: Loop, folder: Path | None, policy: ConsolePolicy, sink: Sink) -> None:
         self._loop = loop
@@ -183,7 +183,7 @@ class WorkerLogs:
     def _place(self, attempt: int, place: int | str) -> Path | None:
         """Return the folder of a place; None without files, or if the disk refuses it.
 
-        What is printed there goes to the console alone then.
+        Without a folder, the output goes to the console alone.
         """
         if self._folder is None:
             return None
@@ -229,7 +229,7 @@ class _Pipe:
                 self.sink("stderr", f"outlast: {path}: {error.strerror}; no log there\n")
 
     def read_some(self) -> int:
-        """Return the number of bytes read; 0 at end of file or when there is nothing now."""
+        """Read once. Return the number of bytes: 0 at the end, or if nothing is there now."""
         try:
             data = os.read(self.fd, LOG_READ_BYTES)
         except BlockingIOError:

@@ -1,8 +1,9 @@
 """Whether the kernel's out-of-memory killer has killed a process.
 
-That is judged from its counters: those of the machine and of our control group. A rise says that
-some process was killed for memory, not which: another tenant's kill within OOM_WINDOW_S of a
-foreign SIGKILL to a worker is mistaken for ours. The kernel's log knows better, if it may be read.
+The kernel counts its kills for the machine and for our control group. If a counter rises, some
+process was killed for memory, but the counter does not say which. So a mistake is possible: another
+tenant's process may be killed for memory within OOM_WINDOW_S of a foreign SIGKILL to a worker. The
+kernel's log knows better, if it may be read.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from outlast.runtime.cgroups import OWN, memory_hierarchies
 
 
 class OomWatch:
-    """Watches the kernel's counters. Call `look` now and then, and `judge` at a death by
-    SIGKILL.
-    """
+    """Watch the kernel's counters. Call `look` now and then, and `judge` at a death by SIGKILL."""
 
     def __init__(self, sources: list[Path] | None = None) -> None:
         self._sources = counter_files(OWN) if sources is None else sources

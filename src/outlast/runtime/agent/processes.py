@@ -23,11 +23,11 @@ _TITLE_ROOM = " " * 256
 
 @dataclass(frozen=True)
 class Exited:
-    """The kernel's word on an ended process.
+    """What the kernel reports of an ended process.
 
     exit_code  None when a signal ended it
-    oom        a SIGKILL that we did not send: whether the kernel counted an OOM kill at that
-               time, None where its counters cannot be read; else False
+    oom        after a SIGKILL that we did not send: whether the kernel counted an OOM kill at that
+               time, or None if its counters cannot be read. False after any other end
     at_s       when we saw it
     killed     we sent it SIGKILL
     """

@@ -1,5 +1,6 @@
-"""How long a process has been ready to run and had no processor. Such a process is slow, and does
-not hang.
+"""How long a process has been ready to run and had no processor.
+
+Such a process is slow. It does not hang.
 
 On a machine or in a control group with little processor time, a rank may stand still as if it hung,
 and not answer. The kernel knows better. `/proc/<pid>/task/<tid>/schedstat` counts, for each thread,
@@ -20,7 +21,8 @@ from outlast.runtime.linux import stat_fields
 class Patience:
     """How long a process that was asked for something may be silent.
 
-    That is `deadline_s`, and the time in which it had no processor, STARVED_MAX_S at most.
+    It may be silent for `deadline_s`, and for the time in which it had no processor. That second
+    part is STARVED_MAX_S at most.
     """
 
     def __init__(self, pid: int, deadline_s: float, *, now_s: float) -> None:
@@ -41,7 +43,7 @@ class Patience:
         return self._since_s + self._deadline_s + self._starved_s - now_s
 
     def __str__(self) -> str:
-        """Return for how long was waited, for people."""
+        """Return for how long the process was waited for, in words for people."""
         starved = (
             f", {self._starved_s:.0f} s in which it had no processor not counted"
             if self._starved_s >= 1.0
@@ -54,7 +56,8 @@ class Patience:
 class _Thread:
     """How long one thread has waited for a processor.
 
-    `first_ns`: had waited when it was first seen. `counters` stand since `since_s`.
+    `first_ns`: how long it had waited when it was first seen. `counters` have not moved since
+    `since_s`.
     """
 
     first_ns: int
@@ -87,7 +90,7 @@ class Starving:
     def look_with_children(self, *, now_s: float) -> float:
         """Return the same for a process of one thread that waits for each of its children in turn.
 
-        All were born after the first look, so it waited for whatever any of them waited.
+        All children were born after the first look, so the process waited whenever a child did.
         """
         return self.look(now_s=now_s) + sum(
             self._child_waited_s(pid, now_s=now_s) for pid in _children(self._pid)

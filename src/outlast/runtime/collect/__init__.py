@@ -1,4 +1,4 @@
-"""`outlast diagnose --collect`: gather on one node what a diagnosis wants to read."""
+"""`outlast diagnose --collect`: gather on one node what a diagnosis needs."""
 
 from outlast.runtime.collect.collector import Collected, collect
 from outlast.runtime.collect.processes import JobProcess, find_processes

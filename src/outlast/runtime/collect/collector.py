@@ -1,4 +1,4 @@
-"""Gather, on this node, what a diagnosis wants to read of a job that hangs or has just failed.
+"""Gather on this node what a diagnosis needs of a job that hangs or has just failed.
 
     dumps/       the flight recorder of each rank, asked for by a byte into its pipe: NCCL's where
                  TORCH_NCCL_DEBUG_INFO_PIPE_FILE was set, and that of `outlast.record_collectives`
@@ -9,8 +9,8 @@
     node/        for people: state and wait channel of each process, memory and its limits, disks,
                  the holder of the master port, GPUs, versions of packages
 
-Nothing is stopped, and nothing is written but below OUT. Each command has a time limit. What could
-not be had is named with the reason, and the rest is gathered all the same.
+No process is stopped, and nothing is written outside of OUT. Each command has a time limit.
+Evidence that could not be gathered is named with the reason, and the rest is gathered all the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PY_SPY_MISSING = "py-spy is not installed (pip install py-spy): no stacks of Pyt
 
 @dataclass(slots=True)
 class Collected:
-    """What came of it: counts by kind, and what could not be had, in sentences."""
+    """What was gathered, counted by kind, and what was not, in sentences."""
 
     folder: Path
     at_s: float = field(default_factory=time.time)
@@ -69,7 +69,7 @@ def collect(
     dump_wait_s: float = DUMP_WAIT_S,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Collected:
-    """Gather all that can be had into a new folder. Raises UsageError.
+    """Gather everything that is there into a new folder. Raises UsageError.
 
     Stacks are taken twice, `apart_s` apart. A flight recorder may answer within `dump_wait_s`.
     """
@@ -137,7 +137,7 @@ def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
 
 
 def _record(out: Collected) -> dict[str, object]:
-    """Say what was gathered, when, and what could not be had, for people who get the folder."""
+    """Write down what was gathered, when, and what was not, for people who get the folder."""
     return {
         "collected_at_s": out.at_s,
         "ranks": {one.pid: one.rank for one in out.processes if one.is_rank},
@@ -372,7 +372,7 @@ def _stamped(raw: str, booted_s: float, started_s: float, host: str) -> str | No
 
 
 def _said_by(command: Sequence[str]) -> tuple[bytes, str]:
-    """Return what a command printed, and why there is nothing if there is nothing."""
+    """Return what a command printed, and the reason if it printed nothing."""
     if shutil.which(command[0]) is None:
         return b"", "it is not installed"
     try:

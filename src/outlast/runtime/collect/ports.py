@@ -1,4 +1,4 @@
-"""Who listens on a TCP port of this host, by /proc/net/tcp and the descriptors of processes."""
+"""Which process listens on a TCP port of this host, by /proc/net/tcp and open descriptors."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _read(pid: int) -> JobProcess | None:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Raises OSError where it may not be read."""
+    """Return the environment of a process. Raises OSError if it may not be read."""
     raw = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
     return {
         name: value for name, mark, value in (row.partition("=") for row in raw.split("\0")) if mark

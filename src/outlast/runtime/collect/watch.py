@@ -1,8 +1,8 @@
 """Follow the logs of a running job of others, and say when it hangs or has failed.
 
-The logs are looked at again and again; each file's new lines go to the readers of
-`outlast diagnose`. A failure is told by the launcher's own words, and is believed once the logs
-have been still for a moment, so that all of the end is read. A hang is told by `diagnose/quiet.py`.
+The logs are looked at again and again. Each file's new lines go to the readers of `outlast
+diagnose`. A failure shows in the launcher's own messages. It counts once the logs have been still
+for a moment, so that all of the end is read. `diagnose/quiet.py` decides whether the job hangs.
 """
 
 from __future__ import annotations
@@ -112,8 +112,10 @@ def watch(
     on_look: Callable[[str], None] = lambda said: None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Follow the logs until the job hangs or has failed. What is collected of a hang is in a new
-    folder below `incidents`. Raises UsageError where a path does not exist.
+    """Follow the logs until the job hangs or has failed.
+
+    The evidence of a hang is put into a new folder below `incidents`. Raises UsageError if a path
+    does not exist.
     """
     for path in paths:
         if not os.path.exists(path):

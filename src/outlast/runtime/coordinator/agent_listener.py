@@ -1,16 +1,18 @@
-"""Where the lines of several nodes come in: a listening socket, and one `Channel` for each agent
-that has enrolled.
+"""Accept the connections of several nodes.
+
+There is one listening socket, and one `Channel` for each agent that has enrolled.
 
     accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
         ├──anything else, or nothing for LISTENER_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
-It decides nothing: what arrives goes to the `CoordinatorSessions`, whose lines and hang-ups it
-carries out. All other outputs are its owner's, who hands in what his own calls of
-the sessions (`start`, `rebuild`, `on_timer`, `led`) lead to through `carry_out`.
+It decides nothing. What arrives goes to the `CoordinatorSessions`, and the messages and hang-ups
+that these return are carried out here. All other outputs go to the owner. The owner also calls the
+sessions itself (`start`, `rebuild`, `on_timer`, `led`), and hands the outputs of those calls in
+through `carry_out`.
 
-Not promised: that what was sent arrives; it is sent again to a node that comes back. One
-thread: the loop's.
+Not promised: that a sent message arrives. It is sent again to a node that comes back. Everything
+runs on one thread, the loop's.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from outlast.runtime.loop import Loop, Timer
 
 @dataclass(eq=False, slots=True)
 class _Visitor:
-    """One connection. `node`: whose it says it is; "" before it has said so."""
+    """One connection. `node` is the name that it gave; "" before it gave one."""
 
     address: str
     channel: Channel
@@ -50,12 +52,12 @@ class _Visitor:
 
 
 class AgentListener:
-    """Accepts the connections of agents, and carries messages between them and the sessions.
+    """Accept the connections of agents, and carry messages between them and the sessions.
 
     `open`, then let the loop run. `owner` gets every output that is no line.
 
-    `peers`: how many agents are to be served; raises UsageError where the process may not open so
-    many files. `token`: the run's; None: anybody who can reach the address may enrol.
+    `peers` is how many agents are to be served. It raises UsageError if the process may not open so
+    many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
     """
 
     def __init__(
@@ -229,11 +231,10 @@ class AgentListener:
             visitor.question, visitor.node = None, message.node
 
     def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
-        """The older connection of an agent, if there is one, is dead, or about to be: the newer one
-        takes its place.
+        """Let a newer connection of an agent take the place of the older one, if there is one.
 
-        That holds for connections of one agent. Another agent of the same name is turned away, and
-        the line stays as it is.
+        The older one is dead, or about to be. This holds for connections of one agent only. Another
+        agent of the same name is turned away, and the older connection stays.
         """
         outputs = self._sessions.on_line(message.node, message, now_s=now_s())
         if outputs and isinstance(outputs[0], TurnAway):
@@ -305,12 +306,11 @@ def make_room_for(peers: int) -> None:
 
 
 def collect_seldom(peers: int) -> None:
-    """Make this process's garbage collector look once in as many new objects as a word to, and
-    from, each agent makes.
+    """Let this process's garbage collector run about once in a regroup.
 
-    Left alone it looks hundreds of times in a regroup, twice through every rank that is known, and
-    finds nothing: what passes through here makes no cycles, and is given back by its counts. What
-    does make them, a connection that closes, is found as before, only later.
+    By default it runs hundreds of times in a regroup, twice through every known rank, and finds
+    nothing. Messages make no cycles, so their reference counts free them. A connection that closes
+    does make a cycle. It is found as before, only later.
     """
     often, *rarer = gc.get_threshold()
     gc.set_threshold(max(often, limits.OBJECTS_PER_AGENT_COUNT * peers), *rarer)

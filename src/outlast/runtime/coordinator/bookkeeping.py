@@ -57,7 +57,7 @@ class _Known:
 
 
 class Bookkeeping:
-    """Owns the ledger's writing. `show` gets each snapshot.
+    """Write the ledger. `show` gets each snapshot.
 
     `records` is what the ledger holds at the start, the new session included; `start_step` is the
     step that this session goes on from.
@@ -292,7 +292,7 @@ class Bookkeeping:
 class _Tally:
     """The figures of `account` for the whole run at this moment.
 
-    They are kept up without going through all lives again each second; `outlast report` shows the
+    They are updated without going through all lives again each second. `outlast report` shows the
     same figures. The time between two sessions counts in neither.
     """
 

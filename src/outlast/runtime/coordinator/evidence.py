@@ -10,7 +10,7 @@
       verdict.json             what `outlast diagnose` makes of all that
 
 Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption, because
-recovery waits for it. Once that is used up nothing more is read or waited for, and what was read
+recovery waits for it. Once that time is used up nothing more is read or waited for. What was read
 until then is kept. Only a single read of bounded size (`glance.py`) may end after it. A process of
 its own finds the verdict, at low priority, after training goes on. At the end of a run the launcher
 waits for it.
@@ -56,7 +56,7 @@ class _Process:
     kernel    /proc/<pid>/{stat,wchan,syscall}, where they were read
     killed    outlast killed it
     oom       the kernel counted an OOM kill when it died of a SIGKILL that outlast did not send
-    oom_read  the kernel's counters of OOM kills could be read then: without it, `oom` says nothing
+    oom_read  the kernel's counters of OOM kills could be read then; if not, `oom` says nothing
     """
 
     worker: int
@@ -91,11 +91,11 @@ class _Case:
 
 
 class Evidence:
-    """Gathers evidence about processes before they are killed.
+    """Gather evidence about processes before they are killed.
 
-    `standing` tells of all that live (worker, pid, beacon); `logs` where a worker prints.
-
-    `command`: finds a verdict in a folder, on stdout, as JSON.
+    standing   returns worker, pid and beacon of all processes that live
+    logs       returns the files that a worker prints to
+    command    finds a verdict in a folder, and prints it as JSON
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reads of processes that are about to be killed: bounded in bytes, and never waiting for a writer.
+"""Read from processes that are about to be killed. Reads are bounded, and wait for no writer.
 
 A read cannot be called off once the kernel has it. So nothing is opened that could wait for another
 process (a FIFO, a socket, a device). /proc is read only where the kernel answers by itself. A long
@@ -27,8 +27,8 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 class Glance:
     """The real reader.
 
-    Its owner asks it for the time too, so that a test can hand in a reader whose reads take time of
-    its own.
+    Its owner asks it for the time too. So a test can hand in a reader whose reads take as long as
+    the test wants.
     """
 
     def now_s(self) -> float:

@@ -72,7 +72,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the launcher is given. All of it is open already, and its opener closes it."""
+    """The parts that the launcher is given. They are open already, and their opener closes them."""
 
     loop: Loop
     logs: WorkerLogs
@@ -91,7 +91,7 @@ class Surroundings:
 
 
 class Launcher:
-    """Runs the coordinator and the agent of one node in one event loop.
+    """Run the coordinator and the agent of one node in one event loop.
 
     `listen`, then `run`, which returns when the run is over.
 

@@ -1,6 +1,6 @@
-"""What is removed under a run while it trains: the vault's names, or the run's folder.
+"""Notice what is removed while a run trains: names of the vault's files, or the run's folder.
 
-Each is noticed, mended as far as it can be, and told once.
+Each removal is mended as far as possible, and reported once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Removals:
     def hold_vault(self) -> None:
         """Hold the vault's files, and put back those whose names were removed.
 
-        Supervision boundary: shared memory that takes no link is told of, and stops nothing.
+        Supervision boundary: if shared memory takes no link, that is reported, and stops nothing.
         """
         if self._vault.keeper is None:
             return
@@ -67,7 +67,7 @@ class Removals:
     def look_for_folder(self) -> None:
         """Warn once if the run's folder is not what was opened any more.
 
-        What is open is still written, where nobody finds it.
+        Files that are open are still written, but nobody finds them.
         """
         missing, before = self._missing(), self._was_missing
         self._was_missing = missing

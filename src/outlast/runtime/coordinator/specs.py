@@ -1,4 +1,4 @@
-"""The specification of a process: everything it has to be told when it is started."""
+"""The specification of a process: everything that it needs to know when it is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlast.runtime.child import ChildSpec
 
 @dataclass(frozen=True)
 class Script:
-    """entry: "script", "module" or "program"; see `ChildSpec`."""
+    """The user's script. `entry`: "script", "module" or "program"; see `ChildSpec`."""
 
     script: str
     entry: str
@@ -26,7 +26,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run lies."""
+    """The folders of a run."""
 
     run_id: str
     run_folder: str

@@ -26,7 +26,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(slots=True)
 class _Start:
-    """One worker that has not said anything yet."""
+    """One worker that has not sent any message yet."""
 
     order: Spawn
     waits: bool = True  # no process of it is asked for at the moment

@@ -1,3 +1,1 @@
-"""Files to pieces, pieces to findings: the walk through what was given, archives, limits, and the
-processes that read dumps.
-"""
+"""From files to findings: a walk through folders and archives, and processes that read dumps."""

@@ -2,7 +2,7 @@
 
 A `TimeBudget` is asked between pieces of work. Reading stops after READING_SHARE of the limit, so
 that time is left to decide from what was read. `TimeBudget.interrupts` is the last resort around
-reasoning: it raises `TimeOver` from a signal, in the main thread only; in another thread the
+reasoning. It raises `TimeOver` from a signal, in the main thread only. In another thread the
 reasoning runs to its end.
 """
 

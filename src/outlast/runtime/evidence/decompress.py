@@ -1,5 +1,7 @@
-"""gzip, bzip2, xz and, where this Python or a package of it can, Zstandard: as streams, in bounded
-memory, however much a few bytes unfold to.
+"""Read gzip, bzip2, xz and Zstandard as streams, in bounded memory.
+
+Memory stays bounded however much a few bytes unfold to. Zstandard needs a Python or a package that
+can read it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ _ZSTD_WINDOW_LOG = 27  # 128 MB, what zstd itself accepts without being told
 
 
 class Damaged(Exception):
-    """Bytes that are not what their first ones promised. What was read before stands."""
+    """The bytes are not what the first ones promised. What was read before still counts."""
 
 
 class CannotRead(Exception):
-    """This Python has nothing that could read it; the text says what to do."""
+    """This Python cannot read the format. The text says what to do."""
 
 
 class _Decompressor(Protocol):
-    """What bz2, lzma and compression.zstd have in common."""
+    """The interface that bz2, lzma and compression.zstd have in common."""
 
     eof: bool
     needs_input: bool
@@ -38,7 +40,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """zlib's object with the face of the others."""
+    """zlib's object with the interface of the others."""
 
     def __init__(self) -> None:
         self._one = zlib.decompressobj(wbits=31)
@@ -60,11 +62,10 @@ class _Gzip:
 
 
 class Unpacked:
-    """What a compressed stream holds, all of its members one after the other.
+    """The content of a compressed stream, all of its members one after the other.
 
-    Bytes behind the last one that begin no other are not read.
-
-    `read` raises Damaged, and EOFError where the stream was cut short.
+    Bytes behind the last member that begin no other are not read. `read` raises Damaged, and
+    EOFError if the stream was cut short.
     """
 
     def __init__(self, stream: Stream, make: Callable[[], Any]) -> None:

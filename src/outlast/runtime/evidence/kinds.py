@@ -1,7 +1,7 @@
-"""What a file is, told from its first bytes; its name counts only where the bytes leave it open.
+"""Tell what a file is from its first bytes. Its name counts only if the bytes do not decide.
 
-Not promised: that a text is a log. Source code is told by its suffix, because it holds the very
-sentences that a log would.
+Not promised: that a text is a log. Source code is recognised by its suffix, because it holds the
+same sentences as a log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outlast.model.beacon import BEACON_MAGIC
 
 
 class Kind(str, Enum):
-    """The values are said to people: "not read, {value}: a, b"."""
+    """The kind of a file. People see the values: "not read, {value}: a, b"."""
 
     DUMP = "a flight-recorder dump"
     TEXT = "text"

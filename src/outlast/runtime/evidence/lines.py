@@ -1,10 +1,10 @@
-"""A log as lines of bytes: streamed, each of bounded length, no more of the file than was there
-when it was found.
+"""Read a log as a stream of lines, each of bounded length.
 
-A line ends at a newline. A progress bar draws over itself with carriage returns: of such a line, if
-it is long, what was drawn last is given. Of any other line longer than EVIDENCE_LINE_MAX_BYTES its
-beginning and its end are given. Zero bytes, which a crash leaves in logs, are left out; UTF-16 with
-its mark is turned into UTF-8.
+No more of the file is read than was there when it was found. A line ends at a newline. A progress
+bar draws over itself with carriage returns. If such a line is long, only what was drawn last is
+returned. Of any other line longer than EVIDENCE_LINE_MAX_BYTES, the beginning and the end are
+returned. Zero bytes, which a crash leaves in logs, are left out. UTF-16 with its mark is turned
+into UTF-8.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _DRAWN_OVER_BYTES = 2 << 10
 
 
 class Lines:
-    """Iterate once.
+    """The lines of a log. Iterate over it once.
 
-    `cut_count` lines were longer than the limit; `on_bytes` hears of each piece of the file that
-    was read. Raises OSError.
+    `cut_count` lines were longer than the limit. `on_bytes` is called with the size of each piece
+    that was read. Raises OSError.
     """
 
     def __init__(self, piece: Piece, *, on_bytes: Callable[[int], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What was left out, and why: counted by reason, a few named."""
+"""What was left out, and why. It is counted by reason, and a few examples are named."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Notes:
         self._lacking: list[str] = []
 
     def skip(self, why: str, name: str) -> None:
-        """`why` completes "not read: ..."."""
+        """Note what was left out. `why` completes the sentence "not read: ..."."""
         self._counts[why] = self._counts.get(why, 0) + 1
         names = self._names.setdefault(why, [])
         if len(names) < NAMED_COUNT:
             names.append(name)
 
     def say(self, text: str) -> None:
-        """Note a sentence of its own."""
+        """Add a sentence of its own to the notes."""
         if text not in self._said:
             self._said.append(text)
 
     def lack(self, what: str) -> None:
-        """Note what was never there to be read. It is no part of the verdict's sentence."""
+        """Note what was never there to be read. The verdict's sentence does not mention it."""
         if what not in self._lacking:
             self._lacking.append(what)
 

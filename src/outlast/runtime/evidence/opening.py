@@ -1,5 +1,7 @@
-"""Opening evidence: regular files only, never through a symbolic link, never blocking, never past
-the size that was found.
+"""Open evidence safely.
+
+Only regular files are opened, and never through a symbolic link. Opening never blocks, and reading
+stops at the size that was found.
 """
 
 from __future__ import annotations
@@ -12,20 +14,20 @@ from outlast.model.limits import EVIDENCE_READ_BYTES
 
 
 class Stream(Protocol):
-    """What gives bytes: at most `size` of them, none at the end."""
+    """A source of bytes: at most `size` of them at once, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class NotRegular(OSError):
-    """Something else lies there by now: a FIFO, a device, a link."""
+    """The path is no regular file any more, but a FIFO, a device or a link."""
 
 
 def open_regular(path: str) -> tuple[int, os.stat_result]:
-    """Open a file for reading; return the descriptor, and what lies behind it.
+    """Open a file for reading. Return the descriptor and its `os.fstat`.
 
-    A FIFO that took the file's place since it was looked at is opened without waiting for its
-    writer, and closed again unread. Raises OSError and NotRegular.
+    A FIFO may have taken the file's place since it was looked at. It is opened without waiting for
+    its writer, and closed again unread. Raises OSError and NotRegular.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Evidence to verdict: files are read here, and `diagnose/pipeline.py` decides from what they hold.
+"""From evidence to a verdict: this reads the files, and `diagnose/pipeline.py` decides.
 
 Files are read in this order: what outlast itself recorded, dumps, logs, error files, beacons.
 
@@ -6,8 +6,8 @@ Memory   that of one archive's directory, one line, the dumps' small states, and
          are kept (`diagnose/bounded_findings.py`); not that of the files.
 Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR),
          which is gone at the end, also after SIGTERM (`scratch.py`).
-Time     reading stops when most of the time limit is over (`deadline.py`); what was read by then is
-         decided from, and a note says what is missing.
+Time     reading stops when most of the time limit is over (`deadline.py`). The verdict is then
+         decided from what was read, and a note says what is missing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`blame` is None where there were no dumps.
+    """A verdict, and how it was found. `blame` is None if there were no dumps.
 
     `notes`: what was left out and what does not fit, in sentences for people.
     """
@@ -246,9 +246,7 @@ def _sampled(lines: Iterable[bytes], sample: same_job.Sample) -> Iterator[bytes]
 
 
 def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Reading) -> None:
-    """A file whose lines are not those of the file: what is found in it points to the file as a
-    whole.
-    """
+    """Read text that was made from a file. What is found in it points to the file as a whole."""
     try:
         lines = unfold(piece)
     except (OSError, ValueError) as error:
@@ -259,7 +257,7 @@ def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Readi
 
 
 def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading) -> bool:
-    """Whether it is the ledger of a run in which nothing was interrupted."""
+    """Read the ledger. Return True if nothing was interrupted in that run."""
     try:
         ledger = read(piece)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Files with a form of their own: torchelastic's error files, and our ledger.
 
-A ledger may be a stranger's: it is copied, so that nothing is written beside the evidence, and the
-copy is read with SQLite's schema distrusted, plain tables only, and a limit of time.
+A ledger may come from a stranger. It is copied, so that nothing is written beside the evidence. The
+copy is read with a time limit, plain tables only, and with SQLite told not to trust its schema.
 """
 
 from __future__ import annotations

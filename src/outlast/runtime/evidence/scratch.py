@@ -1,8 +1,8 @@
 """The folder into which archives are unpacked, gone at the end however the diagnosis ends.
 
 SIGTERM and SIGHUP end the process in order while the folder exists, so that it is removed. After
-SIGKILL it stays; the next diagnosis of the same user removes it, since the lock that its owner held
-is free then.
+SIGKILL the folder stays. The lock that its owner held is free then, so the next diagnosis of the
+same user removes the folder.
 """
 
 from __future__ import annotations

@@ -132,9 +132,7 @@ def _named(stream: Peeked, info: tarfile.TarInfo) -> bytes:
 
 
 def pax_facts(text: bytes) -> dict[str, str]:
-    """The records "<length> <key>=<value>\\n" of an extended header, up to the first that is not
-    one.
-    """
+    """Return the records "<length> <key>=<value>\\n" of an extended header, up to a bad one."""
     facts: dict[str, str] = {}
     at = 0
     while at < len(text):

@@ -1,8 +1,8 @@
-"""Archives to files in a scratch folder, under limits: how much, how many, how deep, and how much
-more than was packed.
+"""Unpack archives into files in a scratch folder, under limits.
 
-Where a limit is met, what was unpacked before stays, and it is said. Members are written under
-numbers: no name inside an archive becomes a path.
+The limits are on bytes, files, nesting, and how much a packed byte may unfold to. If a limit is
+met, what was unpacked before stays, and a note says so. Members are written under numbers, so no
+name inside an archive becomes a path.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ENCRYPTED = 0x1
 
 
 class Enough(Exception):
-    """A limit was met; the text says which."""
+    """A limit was met. The text says which one."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What archives may still unfold to.
+    """How much archives may still unfold to.
 
-    `begin` is told of each archive that lies on the disk; what is nested in it counts to it.
+    Call `begin` for each archive on the disk. What is nested in it counts as part of it.
     """
 
     left_bytes: int
@@ -72,7 +72,7 @@ class Metered:
 
 @dataclass(slots=True)
 class Inside:
-    """Something in an archive: what to read, or why not."""
+    """Something in an archive: what to read of it, or why it is not read."""
 
     name: str
     body: Peeked | None
@@ -142,7 +142,7 @@ def _zip_members(archive: zipfile.ZipFile, name: str, budget: Budget) -> Iterato
 
 
 class _ZipBody:
-    """A member's bytes; what breaks in it ends this member only."""
+    """The bytes of one member. Damage ends this member only."""
 
     def __init__(self, member: BinaryIO) -> None:
         self._member = member
@@ -162,13 +162,13 @@ class _ZipBody:
 
 
 class MemberDamaged(Exception):
-    """One member of a zip cannot be read on; the others can."""
+    """One member of a zip is damaged. The others can still be read."""
 
 
 def _refuse_endless_directory(file: BinaryIO) -> None:
-    """zipfile reads the whole directory into memory.
+    """Refuse a zip whose directory is too long, because zipfile reads all of it into memory.
 
-    It is as long as its end record says; a zip64 record may say otherwise, but never less than is
+    It is as long as its end record says. A zip64 record may say otherwise, but never less than is
     there.
     """
     size = file.seek(0, os.SEEK_END)

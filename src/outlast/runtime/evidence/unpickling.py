@@ -1,20 +1,22 @@
-"""Dumps of strangers, read in processes of their own under limits of memory and time, on all cores
-that may be used.
+"""Read the dumps of strangers in separate processes, under limits of memory and time.
 
-A reading process is forked (a fresh interpreter would cost more than a hundred dumps), keeps none
-of our descriptors but its two pipes, is told names of files, reads each, and answers with small
-states (`diagnose/collectives/packed.py`) as JSON: nothing that comes back is unpickled. Against
-what a dump may do to it:
+All cores that may be used are used.
+
+A reading process is forked, because a fresh interpreter would cost more than a hundred dumps. It
+keeps none of our descriptors but its two pipes. It gets the names of files through one pipe, reads
+each file, and answers through the other. The answers are small states
+(`diagnose/collectives/packed.py`) as JSON, so nothing that comes back is unpickled. These limits
+hold whatever a dump may do to the process:
     memory    RLIMIT_AS: what it had at its start, and `memory_bytes`
     time      a timer of processor time for each file, `limit_s`; the kernel ends the process.
               WALL_S for a file that a disk never gives
     files     RLIMIT_FSIZE 0: it can write to its pipes only
-A process that ended over a handful of files is followed by one that takes them one by one, so that
-the file is found and named and the others are read.
+If a process ends while it reads a batch of files, another one reads them one by one. So the bad
+file is found and named, and the others are read.
 
-Not promised: that a process whose interpreter was broken into cannot read what this user may read.
-Forking is safe beside threads of ours because the child uses nothing of theirs: no logging, no
-standard streams, no locks.
+Not promised: protection from a dump that breaks into the interpreter. It can read what this user
+may read. Forking is safe beside our threads, because the child uses nothing of theirs: no logging,
+no standard streams, no locks.
 """
 
 from __future__ import annotations
@@ -57,11 +59,11 @@ def read_dumps(
     on_progress: Callable[[int, int], None] | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Dump], dict[str, str]]:
-    """The dumps that could be read, in the order of the pieces, and for each other piece why not.
+    """Return the dumps that could be read, in order, and why each other piece could not.
 
-    processes    reading at once; all cores that this process may use, if None
-    on_progress  is told (pieces done, pieces in all) now and then
-    is_over      is asked now and then; once it says so, the dumps that are left are not read
+    processes    how many read at once; None: one for each core that this process may use
+    on_progress  is called now and then with (pieces done, pieces in all)
+    is_over      is called now and then; once it returns True, no more dumps are read
     """
     if not (given := list(pieces)):
         return [], {}
@@ -229,7 +231,7 @@ class _Crew:
     def _lost(self, reader: _Reader, *, late: bool) -> None:
         """Handle a process that ended over what it was reading, or is ended now.
 
-        Its pieces are read one by one again; if there was only one, that is named.
+        Its pieces are read again, one by one. If there was only one, that piece is named.
         """
         code, batch = self._let_go(reader), reader.batch
         self._ended_count += 1

@@ -1,5 +1,6 @@
-"""From what was named on the command line to pieces: folders, files, archives, in one order, each
-thing once.
+"""From the paths on the command line to pieces.
+
+Folders, files and archives are walked in one order, and each thing is read once.
 
 Never   symbolic links followed (but those that were named themselves), anything but regular files
         opened, a name inside an archive used as a path.
@@ -95,9 +96,11 @@ class Gathered:
         return len(old)
 
     def leave_out_suspicions(self, quiet: Collection[str]) -> int:
-        """Stacks that workers of a live run wrote because somebody asked whether they were there:
-        of those that were given up, copies lie with their interruption. `quiet`: names of ledgers
-        without an interruption, of runs in which nobody was. How many were left out.
+        """Leave out stacks that workers of a live run wrote when asked if they still answer.
+
+        Of workers that were given up, copies lie with their interruption. `quiet` are the names of
+        ledgers without an interruption: no worker was given up in these runs. Return how many were
+        left out.
         """
         folders = {f"{name.removesuffix(name.rpartition('/')[2])}evidence/" for name in quiet}
         folders |= {found[1] for piece in self.standings if (found := _CASE.search(piece.name))}
@@ -113,7 +116,7 @@ class Gathered:
 def gather(
     paths: Sequence[str], scratch: str, *, is_over: Callable[[], bool] = lambda: False
 ) -> Gathered:
-    """All pieces below `paths`.
+    """Return all pieces below `paths`.
 
     Archives are unpacked into the folder `scratch`, which must outlive the pieces. `is_over` is
     asked now and then; once it says so, nothing more is looked for or unpacked.
@@ -229,7 +232,7 @@ class _Walk:
                 yield full, one_name, mode
 
     def _link(self, path: str, name: str) -> None:
-        """A link to what is read anyway needs no word."""
+        """Note a link, unless it leads to something that is read anyway."""
         target = os.path.realpath(path)
         if not os.path.exists(target):
             self._notes.skip("a symbolic link that leads nowhere", name)
@@ -269,7 +272,7 @@ class _Walk:
             self._undecided.append((kind, piece))
 
     def _say_what_lacks(self, piece: Piece) -> bool:
-        """Note what `--collect` could not get; return False if the file is no record of that."""
+        """Note what `--collect` could not get. Return False if the file is no record of that."""
         if piece.path is None:
             return False
         lacking = not_collected(read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0])
@@ -294,7 +297,7 @@ class _Walk:
     def _open(
         self, stream: Peeked, kind: Kind, name: str, *, depth: int, path: str | None = None
     ) -> None:
-        """`path`: where the archive lies, if it is a file of its own."""
+        """Open an archive. `path`: where it lies, if it is a file of its own."""
         assert self._budget is not None
         if depth > limits.EVIDENCE_NESTING_MAX_COUNT:
             self._notes.skip(

@@ -2,16 +2,15 @@
 time.
 
 Later facts   An interruption or a life is written again, whole, when more of it is known, and
-              replaces its row: a reader then needs no folding, a row can be queried as it stands,
-              and one transaction moves it from one true state to the next. What happened in between
-              is kept as events. Nothing is ever deleted; events and steps are never changed
-              (triggers).
+              replaces its row. So a reader can query each row as it stands, and one transaction
+              moves it from one true state to the next. What happened in between is kept as events.
+              Nothing is ever deleted; events and steps are never changed (triggers).
 Cost          `add` and `set_snapshot` only queue. `flush` writes all that is queued in one
               transaction, without waiting for the disk (WAL, synchronous=NORMAL): it belongs off
               the recovery path.
 Safety        What was flushed survives a SIGKILL of the launcher; after a power loss the newest
-              transactions may be missing, the file is whole. A reader never blocks the writer. One
-              writer: the run folder's lock sees to it.
+              transactions may be missing, but the file is whole. A reader never blocks the writer.
+              The run folder's lock makes sure that there is one writer.
 Threads       `add` and `set_snapshot` may be called from one thread and `flush` from another.
 """
 
@@ -430,6 +429,6 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
 
 
 def read_ledger(path: Path) -> Records:
-    """Open, read and close."""
+    """Open the ledger, read everything, and close it."""
     with closing(Ledger.read_only(path)) as ledger:
         return ledger.read()

@@ -44,8 +44,8 @@ class RunView:
     def step(self) -> int:
         """Return the last committed step.
 
-        For a live run it is what the launcher said last. For a run that is over it is what the
-        ledger has on record, because the last snapshot is up to a second older than the end.
+        For a live run it is what the launcher said last. For a run that is over it comes from the
+        ledger, because the last snapshot is up to a second older than the end.
         """
         said = (self.records.snapshot or {}).get("step")
         return said if isinstance(said, int) and not self.is_over else self.records.newest_step

@@ -1,10 +1,9 @@
-"""The vault: snapshots in shared memory that outlive the worker that made them, and the launcher
-too.
+"""The vault: snapshots in shared memory that outlive their worker, and the launcher too.
 
-A folder on tmpfs. The launcher makes it and holds its `owner` file under flock as long as it (or a
-fork of it) lives; workers open it. A rank has two slots, so that one whole image lies sealed at any
-time while the other is being written. One more area per node, `transfer`, carries replicated state
-from a survivor to a newcomer.
+The vault is a folder on tmpfs. The launcher makes it, and holds its `owner` file under flock as
+long as the launcher or a fork of it lives. Workers open it. A rank has two slots, so that one whole
+image lies sealed at any time while the other is being written. One more area per node, `transfer`,
+carries replicated state from a survivor to a newcomer.
 
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
 Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, and

@@ -1,4 +1,4 @@
-"""Holds the files of a vault open, so that a run survives the removal of their names.
+"""Hold the files of a vault open, so that a run survives the removal of their names.
 
 Names in /dev/shm can be removed while a run lives: by a person, by systemd-logind when the user's
 last session ends (RemoveIPC), by systemd-tmpfiles. Ranks that have mapped the files go on, but a
@@ -6,8 +6,8 @@ successor could not open them. The launcher holds every file by a descriptor. A 
 gone gets a name again: a link to that descriptor in /proc, under the old path. So everybody who
 opens the path afterwards has the very memory that the live ranks have mapped.
 
-Not promised: files that were made after the newest look, and the vault of a launcher that is killed
-after the removal, for the links end with it.
+Not covered: files that were made after the newest look, and the vault of a launcher that is killed
+after the removal. The links end with that launcher.
 """
 
 from __future__ import annotations
