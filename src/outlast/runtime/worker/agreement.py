@@ -24,7 +24,7 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Agreement:
-    """Keeps what all ranks agree on.
+    """Keep what all ranks agree on.
 
     `movers` are the private parts that were the same on all ranks in the newest vote.
     """

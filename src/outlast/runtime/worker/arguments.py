@@ -1,9 +1,8 @@
-"""The command line of `outlast run`, read by torch's own parser for torchrun, with our flags added
-to it.
+"""Read the command line of `outlast run` by torch's own parser for torchrun.
 
-Runs in a process that may import torch, and in a fork of it: asking for `gpu` or `auto` may touch a
-driver that a zygote must not have touched. Answers are JSON values: {"options": {...}}, {"help":
-text}, or {"usage": message, "hint": text}.
+Our flags are added to that parser. It runs in a process that may import torch, and in a fork of
+that process: asking for `gpu` or `auto` may touch a driver that a zygote must not have touched.
+Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": message, "hint": text}.
 """
 
 from __future__ import annotations
@@ -162,9 +161,7 @@ def _add_failures(group: argparse._ArgumentGroup) -> None:
 
 
 def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """argparse complains of a missing script before it does of an unknown flag; the flag is what
-    the user has to know.
-    """
+    """Return the options. Report an unknown flag before a missing script, unlike argparse."""
     try:
         options, unknown = parser.parse_known_args(argv)
     except _Wrong as wrong:
@@ -204,7 +201,7 @@ def _meant(parser: argparse.ArgumentParser, word: str) -> str:
 
 
 def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
-    """-h or --help before the script's name: let argparse say where that is."""
+    """Return True for -h or --help before the script's name. argparse finds where that is."""
     called: list[bool] = []
     parser.print_help = lambda file=None: called.append(True)  # type: ignore[method-assign, assignment]
     try:
@@ -216,8 +213,9 @@ def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
 
 
 def _given(parser: argparse.ArgumentParser, argv: list[str], options: dict[str, Any]) -> list[str]:
-    """The options that differ from the parser's own defaults, environment included: those that the
-    user asked for.
+    """Return the options that the user asked for: those that differ from the parser's defaults.
+
+    Options that the environment sets count as well.
     """
     own = {action.dest: action.default for action in parser._actions}
     environment = {dest for dest in own if f"PET_{dest.upper()}" in os.environ}
@@ -267,7 +265,7 @@ def _seconds_or_never(text: str) -> float:
 
 
 def parse_in_fork(argv: list[str]) -> dict[str, Any]:
-    """`parse` in a fork of this process, whose answer comes back through a pipe."""
+    """Call `parse` in a fork of this process. The answer comes back through a pipe."""
     import json
 
     reader, writer = os.pipe()

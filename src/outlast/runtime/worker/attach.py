@@ -1,5 +1,4 @@
-"""Where a rank's state comes from when it attaches or is restored, and how it gets into the next
-generation.
+"""Attach a rank: find where its state comes from, and bring it into the next generation.
 
 `Images` seals what a rank leaves in the vault for a successor. `Agreement` keeps what all ranks
 agree on.
@@ -61,9 +60,13 @@ class StepsCall:
 class Attachment:
     """Attach this rank's state to the run: find where the run is, and restore the state from there.
 
-    run.steps makes it, and `attach` is its first act. Its parts: `images` seals and reads the
-    state, `agreement` lets all ranks begin from the same, `undo` takes a step back, `checkpoints`
-    writes to the disk, `call` is what is known of this call of run.steps.
+    run.steps makes it, and `attach` is its first act.
+
+    images        seals and reads the state
+    agreement     lets all ranks begin from the same state
+    undo          takes a step back
+    checkpoints   writes to the disk
+    call          what is known of this call of run.steps
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from outlast.runtime.worker.step import Owner, Step
 
 
 class Batches:
-    """Fetches the batches of each step, and holds the step in turn.
+    """Fetch the batches of each step, and hold the step in turn.
 
     held         the step in turn; None between its commit and the next fetch
     accumulate   how many micro-batches a step has

@@ -30,12 +30,12 @@ class BeaconPage:
         self._met: set[Phase] = set()  # phases that ended well once
 
     def take_rank(self, rank: int, *, now_s: float) -> None:
-        """A spare was given `rank`: its book begins now, for the seconds before are nobody's."""
+        """Begin the book of a spare that was given `rank`: the seconds before count for nobody."""
         self.book = Book(now_s=now_s, cause=Cause.REGROUP)
         self.beacon.rank = rank
 
     def enter(self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float) -> None:
-        """The main thread is in `phase` from now on.
+        """Note that the main thread is in `phase` from now on.
 
         cause   what the seconds from now on are booked as; None: as before
         learn   the phase before ended well, so its length counts

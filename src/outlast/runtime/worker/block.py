@@ -2,8 +2,8 @@
 
 A hook in front of the first optimizer call asks the commit machine for the vote. A block that calls
 no optimizer votes at its end. A step that votes late does so when the next step or a phase is asked
-for (late_votes.py). What the block swallowed although it was not for it counts against the step all
-the same.
+for (late_votes.py). If the block swallowed an exception that was not meant for it, the step is not
+committed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Block:
         self._exits.remove()
 
     def _swallowed(self) -> BaseException | None:
-        """Return what the block caught although it was not for it, or None.
+        """Return the exception that the block caught although it was not meant for it, or None.
 
         A step that was refused or interrupted is not committed behind that.
         """

@@ -27,7 +27,7 @@ _one_at_a_time = threading.Lock()
 
 
 class Checkpoints:
-    """Saves this rank's shard of each periodic checkpoint.
+    """Save this rank's shard of each periodic checkpoint.
 
     `every` is the number of steps between two saves; 0 means none. If `on_stop` is set, one more is
     saved when a stop is asked for.

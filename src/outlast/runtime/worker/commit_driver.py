@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class CommitDriver:
-    """Runs the flows of a CommitMachine, one at a time, on the main thread of a worker.
+    """Run the flows of a CommitMachine, one at a time, on the main thread of a worker.
 
     A command that raises does so inside its flow. What the flow does not catch comes out of `run`.
     """

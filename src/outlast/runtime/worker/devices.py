@@ -58,7 +58,7 @@ def current(device: torch.device) -> Iterator[None]:
 
 
 def mine() -> torch.device:
-    """Return the GPU that this process has taken; else its current one, for which it needs one."""
+    """Return the GPU that this process has taken, or else the current one. There must be a GPU."""
     return _mine or torch.device("cuda", torch.cuda.current_device())
 
 

@@ -41,7 +41,7 @@ _version_of = attrgetter("_version")
 
 
 class Edits:
-    """Keeps which parameters the script edits (`names`), and the copies that a repeat puts back.
+    """Keep which parameters the script edits (`names`), and the copies that a repeat puts back.
 
     parameters   returns the parameters to look at; an empty mapping if nothing has to be taken back
     optimized    returns those that an optimizer has

@@ -1,5 +1,6 @@
-"""Ways out of a backward whose gradients have no more use: a peer is lost, and the others wait for
-this rank.
+"""Leave a backward whose gradients have no more use, because a peer is lost.
+
+The other ranks wait for this one then.
 
 A backward is one call into C++, which a signal cannot leave half-way. A hook on a parameter is
 called between two of its nodes, on whichever thread runs them, and may raise: that ends it. What an
@@ -20,9 +21,8 @@ from outlast.model.limits import BACKWARD_EXITS_COUNT
 class BackwardExits:
     """Places in a backward at which a rank can leave it.
 
-    `over` is asked at each exit: whether to leave there.
-
-    Sharded parameters have none: their backward waits for peers all the time.
+    `over` is called at each exit, and says whether to leave there. Sharded parameters have no
+    exits, because their backward waits for peers all the time.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, over: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
 """Fingerprints of tensors: equal bytes, dtype and shape give equal fingerprints, on every rank.
 
-They tell apart by accident only: XXH3 with 64 bits is no defence against somebody who makes two
-tensors collide.
+They find differences that come by accident. XXH3 with 64 bits is no defence against somebody who
+makes two tensors collide.
 
 Cost       A tensor on the CPU is read where it lies (10 GB/s and more). One on a device is copied
            to the host in pieces of `PIECE_BYTES`, which waits for the device.
@@ -22,7 +22,7 @@ PIECE_BYTES = 64 << 20  # of a tensor that does not lie on the host
 def fingerprint(tensor: torch.Tensor) -> str:
     """Return 16 hexadecimal digits and what the tensor is.
 
-    Of a distributed tensor, this rank's part.
+    Only this rank's part of a distributed tensor counts.
     """
     mine = local(tensor).detach()
     digest = xxhash.xxh3_64()

@@ -68,7 +68,7 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 @dataclass(slots=True)
 class Calls:
-    """What is asked of others when the script needs its process group. None: nobody is asked.
+    """The functions to call when the script needs its process group. None: nothing is called.
 
     on_need       called in front of each collective, new group or mesh, with True if it is a group
                   or a mesh. It may change the default group (a spare parks there), or raise
@@ -76,8 +76,8 @@ class Calls:
     on_rank_read  called once, when the script first reads rank or world size, in front of the
                   answer. It may change the default group (a spare parks there): the answer is the
                   new group's
-    stands_for    rank and world size that the script is told where the default group is only a
-                  stand-in; None: its own
+    stands_for    rank and world size that the script reads where the default group is only a
+                  stand-in; None: those of the group
     """
 
     on_need: Callable[[bool], object] | None = None
@@ -87,7 +87,7 @@ class Calls:
 
 
 class Guards:
-    """One per worker.
+    """Guard the process groups of one worker.
 
     `counted` is the number of collectives that the script itself called, on any group.
 
@@ -95,7 +95,7 @@ class Guards:
                   collective, a new group or a mesh; "" if there was none
     held          the line that made the first group or mesh of the script's own. It belongs to one
                   generation
-    calls         what is asked of others in front of each such thing
+    calls         the functions to call in front of each such thing
     """
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ def _now(group: Any, *, was_default: bool) -> Any:
 def _innocent() -> bool:
     """Return whether a read says nothing to the script.
 
-    That is so for reads of outlast and DDP, and for code that no script called (other threads).
+    Reads by outlast and DDP do not, nor does code that no script called (other threads).
     """
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()

@@ -95,7 +95,7 @@ def _watched_update(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> 
 
 @dataclass(slots=True)
 class _StepCalls:
-    """What the script has called in this step.
+    """The calls that the script has made in this step.
 
     lines     by the id of an optimizer: the line that called its `step`
     asked     the line that asked for the step's vote; "": none has
@@ -108,14 +108,13 @@ class _StepCalls:
 
 
 class OptimizerHooks:
-    """Watches `step` of the registered optimizers, and backward, between `begin` and `end` of each
-    step.
+    """Watch the registered optimizers and backward, between `begin` and `end` of each step.
 
     before_first  called in front of the step's first optimizer call, or of the `update` of a scaler
                   that has skipped it; may raise to keep it from running
     after_undo    called in front of a backward that runs after an optimizer was applied in this
-                  step (GANs): what the vote let pass can then only be taken back with an undo copy.
-                  At most once a step
+                  step (GANs). Only an undo copy can then take back what the vote let pass. Called
+                  at most once a step
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _SLACK_BYTES = 256 << 10
 
 
 class Images:
-    """Seals this rank's images.
+    """Seal this rank's images.
 
     `sealed` is the newest step whose image is sealed. `due` is the newest step whose image has to
     be sealed before anybody goes on.

@@ -1,6 +1,4 @@
-"""What every training process imports, paid for once, and the proof that the process may still be
-forked.
-"""
+"""Import what every training process needs, once, and check that the process may be forked."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ class PreloadFailed(Exception):
 
 
 def import_all(preload: list[str]) -> None:
-    """Import, run the first optimizer steps (they import more), then `preload`.
+    """Import everything, run first optimizer steps (they import more), then import `preload`.
 
-    Everything on one thread.
+    All of it happens on one thread.
     """
     torch.set_num_threads(1)
     for name in _MODULES:

@@ -1,5 +1,6 @@
-"""Where batches come from: an endless stream over epochs that can say its position and go back to
-one, bit for bit.
+"""Where batches come from: an endless stream over epochs.
+
+The stream can say its position, and can go back to a position bit for bit.
 
     source = open_source(loader, "loader")
     batch = source.next_batch()
@@ -7,15 +8,15 @@ one, bit for bit.
                                          `tree.encode`
     source.seek(position)                # the next batch is the one that followed
 
-Three kinds of loader can do this. A DataLoader over `StepSampler`: its workers are fed by an
-endless sampler, so they live through epochs. A StatefulDataLoader of torchdata: the state it says
-after each batch that was taken, so what was fetched ahead is neither lost nor repeated. A function
-that draws a batch (drawn_batches.py).
+Three kinds of loader can do this. The first is a DataLoader over `StepSampler`. Its workers are fed
+by an endless sampler, so they live through epochs. The second is a StatefulDataLoader of torchdata.
+Its state is read after each batch that was taken, so batches that were fetched ahead are neither
+lost nor repeated. The third is a function that draws a batch (drawn_batches.py).
 
-Randomness in the data set, in collate_fn and in worker_init_fn must come out the same after a seek,
-with any number of workers: the three host generators are seeded before each sample from the
-sampler's seed, the epoch and the sample's index; without workers the main process's random state is
-put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch. With a
+Randomness in the data set, in collate_fn and in worker_init_fn must be the same after a seek, with
+any number of workers. So the three host generators are seeded before each sample, from the
+sampler's seed, the epoch and the sample's index. Without workers, the main process's random state
+is put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch. With a
 StatefulDataLoader the seed comes from torch.initial_seed(), rank, epoch and batch (with workers:
 sample).
 
@@ -79,7 +80,7 @@ class BatchSource(ABC):
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """After the batch last given."""
+        """Return the position after the batch that was given last."""
 
     @abstractmethod
     def seek(self, position: Mapping[str, Any]) -> None: ...
@@ -140,7 +141,7 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
 def _shield_forks() -> None:
     """Keep forked loader workers from collecting the garbage that they were born with.
 
-    A left process group there joins threads that it does not have, and hangs.
+    A process group in that garbage would join threads that the fork does not have, and hang.
     """
     os.register_at_fork(after_in_child=gc.freeze)
 
@@ -311,9 +312,9 @@ class StatefulSource(BatchSource):
 
     @contextlib.contextmanager
     def _seeding_dataset(self) -> Iterator[None]:
-        """Workers get a data set that seeds each sample.
+        """Let workers get a data set that seeds each sample.
 
-        The attribute is put back: it is the user's.
+        The loader's attribute is put back afterwards, because it is the user's.
         """
         theirs = self._loader.dataset
         if self._loader.num_workers and not isinstance(theirs, IterableDataset):
@@ -330,9 +331,9 @@ class StatefulSource(BatchSource):
             self._loader.__dict__["dataset"] = theirs
 
     def _seed(self, *words: int) -> int:
-        """Without words: the base.
+        """Return the seed for these words; without words, the base of all seeds.
 
-        It travels in the position, since a script that sets no seed has another one after a
+        The base travels in the position, because a script that sets no seed has another one after a
         restart.
         """
         if self._base is None:
@@ -384,7 +385,7 @@ class _SeedingDataset(Dataset[Any]):
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        """A worker_init_fn finds the user's attributes in get_worker_info().dataset."""
+        """Return an attribute of the user's data set. A worker_init_fn looks for them here."""
         if name.startswith("__") or "inner" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["inner"], name)
@@ -420,7 +421,7 @@ class _StatefulSeedingDataset(_SeedingDataset):
 
 
 class _KeyedDataset(_SeedingDataset):
-    """Takes (epoch, index), so that each epoch augments a sample in another way."""
+    """A data set that takes (epoch, index), so that each epoch augments a sample differently."""
 
     def __getitem__(self, key: Any) -> Any:
         self._start(key)

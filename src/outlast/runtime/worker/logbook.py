@@ -1,5 +1,6 @@
-"""`step.log`: values that count once per committed step, reduced with the vote, printed by
-rank 0.
+"""`step.log`: values that count once per committed step.
+
+They are reduced with the vote, and printed by rank 0.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class _Entry:
 
 
 class Logbook:
-    """Values logged before the vote of their step go with it; those of the block's tail go with the
-    next vote.
+    """The values that a script has logged.
+
+    Values that are logged before the vote of their step go with that vote. Those of the block's
+    tail go with the next vote.
     """
 
     def __init__(self, every: int) -> None:
@@ -76,9 +79,9 @@ class Logbook:
         rank: int,
         world: int = 1,
     ) -> None:
-        """The vote passed: hand the values to their steps, and print.
+        """Hand the values to their steps, and print them: the vote has passed.
 
-        None: a rank was replaced and lacks them; nobody knows the total then.
+        None: a rank was replaced and lacks them, so nobody knows the total.
         """
         totals = {
             True: None if current is None else iter(current),

@@ -34,7 +34,7 @@ from typing import Any
 
 
 class Drilled(RuntimeError):
-    """What a drill raises where it was asked to."""
+    """The error that a drill raises in a script."""
 
 
 def any_planned() -> bool:

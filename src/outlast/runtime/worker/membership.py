@@ -1,5 +1,6 @@
-"""This process's place in the run: its rank, its generation and its process group, and how it gets
-from one generation into the next.
+"""This process's place in the run: its rank, its generation and its process group.
+
+It also says how the process gets from one generation into the next.
 
 There are three kinds of process. A rank that starts (or enters main's function again) builds its
 group at once. A process that replaces a rank while survivors wait in their steps builds it at
@@ -376,7 +377,7 @@ class Membership:
     # --- the group ---
 
     def build(self, plan: Regroup) -> float:
-        """Leave the old group, enter that of `plan`; seconds it took.
+        """Leave the old group, and enter that of `plan`. Return the seconds that this took.
 
         Raises what torch raises when a peer is lost meanwhile.
         """
@@ -431,7 +432,7 @@ class Membership:
         self.guards.calls.stands_for = None
 
     def _open_pages(self, plan: Regroup) -> None:
-        """Once the group stands: nobody is in an older generation any more."""
+        """Open the shared pages. The group stands, so nobody is in an older generation any more."""
         assert self.session is not None
         machine = self.session.machine
         if shared_vote.is_offered(
@@ -457,14 +458,14 @@ class Membership:
         return count if pages is None or count < 0 else count + pages.entered
 
     def _wake(self) -> None:
-        """From the listener thread: whatever blocks the main thread in this generation ends."""
+        """End what blocks the main thread in this generation. The listener thread calls this."""
         pages = self.pages
         if pages is not None:
             pages.wake()
         self.watch.wake()
 
     def reenter(self) -> None:
-        """Main's function is about to be entered again: into the generation of the newest plan."""
+        """Prepare to enter main's function again, in the generation of the newest plan."""
         assert self.session is not None
         session = self.session
         self.guards.calls.on_held = None
@@ -506,9 +507,9 @@ class Membership:
         )
 
     def left_function(self, error: Exception) -> Regroup | None:
-        """An error left main's function: say so, and wait for the plan to enter it again.
+        """Say that an error left main's function, and wait for the plan to enter it again.
 
-        None where nobody can give one.
+        The result is None if nobody can give such a plan.
         """
         if self.session is None or self.is_spare:
             return None
@@ -524,7 +525,7 @@ class Membership:
         return self.stand_still(in_hook=in_hook)
 
     def lost_peer(self, error: Exception) -> Regroup:
-        """The same where nothing but a lost peer may come: every other error is raised again."""
+        """Do as `cut_short` for the loss of a peer. Every other error is raised again."""
         if not self.is_collateral(error):
             raise error
         return self.cut_short(error)
@@ -541,8 +542,9 @@ class Membership:
         return plan
 
     def wait_to_be_killed(self) -> NoReturn:
-        """State is handed over; a successor takes the rank as soon as the kernel says that we are
-        gone.
+        """Wait to be killed: the state is handed over.
+
+        A successor takes the rank as soon as the kernel says that this process is gone.
         """
         while True:
             signal.pause()
@@ -550,14 +552,15 @@ class Membership:
     # --- interrupting the body ---
 
     def _interrupt(self) -> None:
-        """From the listener thread: let the main thread see that its step is over, at its next
-        bytecode.
+        """Let the main thread see at its next bytecode that its step is over.
+
+        The listener thread calls this.
         """
         if self.script.in_body:
             _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread.
+        """Interrupt the step. This runs in the main thread.
 
         Only the user's own code is unwound, never torch's or ours half-way.
         """

@@ -1,9 +1,8 @@
-"""The modules given to run.state: their parameters under stable names, and their buffers kept and
-put back.
+"""The modules given to run.state: their parameters under stable names, and their buffers.
 
-Names are those of the unwrapped module under the name it was given: neither DDP's `module.` nor
-compile's `_orig_mod.` is part of them. A parameter or buffer that two modules share has the first
-name only.
+Buffers are copied, and put back. Names are those of the unwrapped module under the name it was
+given: neither DDP's `module.` nor compile's `_orig_mod.` is part of them. A parameter or buffer
+that two modules share has the first name only.
 """
 
 from __future__ import annotations

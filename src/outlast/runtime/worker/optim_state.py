@@ -1,5 +1,6 @@
-"""An optimizer's state: tensors under stable names, and everything else as plain data. It is put
-back in place, bit for bit.
+"""An optimizer's state: tensors under stable names, and everything else as plain data.
+
+It is put back in place, bit for bit.
 
 A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved
 tensors, whatever the parameter's dtype (load_state_dict would cast). A tensor that lived on the CPU

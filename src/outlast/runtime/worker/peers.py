@@ -1,6 +1,4 @@
-"""What the loss of a peer looks like from here: torch and gloo say it with these types, or only
-with these words.
-"""
+"""Recognise the loss of a peer: torch and gloo report it by these types, or only in these words."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.s
 def place_of_process() -> str:
     """Return the main thread's place, outside torch and outlast.
 
-    At its end the interpreter waits for the threads that are no daemons. Their places are returned
-    then, with their names.
+    At its end the interpreter waits for threads that are not daemons. Then the places of these
+    threads are returned, with their names.
     """
     frames = sys._current_frames()
     main = frames.get(threading.main_thread().ident or 0)

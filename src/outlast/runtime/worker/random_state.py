@@ -1,5 +1,7 @@
-"""Random state of this process: Python's `random`, NumPy's legacy global generator, torch's CPU
-generator, and that of this rank's GPU.
+"""The random state of this process.
+
+It covers Python's `random`, NumPy's legacy global generator, torch's CPU generator, and that of
+this rank's GPU.
 
     capture(before)       returns a RandomState; `before` itself if nothing was drawn since
     restore(state)        puts it back, bit for bit

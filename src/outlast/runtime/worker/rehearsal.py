@@ -17,7 +17,7 @@ from outlast.runtime.worker.step import Step
 
 
 class Rehearsal:
-    """Runs steps and phases that do not count: no vote, no log, no repeat.
+    """Run steps and phases that do not count: they have no vote, no log and no repeat.
 
     runs   True while such a step or phase is in hand
     """

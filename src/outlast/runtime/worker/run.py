@@ -182,10 +182,13 @@ class Run:
                     x, y = step.batch
 
         Each rank has batches of its own. They depend on the seed given to `torch.manual_seed`, on
-        the rank and on the batch's number, so a rank that is replaced draws the same ones.
-        `numbered`: call `function(number)`, with numbers from 0, instead of `function()`.
-        `mesh`: the dimensions of a mesh that split the data, as for `StepSampler`; ranks that
-        differ only in other dimensions draw the same batches.
+        the rank and on the batch's number. So a rank that is replaced draws the same ones.
+
+
+        numbered   True: call `function(number)`, with numbers from 0, instead of `function()`
+        mesh       the dimensions of a mesh that split the data, as for `StepSampler`; ranks that
+                   differ only in other dimensions draw the same batches
+
         `batches.prefetch()`, inside a step, draws the next batch while the device computes.
         """
         return DrawnBatches(function, numbered=numbered, mesh=mesh)
@@ -226,9 +229,8 @@ class Run:
         A rank may `break` out of the loop if all ranks do so at the same step. A rank that is lost
         after a `break` is not promised to come back behind it.
 
-        It raises UsageError if it is called with another state, or if ranks give different
-        `first`, and TransactionError if the block
-        of a step was not entered.
+        It raises UsageError if it is called with another state, or if ranks give different `first`.
+        It raises TransactionError if the block of a step was not entered.
         """
         if first < 1:
             with self._membership.refusing():

@@ -1,8 +1,8 @@
 """Whether replicated state is the same on all ranks, which is a claim until somebody has looked.
 
-A model without DDP that each rank seeds for itself, parameters that DDP is told to ignore, or the
-stage of a pipeline are not replicated. A rank that is healed from a peer's copy of such state goes
-on with wrong weights, and nobody would see it. So
+Some state is not replicated: a model without DDP that each rank seeds for itself, parameters that
+DDP is told to ignore, or the stage of a pipeline. If a rank took such state from a peer, it would
+go on with wrong weights, and nobody would notice. So there are two checks:
 
     compare   at the start and after the first step all ranks exchange a fingerprint of each tensor.
               What differs then is each rank's own state
@@ -110,8 +110,9 @@ def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 class Watch:
-    """A small piece of the replicated state, another one each time, so that all of it is
-    compared again and again.
+    """Look at a small piece of the replicated state, another one each time.
+
+    So all of it is compared again and again.
     """
 
     def __init__(self, state: State) -> None:

@@ -1,5 +1,7 @@
-"""One worker's connection to its agent: the socket with its listener thread, the beacon, the book
-of seconds, and the state of the protocol.
+"""One worker's connection to its agent.
+
+That is the socket with its listener thread, the beacon, the book of seconds, and the state of the
+protocol.
 
 The listener thread hears the agent while the main thread computes or is blocked in a collective.
 Both drive one `WorkerMachine` under one lock, and its outputs are carried out here. Messages are
@@ -54,7 +56,7 @@ def _minus_one() -> int:
 
 @dataclass(slots=True)
 class GroupCalls:
-    """What the listener thread may do with the process group. Set by those who make the group.
+    """What the listener thread may do with the process group. The maker of the group sets these.
 
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step

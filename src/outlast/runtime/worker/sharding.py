@@ -16,13 +16,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Which part of a tensor this rank holds.
+    """The part of a tensor that this rank holds.
 
-    `offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is
-    one word per mesh dimension.
-
-    `replica` is 0 on the one rank of each replica set whose copy should be stored, else a positive
-    number.
+    `offsets` is where the local tensor begins in the tensor of `global_shape`; `placements` is one
+    word per mesh dimension. `replica` is 0 on one rank of each replica set, the one whose copy
+    should be stored. On the others it is a positive number.
     """
 
     global_shape: tuple[int, ...]

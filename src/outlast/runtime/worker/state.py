@@ -110,9 +110,9 @@ class State:
     `load_state_dict()`. An argument that is None is left out (`scaler=None`). It raises StateError
     for anything else, for a second loader, and for the names "private" and "shared".
 
-    It does not keep attributes of modules that are neither parameters nor buffers, requires_grad,
-    training mode, random generators that were not named, and values of gradients that are carried
-    from one step into the next.
+    It does not keep the following: attributes of modules that are neither parameters nor buffers,
+    requires_grad, training mode, random generators that were not named, and gradients that are
+    carried from one step into the next.
     """
 
     def __init__(self, **named: object) -> None:
@@ -158,7 +158,7 @@ class State:
     def sharded(self) -> bool:
         """Return whether no other rank holds what this rank holds.
 
-        That is so for distributed tensors, and for values that differ between ranks.
+        This is true of distributed tensors, and of values that differ between ranks.
         """
         return self.distributed or self.own
 
@@ -229,7 +229,7 @@ class State:
 
     @functools.cached_property
     def layout(self) -> Piece:
-        """The piece of an image by which weights can be taken out of it (layout.py)."""
+        """Return the piece of an image by which weights can be taken out of it (layout.py)."""
         data = layout.encode(self.modules, self.parameters).encode()
         return Piece(TensorSpec(layout.PIECE, "U8", (len(data),)), memoryview(data))
 
@@ -432,7 +432,7 @@ class State:
 
 
 class _StepKeeper:
-    """Keeps what a repeat of the step in flight needs, and puts it back."""
+    """Keep what a repeat of the step in flight needs, and put it back."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -48,8 +48,8 @@ class Step:
     batches   the micro-batches of this step (accumulate=n), a list to iterate inside the block
     logged    the values given to `log`, reduced; complete once the next step has voted
 
-    `with step:` raises TransactionError if the step was entered before, if it is entered inside
-    another step, or if it is not the newest one that `run.steps` has yielded.
+    `with step:` raises TransactionError if the step was entered before, or if it is entered inside
+    another step. It also does if the step is not the newest one that `run.steps` has yielded.
     """
 
     def __init__(self, transaction: Owner, number: int, batches: list[Any]) -> None:

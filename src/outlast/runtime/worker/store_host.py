@@ -1,9 +1,9 @@
 """The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
 
 options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until
-its channel closes. A Ping is answered once the store itself has answered, so that a Pong says that
-its server is at work. It listens at `host` alone: anybody who can connect there can change every
-key. On 127.0.0.1 those are the processes of this machine, of other users too.
+its channel closes. A Ping is answered only after the store itself has answered. So a Pong means
+that the store's server is at work. It listens at `host` alone: anybody who can connect there can
+change every key. On 127.0.0.1 those are the processes of this machine, of other users too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tensors as bytes: between torch and the images of the vault.
 
 `piece` gives a live view of a contiguous CPU tensor (`is_live`), a copy of any other. A view costs
-some microseconds to make, which hundreds of tensors at every step make milliseconds: `Pieces` keeps
-views as long as they hold.
+some microseconds to make. For hundreds of tensors at every step that would be milliseconds, so
+`Pieces` keeps views as long as they hold.
 
 Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor.
            CUDA tensors come over by a blocking copy into fresh memory: right, but neither pinned
@@ -74,7 +74,7 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
 
 
 class Pieces:
-    """Keeps the pieces of the same tensors from step to step.
+    """Keep the pieces of the same tensors from step to step.
 
     A view is made again if its name has another storage, dtype or shape. The storage of the tensors
     of the last call is kept alive.

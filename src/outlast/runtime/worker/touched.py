@@ -1,8 +1,8 @@
 """The files that a script writes while `outlast check` tries it, so that they can be put back.
 
-Before the script opens a file for writing, renames onto it or removes it, the file is copied into
-the trial's folder, once for all ranks. `outlast.runtime.trials` puts the copies back, and removes
-what the script has made.
+The script may open a file for writing, rename onto it, or remove it. Before that, the file is
+copied into the trial's folder, once for all ranks. `outlast.runtime.trials` puts the copies back,
+and removes what the script has made.
 
     TRIAL/touched/<digest of the path>.json   {"path": ..., "existed": true}
     TRIAL/touched/<digest of the path>.copy   what stood there
@@ -36,7 +36,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class TouchedFiles:
-    """Keeps a copy of each file before it is changed. One serves a process and its forks.
+    """Keep a copy of each file before it is changed. One object serves a process and its forks.
 
     folder   where the copies go
     ours     folders in which anything may be written: the trial's own

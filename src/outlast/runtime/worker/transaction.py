@@ -1,5 +1,6 @@
-"""The loop around a step as a transaction: it turns what the script does into events of the
-commit machine.
+"""The loop around a step as a transaction.
+
+It turns what the script does into events of the commit machine.
 """
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ class Transaction:
 
     @property
     def committed(self) -> int:
-        """Return the newest step that this rank has applied after its vote passed. It counts from
-        0.
-        """
+        """Return the newest step that this rank has applied after its vote, counted from 0."""
         return self._machine.committed
 
     @property

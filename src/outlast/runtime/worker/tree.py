@@ -1,11 +1,18 @@
 """Nested Python data as JSON text and tensors, and back, bit for bit. No pickle.
 
-Takes None, bool, int of any size, float (NaN payloads and infinities kept), complex, str, bytes,
-list, tuple, dict (keys are any value that can be encoded and hashed; order kept), set, frozenset,
-OrderedDict, defaultdict (its factory is lost), Counter, deque, range, slice, torch tensors, dtypes,
-devices and sizes, NumPy arrays and scalars of plain dtypes, members of an Enum and named tuples
-(found again by module and name among the modules already imported). Everything else is a StateError
-that names its path.
+These values can be encoded:
+
+    plain        None, bool, int of any size, float (NaN payloads and infinities are kept), complex,
+                 str, bytes, range, slice
+    containers   list, tuple, set, frozenset, deque, Counter, OrderedDict, defaultdict (its factory
+                 is lost), and dict (in its order; its keys are any of these that
+                                  can be hashed)
+    torch        tensors, dtypes, devices and sizes
+    NumPy        arrays and scalars of plain dtypes
+    classes      members of an Enum, and named tuples; they are found again by module and name,
+                 among the modules already imported
+
+Everything else is a StateError that names its path.
 
 A tensor that occurs twice is stored once and comes back as one tensor. Tensors are not copied on
 the way in: `Encoded.tensors` are live. Lists, dicts and other containers that occur twice come back

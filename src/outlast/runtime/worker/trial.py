@@ -49,7 +49,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class Trial:
-    """Notes down what one worker of a tried script sees. `begin` makes the one of this process."""
+    """Note down what one worker of a tried script sees. `begin` makes the one of this process."""
 
     def __init__(self, plan: TrialPlan, *, run_folder: str, vault: str) -> None:
         self.plan = plan
@@ -120,7 +120,7 @@ class Trial:
 
 @dataclass
 class Variables:
-    """Finds the script's variables, and prints those that can be compared.
+    """Find the script's variables, and print those that can be compared.
 
     home    the script's folder: code elsewhere is not the script's
     state   what it holds is compared by itself, and is no variable

@@ -12,7 +12,9 @@ VARIABLE = "OUTLAST_TRIAL"
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """folder   where workers write
+    """The plan of one trial.
+
+    folder      where workers write
     steps       the script ends behind this one
     home        the script's folder
     spare_step  in front of this step the ranks wait for a spare; 0: there is none
@@ -34,7 +36,7 @@ class TrialPlan:
 
 
 def asked() -> TrialPlan | None:
-    """Return what this process's environment asks for; None: nothing."""
+    """Return the plan in this process's environment, or None if there is none."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return None

@@ -1,7 +1,7 @@
 """What is sent with a vote besides the vote itself.
 
-That is: values that were logged, whether a rank was asked to stop, and whether the newest image is
-sealed everywhere.
+Each vote carries values that were logged. It also says whether a rank was asked to stop, and
+whether the newest image is sealed everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
 class VotePayload:
-    """Sends with each vote what the ranks have to know of each other, and acts on what came back.
+    """Send with each vote what the ranks have to know of each other, and act on the answers.
 
     `cast` makes the vote, and `count` acts on its outcome. Between the two the commit machine notes
     that the vote has passed. Logged values are delivered, and on-commit work that waits for all
@@ -58,7 +58,7 @@ class VotePayload:
             self._commit_upto(self._attachment.images.sealed)
 
     def alone(self, step: Step) -> None:
-        """Without a launcher: only what was logged is exchanged, under torchrun."""
+        """Deliver what was logged, without a launcher. Under torchrun, ranks exchange it first."""
         current, earlier = self._logbook.pending(step)
         several = self._member.world_size > 1
         outcome = (
@@ -94,7 +94,7 @@ class VotePayload:
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
-        """Follow a plan: its step tells what the next vote would have told."""
+        """Follow a plan. Its step says what the next vote would have said."""
         # all owners have sealed it: that is how the plan's step was chosen
         self._commit_upto(plan.step)
         self._unsealed.clear()

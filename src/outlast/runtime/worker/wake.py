@@ -5,16 +5,16 @@ does, in 1-2 ms and without the peer's help. So every socket that appears while 
 noted by descriptor and inode, including those of subgroups and device meshes. `wake` (from the
 listener thread) shuts down those that still are what they were.
 
-Only the receiving side of a connected group is shut. Gloo forgets a send that fails with EPIPE
-(Pair::signalException passes over the unbound buffers in its queue), and a thread that waits for
-that send waits for ever. With sending left open the send goes through, and the end of file ends the
-collective. For the same reason a second descriptor keeps each connection up when gloo closes its
-own: a peer that is still sending must not fail. Both hold as long as all that a rank sends fits its
-socket's buffers. They cannot hold for the peers of a process that is killed.
+Only the receiving side of a connected group is shut. Gloo forgets a send that fails with EPIPE,
+because Pair::signalException passes over the unbound buffers in its queue. A thread that waits for
+that send then waits for ever. With sending left open the send goes through, and the end of file
+ends the collective. For the same reason a second descriptor keeps each connection up when gloo
+closes its own: a peer that is still sending must not fail. Both hold as long as all that a rank
+sends fits its socket's buffers. They cannot hold for the peers of a process that is killed.
 
-A socket counts as a group's only if it is new, connected, and one of its ends is a listening port
-that a member of the group announced in its first exchange. So a connection that another thread of
-the script opens at the same moment is left alone.
+A socket counts as a group's only if it is new and connected. One of its ends must be a listening
+port that a member of the group announced in its first exchange. So a connection that another thread
+of the script opens at the same moment is left alone.
 
 Not promised: a rank may be blocked while its group is still connecting, with a peer that died after
 it had said its address. It may hold out for GROUP_CONNECT_S. Call `wake` again until the main

@@ -1,11 +1,11 @@
 """The evidence that a worker leaves when it hangs: the stacks of its threads, and a copy of torch's
 flight recorder.
 
-The agent asks whether anybody is there: a ping comes before each verdict on a hang. The listener's
-thread answers, and then writes both down: stacks into `evidence/stacks-<worker>.txt` of the run
-folder, the recorder into the vault. A worker cannot answer if a call holds the interpreter lock,
-and is condemned. Right before it is killed the agent sends it STACKS_SIGNAL, and faulthandler
-writes its stacks from the signal's handler, which does not need the lock.
+A ping of the agent comes before each verdict on a hang. The listener's thread answers it, and then
+writes both down: stacks into `evidence/stacks-<worker>.txt` of the run folder, the recorder into
+the vault. A worker cannot answer if a call holds the interpreter lock, and is condemned. Right
+before it is killed the agent sends it STACKS_SIGNAL, and faulthandler writes its stacks from the
+signal's handler, which does not need the lock.
 
 Why not faulthandler.dump_traceback_later, armed all the time? It reads the frames of threads that
 run, and a process that is only slow may not survive that. Python 3.11 ends by SIGSEGV after some
@@ -29,7 +29,7 @@ from outlast.model import limits
 
 
 class Witness:
-    """Writes the evidence of one worker.
+    """Write the evidence of one worker.
 
     Call `begin` once, in the process that it is about, and `testify` whenever the agent asks.
     `folder` is the run folder's evidence.

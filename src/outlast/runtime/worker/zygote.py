@@ -11,9 +11,8 @@ speaks `runtime.packets`. Requests {"do": ...} and their answers:
              stdout, stderr                  or {"failed": worker, "error": text}
 
 If it ends by an exception of its own, {"last_words": text} comes before. It runs one thread,
-touches no device, and ends with the launcher. It forks twice: the middle process ends at once, so
-the worker becomes the child of the launcher (a subreaper) and does not care what becomes of the
-zygote.
+touches no device, and ends with the launcher. It forks twice, and the middle process ends at once.
+So the worker becomes the child of the launcher (a subreaper), and does not depend on the zygote.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from outlast.runtime.packets import receive_packet, send_packet
 
 
 class Zygote:
-    """Answers requests until the launcher closes the socket.
+    """Answer requests until the launcher closes the socket.
 
     In a child, `serve` returns its (spec, channel) instead of None.
     """
