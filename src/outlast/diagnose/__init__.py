@@ -1,5 +1,6 @@
-"""From evidence to a verdict: which rank, which node, why, and how sure. Pure; files are read by
-`outlast/runtime/evidence`.
+"""From evidence to a verdict: which rank, which node, why, and how sure.
+
+The code here is pure. Files are read by `outlast/runtime/evidence`.
 
 The package is also the public function `outlast.diagnose(paths)`: a package and a function cannot
 share a name otherwise, and this one is what people type.
@@ -17,7 +18,7 @@ class _CallablePackage(types.ModuleType):
     """A package that can be called, as `outlast.runtime.evidence.api.diagnose`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # The layers below must not import the runtime; only whoever calls needs it.
+        # The layers below must not import the runtime, and only a call needs it.
         return importlib.import_module("outlast.runtime.evidence.api").diagnose(*args, **kwargs)
 
 

@@ -11,7 +11,8 @@ import ast
 def last_set(source: str, function: str, name: str) -> int:
     """Return the last line of the function ("<module>": of the file) that sets the variable.
 
-    A call of one of its methods counts where nothing else does, as `history.append(x)`. 1: none.
+    If nothing else sets it, a call of one of its methods counts, such as `history.append(x)`. The
+    result is 1 if nothing sets it.
     """
     try:
         tree: ast.AST = ast.parse(source)

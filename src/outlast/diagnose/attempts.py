@@ -1,14 +1,15 @@
 """Evidence of an older attempt of the job in the same folder, and of a second incident.
 
 A folder often holds more than the incident that it is asked about: torchrun starts a failed job
-again (`attempt_0`, `attempt_1`), and a person collects twice. Merged, two dumps of one rank show
-waiting that never was. The newest incident is diagnosed; the rest is set aside, and said.
+again (`attempt_0`, `attempt_1`), and a person collects twice. If two dumps of one rank were merged,
+they would show waiting that never happened. So the newest incident is diagnosed. The rest is set
+aside, and a note says so.
 
     logs      of torchrun's `<run>/attempt_N/<rank>/`: the newest attempt of each run, and of
               several runs the one that was written last
-    dumps     two of one rank with other last entries: dumps up to the last entry of the older ones
-              are older too, also where such a rank left only one
-    stacks    files of stacks written before that moment, where a newer file has the same rank
+    dumps     two of one rank with different last entries; dumps up to the last entry of the older
+              one are older too, even if their ranks left only one
+    stacks    files written before that moment, if a newer file has the same rank
 
 Not seen: two incidents whose dumps have no times, and logs outside of torchrun's folders.
 

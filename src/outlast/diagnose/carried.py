@@ -9,7 +9,7 @@ was given. The loop is read as text, once; nothing of it is run.
             loss = train(X)          # X is read here ...
         X = get_batch()              # ... and was set by the step before
 
-Not seen: what functions that the loop calls keep for themselves, attributes, elements of lists and
+Not seen: variables that called functions keep for themselves, attributes, elements of lists and
 dicts, and loops whose source is not at hand. Times (`t0 = time.time()`) are left out.
 
 This module is pure: no clock, no files, no torch.
@@ -217,7 +217,9 @@ class _Reading:
 
 
 def _made_once(test: ast.expr) -> set[str]:
-    """Return `x` of `if x is None:`: what is made when it is first needed is made again."""
+    """Return `x` of `if x is None:`. Such a value is made when it is first needed, so it is made
+    again.
+    """
     match test:
         case ast.Compare(
             left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]
@@ -232,7 +234,7 @@ def _made_once(test: ast.expr) -> set[str]:
 
 
 def _own_nodes_of(node: ast.AST) -> Iterable[ast.AST]:
-    """Walk an expression, not into functions; a comprehension is run where it stands."""
+    """Walk an expression, but not into functions. A comprehension runs where it stands."""
     todo = [node]
     while todo:
         one = todo.pop()

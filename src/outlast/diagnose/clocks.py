@@ -1,13 +1,13 @@
-"""All findings on one clock.
+"""Put the times of all findings on one clock.
 
 Times of hosts whose clocks are wrong are corrected by the collectives that their ranks entered
 together (`collectives/skew.py`). A finding has the clock of its rank, or else that of its node, as
 far as other findings tell which ranks are there. The median clock is taken to be right. Differences
-below APART_S are left alone: a rank may usually come that much later, and no order is read from so
+below APART_S are left alone. A rank may usually come that much later, and no order is read from so
 little (`LATER_THAN_S`).
 
-Not seen: a host's clock that was set in the middle of the job; times of logs in another zone than
-they say.
+Not seen: a host's clock that was set in the middle of the job, and logs that name the wrong time
+zone.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,6 +1,6 @@
-"""What a reader hands on: one thing that the evidence shows.
+"""A finding: one thing that the evidence shows, as a reader hands it on.
 
-Its time is on one clock with that of the others, as far as that can be known.
+The times of all findings are on one clock, as far as that can be known.
 
 This module is pure: no clock, no files, no torch.
 """

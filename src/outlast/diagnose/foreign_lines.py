@@ -1,20 +1,23 @@
-"""Lines of hosts that may be of another job: a kernel's log goes back for weeks, and knows all that
-runs beside this one.
+"""Mark lines of hosts that may be of another job.
 
-*Older*: what the job's own logs begin with says since when it was there; those are the logs in
-which a rank, torch's launcher or a collective speaks, and only those with a time in their very
-first lines: a log whose first time is that of its failure does not say when it began. A line of
-another log that is OLD_S older is marked; one of a process that was ended, which leaves nothing
-behind that a later job could suffer from, once it is BEFORE_S older than a log that has the job's
-start in it. It weighs little, and is not nothing: a host's clock and a container's may be in two
-zones, so that it may be of the job after all. It counts for its class alone, not for how the job
-ended; and not even that where a newer line says the same, or where no two zones are so far apart.
+A kernel's log goes back for weeks, and tells of everything that runs on the host.
+
+*Older*: the job's own logs tell since when the job was there. Those are logs in which a rank,
+torch's launcher or a collective speaks. Only logs with a time in their very first lines count,
+because a log whose first time is that of its failure does not say when it began. A line of another
+log is marked if it is OLD_S older. The end of a process leaves nothing behind that a later job
+could suffer from. So a line about it is marked once it is BEFORE_S older than a log that has the
+job's start in it.
+
+A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
+so the line may be of the job after all. It counts for its class alone, and not for how the job
+ended. It does not count at all if a newer line says the same, or if no two zones are so far apart.
 
 *Stranger*: a kernel ended a process that is not one of the job's, by its pid, its command, its
 cgroup, its time or the exit codes of the ranks (`kernel_kills.py`). Such a line weighs nothing.
 
-*Untied*: nothing ties that process to the job, and nothing excludes it. Such a line alone never
-names a class.
+*Untied*: nothing ties the ended process to the job, and nothing excludes it. Such a line alone
+never names a class.
 
 Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a
 resumed run, a log that was rotated).
@@ -103,8 +106,8 @@ def with_strangers_marked(
 ) -> tuple[list[Finding], str]:
     """Mark the lines about processes that a kernel ended and that are not shown to be the job's.
 
-    Returns the findings, in which those that are tied to a rank name it, and a sentence ("" for
-    nothing) that says what was set aside, and why. `last_signs_s` as `job_processes` takes it.
+    Return the findings, and a sentence ("" for nothing) that says what was set aside, and why.
+    Findings that are tied to a rank name it. `last_signs_s` is as `job_processes` takes it.
     """
     slurm = {one for sample in samples for one in sample.identities.get("Slurm job", ())}
     job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s)

@@ -5,8 +5,8 @@
     Rank 1 (pid 77) was killed by signal 9 (SIGKILL), sent neither by outlast nor by the OOM killer;
     recovered with a spare in 53 ms, 1 step repeated, 0 lost.
 
-A death by SIGKILL is said not to be the OOM killer's only where the kernel's counters of OOM kills
-were read, and none rose when the process died. A ledger alone does not know who sent a signal.
+The sentence excludes the OOM killer only if the kernel's counters of OOM kills were read, and none
+rose when the process died. A ledger alone does not know who sent a signal.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -53,9 +53,10 @@ _PARTS = re.compile(r"; (?![^()]*\))")  # but not within brackets
 class Interrupted(Finding):
     """The finding of one rank of an interruption (rank None: no rank is to blame).
 
-    number    the interruption's in the ledger
-    sentence  who, what happened, what was done and what it cost
-    sender    what is known of who sent the signal that ended it: "not outlast", or more; "" nothing
+    number    the number of the interruption in the ledger
+    sentence  who was lost, what happened, what was done and what it cost
+    sender    what is known of the sender of the signal that ended it: "not outlast", or more; ""
+              for nothing
     healed    training went on after it
     """
 

@@ -1,8 +1,8 @@
 """Whether a process that a kernel ended was one of the job's.
 
 A kernel's log knows all that runs on a host. One event there is several lines ("invoked
-oom-killer", "oom-kill:constraint=...", "Killed process 4242 (python)"), of which only some name the
-process: lines of one file that stand close together are one `Kill`.
+oom-killer", "oom-kill:constraint=...", "Killed process 4242 (python)"), and only some of them name
+the process. Lines of one file that stand close together are one `Kill`.
 
 A kill is judged by what the job's own evidence says of its processes (`JobProcesses`):
 

@@ -1,19 +1,20 @@
-"""Who is behind, from beacons alone: the pages in which the workers of a run said where they stood
-(model/beacon.py).
+"""Find ranks that are behind, from beacons alone.
 
-Ranks that stand in the vote, or wait for the coordinator, wait for others. Of the newest
-generation, the first of these that has an answer, has it:
+Beacons are the pages in which the workers of a run said where they stood (model/beacon.py).
 
-    apart    a rank that stands where no peer is waited for (loading data, copying) while others
-             wait at the vote of the step that it is to come to
+Ranks that stand in the vote, or wait for the coordinator, wait for others. Only the newest
+generation counts. The first of these rules that finds a rank decides:
+
+    apart    a rank that stands where it waits for no peer (loading data, copying), while others
+             wait at the vote of its next step
     behind   ranks that have committed fewer steps than others
-    body     ranks still in the body of the step whose vote others wait in: the one they wait for,
-             if it is one; it may be one of several
+    body     ranks still in the body of the step whose vote others wait in. If it is one rank, they
+             wait for it; otherwise it may be any of them
 
-Limits  A body has collectives of its own, which beacons do not tell apart: of several ranks in it,
-        any may wait for another, so none is named. A beacon shows the moment of its last write; a
-        rank that died has one too, and those of a healthy run that were copied while it trained
-        look like this.
+Limits  A body has collectives of its own, which beacons do not tell apart. If several ranks are in
+        it, any may wait for another, so none is named. A beacon shows the moment of its last write.
+        A rank that died has a beacon too. Beacons of a healthy run, copied while it trained, look
+        like this as well.
 
 This module is pure: no clock, no files, no torch.
 """

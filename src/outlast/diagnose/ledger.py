@@ -1,11 +1,12 @@
-"""What outlast itself recorded of a run, as evidence: the interruption that the run ended in, or
-its newest.
+"""Read what outlast itself recorded of a run as evidence.
+
+The interruption that the run ended in counts, or its newest one.
 
 An interruption that was recovered from is history: only the newest is diagnosed, with those that
-belong to it, and how many came before is said. Its class, where the ledger has one, was said by
-somebody at the time (an exit code, a kernel counter): it is a root. Without one, the mechanism and
-the reason are all there is: a messenger. Tracebacks and error texts go through the readers of logs
-like any other line.
+belong to it, and a note says how many came before. If the ledger has a class for it, that was known
+at the time, from an exit code or a kernel counter. It is a root then. Otherwise only the mechanism
+and the reason are known, and it is a messenger. Tracebacks and error texts go through the readers
+of logs like any other line.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,7 +1,8 @@
 """The order of a diagnosis, from what was read to the verdict, as pure code.
 
     1. incidents   evidence of an older attempt of the same job is set aside (`attempts.py`)
-    2. graph       the dumps give who waits for whom, and who is to blame by that alone
+    2. graph       the dumps show which rank waits for which, and which one is to blame by that
+                   alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
     4. foreign     lines that are older than the job, or tell of processes that are not its own,
                    lose their weight (`foreign_lines.py`), and so do those that a dump refutes

@@ -1,8 +1,8 @@
-"""Whether what was read belongs to one job and one clock: identities and times in the first and
-last lines of each log, compared.
+"""Check whether all logs belong to one job and one clock.
 
-A note is said, no line is left out for it. What is not seen: two jobs that say the same of
-themselves; a clock that is wrong by less than CLOCKS_APART_S.
+Identities and times in the first and last lines of each log are compared. If they do not fit, a
+note says so, but no line is left out. Not seen: two jobs that say the same of themselves, and a
+clock that is wrong by less than CLOCKS_APART_S.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -25,7 +25,7 @@ def habits(tree: ast.AST, calls: list[tuple[str, ast.Call]], joined_at: int) -> 
 
 
 def _joined_again(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
-    """Two calls in one function. In two functions they may be two ways to the same run."""
+    """Find two calls in one function. In two functions they may be two ways to the same run."""
     joins = {id(call) for name, call in calls if name == "outlast.join"}
     for scope in ast.walk(tree):
         if not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -67,7 +67,7 @@ def _handlers(calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
 
 
 def _arguments(tree: ast.AST, joined_at: int) -> Iterator[Habit]:
-    """Changes of sys.argv behind outlast.join(): those in front of it are done again."""
+    """Find changes of sys.argv behind outlast.join(). Those in front of it are done again."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         match node:
@@ -103,7 +103,7 @@ def _is_argv(node: ast.expr) -> bool:
 
 
 def _by_rank(tree: ast.AST) -> Iterator[Habit]:
-    """Optimizers that are called under a condition on the rank."""
+    """Find optimizers that are called under a condition on the rank."""
     optimizers = {
         target.id if isinstance(target, ast.Name) else getattr(target, "attr", "")
         for node in ast.walk(tree)

@@ -1,8 +1,8 @@
-"""What the text of a training script tells before anything runs: what outlast would refuse, what it
-could not keep, and, of a script without outlast calls, what a failure costs.
+"""Read the text of a training script before anything runs.
 
-Nothing is executed or imported, so what a script does in other files, or by names that are made at
-run time, is not seen.
+The text shows what outlast would refuse, and what it could not keep. For a script without outlast
+calls, it shows what a failure costs. Nothing is executed or imported. So what a script does in
+other files, or by names that are made at run time, is not seen.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -42,9 +42,12 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """calls_outlast: it takes part in the run by itself. `remarks` are in the order of lines.
+    """What the text of a script tells.
 
-    Of a script that does not:
+    calls_outlast  the script takes part in the run by itself
+    remarks        in the order of lines
+
+    For a script that does not call outlast:
 
     after_failure  what is done again after a failure
     adoption       the lines that change if it is to call outlast
@@ -76,7 +79,7 @@ Calls = list[tuple[str, ast.Call]]
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Each call with its dotted name, imports under other names resolved as far as they show."""
+    """Yield each call with its dotted name. Imports under other names are resolved if possible."""
     renamed: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -145,7 +148,7 @@ def _too_early(calls: Calls, joined_at: int) -> Iterator[Remark]:
 
 
 def _before_steps(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
-    """Collectives in front of the loop over run.steps, unless outlast.main can enter them again."""
+    """Find collectives in front of the loop over run.steps that outlast.main cannot enter again."""
     steps = [call.lineno for name, call in calls if name.endswith(".steps")]
     if not steps:
         yield Remark(
@@ -195,7 +198,7 @@ def _closures(calls: Calls) -> Iterator[Remark]:
 
 
 def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
-    """Optimizers, schedulers and scalers that run.state is not given."""
+    """Find optimizers, schedulers and scalers that run.state is not given."""
     kept = {
         one.id
         for name, call in calls
@@ -264,7 +267,7 @@ _AGAIN = "After a failure all ranks start the script again"
 
 
 def _plain(calls: Calls, tree: ast.AST) -> ScriptText:
-    """What a failure costs, and the lines that adopting outlast would change."""
+    """Return what a failure costs, and the lines that adopting outlast would change."""
     saves = [call.lineno for name, call in calls if _last(name) in ("save", "save_checkpoint")]
     loads = [call.lineno for name, call in calls if _last(name) in ("load", "load_checkpoint")]
     adoption = tuple(_adoption(calls, tree))
@@ -288,7 +291,7 @@ def _plain(calls: Calls, tree: ast.AST) -> ScriptText:
 
 
 def _library(tree: ast.AST) -> str:
-    """The library whose loop the script uses; "" for one of its own."""
+    """Return the library whose loop the script uses; "" for a loop of its own."""
     imported = {
         name.partition(".")[0]
         for node in ast.walk(tree)
@@ -314,7 +317,7 @@ def _adoption(calls: Calls, tree: ast.AST) -> Iterator[Remark]:
 
 
 def _training_loop(tree: ast.AST) -> int | None:
-    """The outermost loop in which backward is called."""
+    """Return the outermost loop in which backward is called."""
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.While) and any(
             isinstance(one, ast.Call) and _last(_dotted(one.func)) == "backward"

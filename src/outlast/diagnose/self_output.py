@@ -1,11 +1,10 @@
-"""Our own earlier output, met again as evidence: recognised, so that a verdict is never its own
-witness.
+"""Recognise outlast's own earlier output, so that a verdict is never its own witness.
 
-A text verdict stands between a first and a last line that no program writes by accident; `without`
-takes out what is between them and leaves empty lines, so that line numbers stay. A block that does
-not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all: a first line alone, forged
-or cut, hides nothing. A line of ours that stands alone (`is_own_line`) repeats evidence and
-concludes from it: it counts for nothing either.
+A text verdict stands between a first and a last line that no program writes by accident.
+`without_own_verdicts` empties the lines between them, so that line numbers stay. A block that does
+not end within OWN_OUTPUT_LINES_MAX lines is read as evidence after all. So a first line alone,
+forged or cut, hides nothing. A single line of ours (`is_own_line`) repeats evidence and concludes
+from it, so it does not count either.
 
 This module is pure: no clock, no files, no torch.
 """

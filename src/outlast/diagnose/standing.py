@@ -1,9 +1,9 @@
-"""Where the processes of a live run stood when one of them was given up: `standing.json`, as
-runtime/coordinator/evidence.py writes it.
+"""Where the processes of a live run stood when one of them was given up.
 
-Who was given up, and how it had failed, the run knew itself: that is taken as it stands
-(`ledger.interruption`). Why is another matter: what the kernel says of a process that hangs
-(/proc/<pid>/stat, wchan) is the only thing here that points to a class.
+It is read from `standing.json`, as runtime/coordinator/evidence.py writes it. The run knew which
+process it gave up, and how that had failed. This is taken as it is (`ledger.interruption`). It does
+not say why. Only what the kernel says of a process that hangs (/proc/<pid>/stat, wchan) points to a
+class here.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,8 +1,8 @@
-"""Two runs of a script compared: one in peace, and one in which ranks were killed and replaced.
+"""Compare two runs of a script: one in peace, and one in which ranks were killed and replaced.
 
-Each rank has noted, at the beginning and at the end of each step, the prints of the script's
-variables and of what run.state holds (`outlast.runtime.worker.trial`). The same step must begin
-and end with the same prints in both runs. What does not is named.
+At the beginning and at the end of each step, each rank has noted the prints of the script's
+variables and of the content of run.state (`outlast.runtime.worker.trial`). The same step must begin
+and end with the same prints in both runs. Prints that differ are named:
 
     begin of the step in which a rank died   a variable that differs there was not kept (in the
                                              process that replaced it), or was changed by the
@@ -74,7 +74,9 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """variables   that were not kept, each once
+    """What differs between the two runs.
+
+    variables      that were not kept, each once
     state          by rank, the parts of run.state that differ at the end of the last step
     differs_from   the first step behind which a part of the state differs; 0: none does
     own            parts of the state that differ before any rank was replaced

@@ -1,4 +1,4 @@
-"""Flight recorder dumps: read safely, kept small, and asked who waits for whom."""
+"""Flight recorder dumps: read them safely, keep them small, and find out who waits for whom."""
 
 from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump

@@ -37,13 +37,13 @@ CONFIDENCE_HIDDEN = 0.5  # it may wait in a send or receive that its backend doe
 class Stances:
     """Where ranks stand, by dumps of a backend whose calls wait (gloo; `stances.py`).
 
-    Ranks but for the last; a rank may be in none.
+    All fields but the last hold ranks. A rank may be in none of them.
 
     waits     stand in a collective, or did until it failed
     joined    those of them to whose collective all have come: nobody is missing there, and yet it
               does not end
-    through   have finished all that they came to, and others wait for them
-    older     those blamed of whom nothing is known but that their dump is older than their peers'
+    through   have finished all operations that they came to, and others wait for them
+    older     those that are blamed only because their dump is older than their peers'
     awaited   operations that are waited in, by name
     """
 
@@ -68,8 +68,8 @@ class Blame:
     either    the evidence does not tell the ranks apart: one of them
     dumped    all ranks whose dump was read
     is_afterwards  the dumps are from after the failure: some ranks had already been thrown out of
-                   what they waited in. Then who lags may only have been closed, and what a rank's
-                   own log says of its end goes before this
+                   the operation that they waited in. A rank that lags may then only have been
+                   closed, so its own log counts more than this
     edges     (rank, the rank it waits for, why), at most EDGES_MAX, those that lead to the blamed
               first
     stances   where ranks stand, by dumps of a backend whose calls wait

@@ -1,7 +1,7 @@
-"""Flight recorder dumps, as pickle or JSON, to a small `Dump`: versions 1.x to 2.x (2.10 is the
-newest known), NCCL, gloo and others.
+"""Read flight recorder dumps, as pickle or JSON, into a small `Dump`.
 
-What differs and is seen to here:
+Versions 1.x to 2.x of NCCL, gloo and others are read; 2.10 is the newest known. They differ in the
+following:
     nccl_version     2.9 and older; comm_lib_version since. Neither is needed.
     seq_id           1.x; collective_seq_id, p2p_seq_id and is_p2p since.
     pg_config        gives each group's members as text; of gloo it has one empty row. Keyed by name
@@ -14,9 +14,9 @@ What differs and is seen to here:
     coalesced        operations of one launch share their numbers; the last of them carries the
                      state.
 
-Each field that is used is checked for its type; what is not used is not looked at, and of a long
-dump in torch's own bytes most of it is not even unpickled (shortening.py). Source: the headers and
-the analyser of torch 2.13.
+Each field that is used is checked for its type, and other fields are not looked at. Most of a long
+dump in torch's own bytes is not even unpickled (shortening.py). Source: the headers and the
+analyser of torch 2.13.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,4 +1,4 @@
-"""One state for each group, from the entries of one dump.
+"""Make one state for each group from the entries of one dump.
 
 This is the inner loop. A job of 16,384 ranks brings millions of entries, and nearly all of them
 finished long ago and tell nothing more (`worth_reading`). So entries are read column by column
@@ -274,8 +274,9 @@ def signature_of(entry: Mapping[str, Any]) -> str:
     """Return what has to be the same on all ranks of a collective: "all_reduce Float 120>120".
 
     It is the operation, the types, and the elements in and out. What may rightly differ between
-    ranks is left out: the sizes of an all-to-all, the output of a gather (only its root has one),
-    the input of a scatter, and both sizes of what is sparse, uneven or many in one launch.
+    ranks is left out. That is the sizes of an all-to-all, the output of a gather (only its root has
+    one) and the input of a scatter. It is also both sizes of operations that are sparse, uneven, or
+    several in one launch.
     """
     types = entry.get("input_dtypes") or entry.get("output_dtypes")
     return _signature(

@@ -1,9 +1,9 @@
 """Who waits for whom: ranks, and the operations between them.
 
 Every rank that is not finished with an operation waits for those that have not come to it. Between
-them stands a node for the operation, and of one group the node of a later operation leads to that
-of an earlier one, since who has not come to the earlier has not come to the later; so the graph
-grows with ranks x groups and not with their square.
+them stands a node for the operation. Within a group, the node of a later operation leads to that of
+an earlier one, because a rank that is missing at the earlier one is missing at the later one too.
+So the graph grows with ranks x groups, and not with their square.
 
 Sources: the wait-for graphs of distributed databases and of MPI's deadlock detectors; strongly
 connected components after Tarjan, SIAM J. Computing 1(2), 1972.
@@ -28,8 +28,10 @@ _Key = tuple[str, int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Wait:
-    """An operation that some have come to and not finished. waiters: they; behind: who has not come
-    to it.
+    """An operation that some ranks have come to and not finished.
+
+    waiters   these ranks
+    behind    the ranks that have not come to it
     """
 
     group: Group
@@ -47,10 +49,10 @@ class Wait:
 class Graph:
     """Nodes are ranks (0 and up) and operations (below 0).
 
-    joined  the operation that a rank waits in, all of whose ranks have come: what it waits for is
-            not one of them
+    joined  the operation that a rank waits in although all of its ranks have come: the rank waits
+            for something else
     stuck   ranks that have not finished what others of the group have, and the operation
-    lacking operations that somebody has not come to: (place of the group, number), and of send and
+    lacking operations that some rank has not come to: (place of the group, number), and of send and
     receive (place of the group, rank that waits, its peer)
     """
 
@@ -97,8 +99,8 @@ def operation_of(state: GroupState, seq: int) -> str:
 def add_collectives(graph: Graph, at: int, heads: dict[int, list[int]], finished: int) -> None:
     """Add the collectives of one group.
 
-    `at` is the place of the group, `heads` the operations that ranks wait in, by number, with these
-    ranks, and `finished` the last one that all ranks have certainly called.
+    `at` is the place of the group. `heads` has the operations that ranks wait in, by number, with
+    these ranks. `finished` is the last one that all ranks have certainly called.
     """
     if not heads:
         return
@@ -210,11 +212,10 @@ def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
 
 
 def add_queued(graph: Graph) -> None:
-    """Let ranks wait for those that have queued an operation behind one that they have not
-    finished.
+    """Let ranks wait for a peer that has an older operation to finish before the one they are in.
 
-    It is asked for ranks in whose oldest operation no rank is missing. A rank that has called that
-    operation, but has an older one to finish first, is waited for.
+    This is asked for ranks in whose oldest operation no rank is missing. They wait for a rank that
+    has called that operation, but has an older one to finish first.
 
     That a later operation lacks a rank does not explain why ranks are still in the oldest:
     operations of one stream run in order. Those of several groups may not, so nothing is added if

@@ -1,7 +1,7 @@
-"""The groups of a job, put together from what its ranks say of them, and who is in each.
+"""Put together the groups of a job from what its ranks say, with the members of each.
 
-A group is known by its name, its backend and its members, since two groups may share a name. Where
-dumps do not tell the members (gloo) they are:
+A group is known by its name, its backend and its members, because two groups may share a name.
+Where dumps do not tell the members (gloo) they are:
     all ranks                           of the default group
     the ranks of its place in a mesh    of a dimension whose known members fit one (mesh.py)
     ranks that have used the group      of others; and these are all, if they are as many as its
@@ -9,7 +9,7 @@ dumps do not tell the members (gloo) they are:
                                         is so many times its input; groups of one description, such
                                         as "mesh_tp", are of one size)
     and the ranks left over             if just as many are missing as are in no sister group
-Else the group is open: ranks without a dump may be in it.
+Otherwise the group is open: ranks without a dump may be in it.
 
 This module is pure.
 """
@@ -33,8 +33,11 @@ from outlast.diagnose.collectives.state import Dump, GroupState
 
 @dataclass(slots=True)
 class Group:
-    """members  sorted; states: what its ranks say, by rank. is_open: ranks that left no dump may be
-    members too, `possible` which.
+    """One process group of the job.
+
+    members    its ranks, sorted
+    states     what its ranks say, by rank
+    is_open    ranks that left no dump may be members too; `possible` says which
     """
 
     label: str
@@ -48,8 +51,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """silent: ranks without a dump, or with one from a recorder that was off. broken: names of
-    dumps that could not be read, by their rank.
+    """The groups of a job, and the dumps that tell of them.
+
+    silent   ranks without a dump, or with one from a recorder that was off
+    broken   names of dumps that could not be read, by their rank
     """
 
     dumps: Mapping[int, Dump]
@@ -108,8 +113,8 @@ def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump,
 def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
     """Return the groups whose members are known, and the others.
 
-    Members are compared as objects first, so that a tuple of 16,384 is hashed once and not once by
-    each of its ranks.
+    Members are compared as objects first. So a tuple of 16,384 ranks is hashed once, and not once
+    for each rank.
     """
     same: dict[int, tuple[int, ...]] = {}
     equal: dict[tuple[int, ...], tuple[int, ...]] = {}

@@ -1,12 +1,13 @@
-"""Which rank each dump is of, judged by all of them together.
+"""Find out which rank each dump is of, from all dumps together.
 
-    content         a rank that is alone in all of its groups is sure
-    names           a number in a name is a rank where it fits: below the world size where that is
-                    known; one that does not say "rank" needs company, files named in the same way,
-                    or else to be small beside the number of files
-    elimination     what is left over goes to ranks that are left over, where groups allow one rank
-                    only
-A dump that remains nobody's is left out, and said to be; of it is known which ranks it may be of.
+    content         a rank that is alone in all of its groups is certain
+    names           a number in a name is a rank if it is below the world size, where that is known;
+                    without the word "rank" it also needs other files that are named in the same
+                    way, or must be small beside the number of files
+    elimination     a dump that is left over goes to a rank that is left over, if groups allow only
+                    one
+A dump whose rank stays unknown is left out, and a note says so. It is known which ranks it may be
+of.
 
 This module is pure.
 """
@@ -26,8 +27,11 @@ NO_FAMILY = {"", "undefined"}
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """broken: names of unreadable dumps by their rank. world_size: 0 where nothing tells it.
-    unknown: dumps that are nobody's; `possible` are all ranks that they may be of.
+    """The rank of each dump, as far as it could be decided.
+
+    broken       names of unreadable dumps, by their rank
+    world_size   the number of ranks; 0 if nothing tells it
+    unknown      dumps whose rank is not known; `possible` has all ranks that they may be of
     """
 
     dumps: Sequence[Dump]

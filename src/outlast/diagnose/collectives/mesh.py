@@ -1,9 +1,9 @@
-"""The rule that puts ranks into the groups of one dimension of a mesh, so that a rank without a
-dump is known to be in one.
+"""The rule that puts ranks into the groups of one dimension of a mesh.
 
-Ranks of a group lie a stride apart, and its first `size * stride` ranks hold `stride` such groups:
-so it is in every launcher of meshes, in torch's DeviceMesh and in Megatron's groups. It is used
-only where all that is known of the dimension agrees with it.
+So the group of a rank is known even if the rank left no dump. Ranks of a group lie a stride apart,
+and the first `size * stride` ranks of the mesh hold `stride` such groups. All launchers of meshes
+do it like this, torch's DeviceMesh and Megatron included. The rule is used only where everything
+that is known of the dimension agrees with it.
 
 This module is pure.
 """
@@ -20,7 +20,7 @@ COMBINATIONS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """groups: the names that are known, by their places in the mesh."""
+    """One dimension of a mesh. `groups` has the known names by their places in the mesh."""
 
     size: int
     stride: int

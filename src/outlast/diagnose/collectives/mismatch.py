@@ -1,14 +1,16 @@
-"""Ranks that called another collective than the others of their group: other operation, type or
-size at the same number.
+"""Ranks that called another collective than the others of their group.
 
-The majority is held to be right. Without one decide, in this order:
+At the same number, they called another operation, type or size.
+
+The majority is taken to be right. Without a majority, these decide, in this order:
     sister groups   same description, or else same size: one of the two is among what they called
                     lately, and the other is not
-    the order       in which the ranks call: who came to it by a step that nobody made before is odd
-                    (order.py)
-Else it is a tie. Dumps that are nobody's have a vote in groups whose name they know, and may be the
-odd ones. Looked at: operations in which somebody waits, and, where finished may mean failed, the
-last of each rank. What differs rightly is not in a signature.
+    the order       in which the ranks call: a rank that came to it by a step that no rank made
+                    before is odd (order.py)
+Otherwise it is a tie. Dumps of unknown ranks have a vote in groups whose name they know, and may be
+the odd ones. Only operations in which some rank waits are compared. Where "finished" may mean
+"failed", the last operation of each rank is compared too. A signature leaves out what may rightly
+differ.
 
 This module is pure.
 """
@@ -28,9 +30,12 @@ NUMBERS_MAX = 64  # of one group
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """blamed: the minority, or all if `is_tie`. said: signature of each of them; usual: that of the
-    majority, "" in a tie. strangers: odd dumps that are nobody's, and their signatures; none in a
-    tie.
+    """Ranks that called different collectives under one number.
+
+    blamed      the minority, or all if `is_tie`
+    said        the signature of each of these
+    usual       the signature of the majority; "" in a tie
+    strangers   odd dumps of unknown ranks, with their signatures; none in a tie
     """
 
     group: Group

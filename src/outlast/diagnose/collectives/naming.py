@@ -1,6 +1,6 @@
-"""Whose dump a file is, by its name: a claim.
+"""The rank that a file's name claims for a dump.
 
-Content that tells (dumps.py) goes before it, and the names of all files judge it together
+If the content tells the rank (dumps.py), it counts more. The names of all files are judged together
 (identity.py).
 
 Recorders append the rank to a prefix; people put hosts, dates, attempts and extensions around it.
@@ -29,10 +29,11 @@ _FIRST = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """pattern: the part of the name with the number taken out, the same for files that were named
-    in one way.
+    """What a file's name says about the rank.
 
-    strength  2 says "rank" or "7_of_16", 1 the last number, 0 any number
+        pattern    the part of the name without the number: the same for files that were named in
+               one way
+    strength   2: it says "rank" or "7_of_16"; 1: the last number; 0: any number
     """
 
     rank: int

@@ -1,8 +1,8 @@
-"""Who called its groups in another order than it used to, and than the others did.
+"""Find ranks that called their groups in another order than before, and than the others did.
 
-A program repeats itself: what a rank calls after a certain call, it or its peers have called there
-before. A rank that came to what it waits in by a step from call to call that nobody was seen to
-make before is odd; if most are, as at the first evaluation, nobody is.
+A program repeats itself. What a rank calls after a certain call, it or a peer has called there
+before. So a rank is odd if it came to its present call by a step that no rank was seen to make
+before. If most ranks are odd, as at the first evaluation, none is.
 
 Sources: sequences of calls as anomaly detection, Forrest et al., "A sense of self for Unix
 processes", IEEE S&P 1996.
@@ -28,7 +28,7 @@ STEPS_MIN = 4  # finished calls known of a rank; with fewer everything is new
 def odd_ones(
     job: Job, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> list[int]:
-    """Return the odd ones of these ranks; none if half of them or more are odd."""
+    """Return the odd ranks among these; none if half of them or more are odd."""
     last, seen = _steps(job, heads)
     # of a step that others made too, earlier, or as their last by which they came there likewise,
     # nothing is odd

@@ -1,10 +1,10 @@
-"""Dumps as plain JSON, for the way between processes: what many ranks share (members, signatures,
-names) is said once for all of them.
+"""Pack dumps as plain JSON, to send them between processes.
 
-Members are said once for all packets of one `Packer`, since those of 16,384 ranks are most of a
-packet: its packets are to be unpacked in order, by one `Unpacker`. That gives what is equal the
-same object, over all unpackers that share a table, so that so many ranks hold one tuple of members
-and not one each.
+What many ranks share (members, signatures, names) is written once for all of them. Members are
+written once for all packets of one `Packer`, because those of 16,384 ranks are most of a packet. So
+its packets have to be unpacked in order, by one `Unpacker`. Equal values become the same object,
+over all unpackers that share a table. Thousands of ranks then hold one tuple of members, and not
+one each.
 
 This module is pure.
 """
@@ -101,7 +101,7 @@ class Packer:
 
 
 class Unpacker:
-    """shared: table of what is equal, for all unpackers of one reading."""
+    """Unpack packets. `shared` is the table of equal values, for all unpackers of one reading."""
 
     def __init__(self, shared: dict[Any, Any] | None = None) -> None:
         self._shared: dict[Any, Any] = {} if shared is None else shared

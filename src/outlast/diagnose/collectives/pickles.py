@@ -1,14 +1,13 @@
-"""Reading a pickle that nobody vouches for: numbers, strings, lists, tuples and dicts, and nothing
-else.
+"""Read an untrusted pickle: numbers, strings, lists, tuples and dicts, and nothing else.
 
-Flight recorder dumps are pickles, and a pickle is a program. A recorder's dump asks for no name and
-no object (it is made of 24 opcodes), so one that asks is refused: `find_class` and
-`persistent_load` always raise, and with no callable on the stack REDUCE, OBJ, NEWOBJ and BUILD have
-nothing to work on.
+Flight recorder dumps are pickles, and a pickle is a program. A recorder's dump is made of 24
+opcodes, and asks for no name and no object. So a pickle that asks for one is refused: `find_class`
+and `persistent_load` always raise. With no callable on the stack, REDUCE, OBJ, NEWOBJ and BUILD
+have nothing to work on.
 
-Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo),
-and tuples nested a million deep overflow the stack of C when they are hashed. So pickles of
-strangers are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
+Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo).
+Tuples nested a million deep overflow the stack of C when they are hashed. So pickles of strangers
+are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
 
 This module is pure: no clock, no files, no torch.
 """

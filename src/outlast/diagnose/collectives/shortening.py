@@ -1,17 +1,16 @@
-"""A dump without the entries that nobody would look at: its bytes are cut before they are
-unpickled, which is most of the time that a dump takes.
+"""Cut the bytes of a dump before it is unpickled, without the entries that nobody would look at.
 
-A recorder keeps 2,000 entries, nearly all of them long finished, and of those only a few are looked
-at (`worth_reading` in entries.py). Torch writes all in one way: each begins with the same key, and
-a string is written where it first occurs and is a reference from then on. So entries can be told
-apart by bytes, and those between two that are kept can go, if none of them brings a string that a
-later one refers to.
+Unpickling is most of the time that a dump takes. A recorder keeps 2,000 entries, nearly all of them
+long finished, and only a few of those are looked at (`worth_reading` in entries.py). Torch writes
+all entries in one way. Each begins with the same key. A string is written where it first occurs,
+and is a reference from then on. So entries can be told apart by their bytes. Those between two kept
+entries can be cut, if none of them brings a string that a later one refers to.
 
-What is cut is not looked at, hence neither refused nor carried out. Nothing is cut unless
-everything agrees: entries that are all finished, none of them a send or receive, each with one
-group, and, once unpickled (`is_fitting`), records numbered without a gap and as many as there were.
-A dump that was written by anything else than torch, of an older version, damaged, or with send and
-receive, is read as a whole.
+What is cut is not looked at, so it is neither refused nor carried out. Entries are cut only if all
+of this holds: they are finished, none is a send or receive, and each has one group. Once the rest
+is unpickled, `is_fitting` also checks that the records are numbered without a gap, and that none is
+missing. All other dumps are read as a whole: those that torch did not write, or an older version,
+and those that are damaged or have send and receive.
 
 This module is pure.
 """
@@ -39,7 +38,7 @@ _STRING = re.compile(rb"X..\x00\x00", re.DOTALL)  # perhaps: a number can have t
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """raw: the pickle of what is left. kept_count of its entries_count entries."""
+    """A pickle `raw` that holds `kept_count` of `entries_count` entries."""
 
     raw: bytes
     kept_count: int

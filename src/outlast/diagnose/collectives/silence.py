@@ -1,16 +1,17 @@
-"""What a rank waits in, and whether its dump is as old as that: what one dump says of itself, put
-right by what its peers have seen.
+"""What a rank waits in, and whether its dump is older than that.
 
-    finished       of NCCL what has completed. gloo retires what failed too, so of its ranks only
-                   what they went on after is certainly finished
+What one dump says of itself is corrected by what its peers have seen.
+
+    finished       with NCCL, what has completed. gloo also retires what failed. So with gloo an
+                   operation is certainly finished only if the rank went on after it
     fell silent    a rank whose dump lacks, or still waits in, what its peers have certainly
-                   finished with it: so it came to it, but saved no later dump. It was stopped,
-                   cannot run its threads, or has ended; what it did since nobody knows, and nobody
-                   is it seen waiting for
+                   finished with it. So it came to that operation, but saved no later dump. It was
+                   stopped, cannot run its threads, or has ended. Nobody knows what it did since, or
+                   what it waits for
     failed wait    a rank of gloo whose last operation is retired, though not all have come to it:
                    it was waiting there when the job failed
-Where there are failed waits, dumps are from after the failure, and from several moments: who fell
-silent may only have been closed.
+If there are failed waits, the dumps are from after the failure, and from several moments. A rank
+that fell silent may then only have been closed.
 
 This module is pure.
 """
@@ -32,12 +33,14 @@ _Last = Mapping[int, tuple[GroupState, int]]
 
 @dataclass(slots=True)
 class Situation:
-    """heads: by the place of a group, its operations that are waited in, with those that wait.
-    finished: by the place of a group, what certainly is.
+    """What is known of all groups, by the place of each group.
+
+    heads        the operations that ranks wait in, with these ranks
+    finished     the last operation that is certainly finished
 
     fell_silent  rank -> (place of the group, number) of the first operation that shows it
-    maybe        the same of ranks whose last operation failed, or was finished: ranks without a
-                 dump are in it
+    maybe        the same for ranks whose last operation failed or was finished; ranks without a
+                 dump take part in that operation
     """
 
     heads: list[dict[int, list[int]]] = field(default_factory=list)

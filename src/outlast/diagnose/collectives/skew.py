@@ -1,9 +1,9 @@
 """How far the clocks of ranks lie apart, from collectives that they entered together.
 
-All ranks of a group enter a collective within moments of each other: a step's worth at most, while
-clocks of badly kept hosts lie minutes or hours apart. So the median, over collectives that two
-ranks have in common, of the difference between their times of entry is the offset of their clocks,
-but for how much later the one usually comes. Good for putting hosts on one clock; no measure of a
+All ranks of a group enter a collective within moments of each other, a step's time at most. Clocks
+of badly kept hosts lie minutes or hours apart. So compare when two ranks entered the collectives
+that they have in common. The median difference is the offset of their clocks, and includes how much
+later one rank usually comes. This is good enough to put hosts on one clock. It does not measure a
 straggler.
 
 This module is pure.

@@ -1,8 +1,8 @@
-"""Where ranks stand by dumps of a backend whose calls wait (gloo): who calls a collective does
-nothing else until it has ended.
+"""Where ranks stand, by dumps of a backend whose calls wait (gloo).
 
-That is what a rank's stack is held against (`fuse/moments.py`). Of NCCL, whose calls only queue
-work, nothing is said here, nor of a rank whose dump is older than its peers'.
+A rank that calls a collective there does nothing else until it has ended. A rank's stack is
+compared with that (`fuse/moments.py`). This says nothing of NCCL, whose calls only queue work, and
+nothing of a rank whose dump is older than its peers'.
 
 This module is pure.
 """

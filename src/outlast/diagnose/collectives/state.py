@@ -4,7 +4,7 @@ Sequence numbers are those of collectives (`collective_seq_id`): they grow by on
 collective of a group and mean the same collective on all of its ranks. Those of send and receive
 are each rank's own and are never compared.
 
-Memory is linear in ranks x groups: of hundreds of entries, only those around a group's head and end
+Memory is linear in ranks x groups. Of hundreds of entries, only those around a group's head and end
 are kept, as interned strings.
 
 This module is pure.

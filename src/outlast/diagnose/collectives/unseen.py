@@ -1,12 +1,12 @@
-"""Ranks without a dump for whom nobody is seen waiting, because those who would be have left no
-dump either.
+"""Ranks without a dump that others may wait for unseen, because these left no dump either.
 
-Somebody waits for rank s, and s left no dump: s may be at fault, or in an operation that another
-such rank, t, has not come to. That is so in a group of both, seen or not:
-    seen      a group that dumps tell of, and none of whose members waits for s. Who does would have
-              come to that operation before, if ranks call their groups in one order, and would be
-              seen waiting for t in it. That holds of collectives; of a group with send and receive
-              any two may wait for each other
+Some rank waits for rank s, and s left no dump. Then s may be at fault. Or s may wait in an
+operation that another rank without a dump, t, has not come to. That can happen in a group that
+holds both:
+    seen      a group that dumps tell of, and in which no member waits for s. If ranks call their
+              groups in one order, such a member would have come to that operation before, and would
+              be seen waiting for t there. This holds for collectives. In a group with send and
+              receive, any two may wait for each other
     unseen    a group whose members all left no dump, as there can be where its sisters (same
               description, or else same size) do not cover the job
 And so on from t.

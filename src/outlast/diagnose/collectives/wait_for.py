@@ -1,10 +1,11 @@
-"""From dumps to blame: who is waited for, and waits for nobody.
+"""From dumps to blame: find the rank that others wait for and that waits for nobody.
 
-    mismatch          who called another collective than its group: no more is asked, since all that
-                      follows is confusion
-    stuck             who has not finished what others of the group have finished: its device, its
-                      stream, or the thread that looks; of gloo also whose dump is older than its
-                      peers' (silence.py), since a process that is stopped saves none
+    mismatch          a rank that called another collective than its group; nothing else is asked
+                      then, because all that follows is confusion
+    stuck             a rank that has not finished what others of the group have finished: because
+                      of its device, its stream, or the thread that looks; with gloo also a rank
+                      whose dump is older than its peers' (silence.py), because a stopped process
+                      saves none
     ends of the graph a rank with a dump that others wait for and that waits for nobody: it has not
     come ("missing", "p2p"); ranks in a ring: "order_inversion"
                       a rank without a dump: a suspect, never more; and so are those without one for
@@ -13,10 +14,10 @@
                       else all of it
     nobody missing    all have come and nobody gets on: "all_joined", which names nobody
 
-What it cannot see: waiting outside of recorded collectives (gloo's send and receive, the store,
-files); dumps of NCCL that were taken long after each other; a ring that ran over before its head
-was finished. Dumps from after the failure (`is_afterwards`) show the order of arrival only, and
-weigh less.
+It cannot see waiting outside of recorded collectives (gloo's send and receive, the store, files).
+Nor can it see that dumps of NCCL were taken long after each other, or that a ring ran over before
+its head was finished. Dumps from after the failure (`is_afterwards`) show the order of arrival
+only, and weigh less.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -77,7 +78,7 @@ EDGES_MAX = 2_000
 def find_blame(
     dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = None, world_size: int = 0
 ) -> Blame:
-    """Who is at fault by the dumps of a job that hangs.
+    """Say who is at fault, by the dumps of a job that hangs.
 
     unreadable  names of dumps that could not be read, and why: their ranks count as silent
     world_size  number of ranks, where something else tells it: dumps of gloo do not say how many

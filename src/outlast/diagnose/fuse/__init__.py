@@ -1,4 +1,4 @@
-"""Findings of all kinds, and what the collectives' graph shows, into one verdict."""
+"""Fuse findings of all kinds, and the graph of collectives, into one verdict."""
 
 from outlast.diagnose.fuse.decide import decide
 from outlast.diagnose.fuse.weights import WEIGHTS, Weights

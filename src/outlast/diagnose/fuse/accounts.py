@@ -1,8 +1,7 @@
-"""What each rank's own evidence says of it: ended by itself, closed by a peer's end, waiting, busy
-elsewhere, gone without a failure.
+"""What each rank's own evidence says of it.
 
-A collectives' graph that was recorded after a failure blames whoever was behind; a rank's own
-account says whether it was the one that failed:
+A graph of collectives that was recorded after a failure blames the rank that was behind. A rank's
+own account says whether that rank was the one that failed:
 
     killed    a signal that is neither the launcher's (SIGTERM, and SIGKILL after it was said to
               follow) nor a victim's (SIGABRT of a watchdog)

@@ -155,7 +155,7 @@ def find_culprits(
                 "beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all)
             )
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
-    # where to wait clears everybody, it clears nobody
+    # if all ranks wait, waiting does not clear any of them
     if blame is not None and not shown.ranks and not shown.suspects:
         return replace(shown, suspects=tuple(blame.suspects))
     return shown
@@ -293,7 +293,7 @@ def _not_cleared(
     )
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
-    # if all wait, to wait clears nobody
+    # if all ranks wait, waiting does not clear any of them
     suspects = {
         one.rank: one for one in blame.suspects if one.rank not in stood or accounts.seen <= stood
     }
@@ -466,6 +466,6 @@ def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
             and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
         }
         alone = raised if len(raised) == 1 else set()
-        # A rank that received what it did not expect may abort; who sent it is not told.
+        # A rank that received what it did not expect may abort. The log does not say who sent it.
         alone -= {one.rank for one in findings if one.rule in _SAID_OF_PEERS}
     return _all((rank for rank in alone if rank is not None), EXIT_CONFIDENCE)

@@ -1,8 +1,8 @@
 """The verdict, from all findings: class and confidence, mechanism, ranks, nodes and devices.
 
 A class is named if it is more likely right than wrong. The mechanism is how the job ended, and does
-not say why. The guilty ranks are those shown by the graph of collectives, by a root of the winning
-class, by a stack that stands out, or by being the only rank that ended by itself.
+not say why. Guilty ranks are shown by the graph of collectives, by a root of the winning class, or
+by a stack that stands out. A rank that alone ended by itself is guilty too.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -63,7 +63,7 @@ def decide(
     The findings of one file have to be in its order. The files may be in any order.
     """
     if job_runs_on(findings):
-        # Who is late at one moment of a job that runs on is nobody to blame.
+        # A rank that is late at one moment of a job that runs on is not to blame.
         blame = None
         findings = [one for one in findings if not isinstance(one, Stack)]
         notes = [*notes, "the ranks moved between two stacks of them: the job ran on"]

@@ -1,6 +1,7 @@
 """What findings say about the class.
 
-Roots are weighed in order of time, effects are removed, and several lines of one voice count once.
+Roots are weighed in order of time, effects are removed, and several lines from one source count
+once.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -18,7 +19,7 @@ from outlast.diagnose.rules.xid import EFFECT_OF
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role
 
-# that a hang is laid to the program was said for want of another reason
+# a ledger blames the program for a hang only if no other reason was found
 LEDGER = "ledger.interruption"
 DOUBTS = {
     "older": "from before the job's own logs",
@@ -91,7 +92,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
-    # What is in doubt says less than the same said without a doubt, whichever came first.
+    # A line in doubt says less than the same line without a doubt, whichever came first.
     first = min(some, key=lambda one: (bool(one.doubt), *_moment(one)))
     probability = weights.grades[
         Grade.HINT

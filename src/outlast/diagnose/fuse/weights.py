@@ -25,12 +25,12 @@ class Weights:
 
     explained   a root that another, stronger root explains, and that did not come before it
     later       a root of another class that came after the first
-    kin         how much a class competes that the winner's rule names as fitting too
-    shared      what is left of the doubt when several ranks say the same of a program, or several
-                devices of software
-    doubts      what may not be of the job: it is older than all that the job itself says, which two
-                clocks in two zones can do too; or a kernel tells of a process that it ended while
-                all ranks live, so that it was none of them, though it may be one that they needed
+    kin         how much another class competes, if the winner's rule says that it fits too
+    shared      what is left of the doubt if several ranks report the same fault of a program, or
+                several devices the same fault of software
+    doubts      for lines that may not be of the job. A line may be older than all that the job
+                itself says; two clocks in two zones can cause that too. Or a kernel ended a process
+                while all ranks lived: it was none of them, but may be one that they needed
     certain     no verdict is surer than this: logs omit things
     """
 
@@ -62,8 +62,8 @@ WEIGHTS = Weights()
 NAMED_ABOVE = 0.5  # a class is named when it is more likely right than wrong
 LATER_THAN_S = 5.0  # clocks of two files may differ by this much before an order is read from them
 
-# Rules that say one thing in several mouths count once, as the strongest of them. Others: by what
-# stands before the dot.
+# Rules that report one thing from several sources count once, as the strongest of them. Others are
+# grouped by what stands before the dot.
 ONE_VOICE: dict[str, str] = {
     **dict.fromkeys(
         ("exit.kill", "exit.killed_bare", "slurm.kill", "loader.gone", "loader.killed"), "killed"
@@ -111,7 +111,7 @@ ONE_VOICE: dict[str, str] = {
 # to who maps
 SAME_FAULT: dict[str, tuple[str, ...]] = {
     "disk.full": ("loader.bus", "host.shm", "nccl.shm", "exit.bus"),
-    # what slows it down is said beside that it is slowed down
+    # a line says what slows it down, beside the line that it is slowed down
     "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),
     # a protection error at one end is a retry exceeded at the other
     "ib.retry_exceeded": ("ib.protection",),

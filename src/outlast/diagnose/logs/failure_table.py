@@ -1,6 +1,6 @@
 """torchrun's table of failures: which rank ended how, where and when.
 
-Times are the agent's, to the second: ties are common.
+Times are those of the agent, to the second, so ties are common.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,7 +1,7 @@
 """What torch's wrapper of process groups says when ranks call different collectives.
 
 With TORCH_DISTRIBUTED_DEBUG=DETAIL every rank compares its call with those of the others before it
-makes it, and raises an error with two fingerprints where they differ:
+makes it. If they differ, it raises an error with two fingerprints:
 
     [rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running
     collective: CollectiveFingerPrint(SequenceNumber=40, OpType=ALLREDUCE, TensorShape=[256],

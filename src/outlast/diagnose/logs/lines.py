@@ -1,14 +1,15 @@
-"""Lines in, findings out: any text, streaming, in bounded memory, in one pass.
+"""Read findings from the lines of any text: as a stream, in bounded memory, in one pass.
 
-Blocks of lines go through a sieve (`sieve.py`); what it lets through is held against the rules, and
-opens readers that need several lines: tracebacks, stacks, torchrun's table of failures, numbers
-under a header. Of the rules that match a line, the one with the smallest priority decides. Nothing
-in a line can make this raise; a line longer than `LINE_BYTES` is read to that length, and a finding
-says so.
+Blocks of lines go through a sieve (`sieve.py`). What it lets through is compared with the rules. It
+also opens readers that need several lines: tracebacks, stacks, torchrun's table of failures,
+numbers under a header. If several rules match a line, the one with the smallest priority decides.
+Nothing in a line can make this raise. A line longer than `LINE_BYTES` is read to that length, and a
+finding says so.
 
 Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may
-repeat a line a million times. After an hour without one handed on, by the log's own times,
-`SAME_LATER` more are: what a kernel's log repeats today counts, not what it said last week.
+repeat a line a million times. If none was handed on for an hour, by the log's own times,
+`SAME_LATER` more are. So what a kernel's log repeats today counts, and not only what it said last
+week.
 
 This module is pure: no clock, no files, no torch.
 """

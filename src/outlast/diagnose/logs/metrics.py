@@ -71,7 +71,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("utilization.gpu", r"gpu is lost|requires reset|unknown error", "metric.gpu"),
 )
 _NAME = re.compile(r"[a-z][a-z_]{0,40}(?:\.[a-z_]{1,40}){0,5}(?: \[[^\]]{1,10}\])?")
-# a field of a table at the end of its line, and in it that there is nothing: nvidia-smi -q and
+# a field of a table at the end of its line which says that there is nothing; nvidia-smi -q and
 # smartctl set the value apart by blanks, an exception does not
 _CLEAR = re.compile(
     r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$"

@@ -1,13 +1,12 @@
 """Lines of a log that are source code: many programs print themselves before they start.
 
-Such lines hold the very words of a failure and tell of none: `raise ValueError(...)`, `except X:`,
+Such lines hold the same words as a failure, but report none: `raise ValueError(...)`, `except X:`,
 `assert x, f"loss is nan"`, `print("CUDA out of memory")`. An exception that happened stands as
 `Name: text` at the beginning of a line (or behind a launcher's label), under a traceback.
 
 A line is source where its form leaves no doubt (`_STRONG`), or where most lines around it look like
-source and it is indented, a comment, an assignment or a call itself. A line with a time before it,
-or with a name of an exception at its beginning, is never taken for source because of its
-surroundings.
+source and it is indented, a comment, an assignment or a call itself. A line may begin with a time
+or with the name of an exception. It is then never taken for source because of its surroundings.
 
 This module is pure: no clock, no files, no torch.
 """

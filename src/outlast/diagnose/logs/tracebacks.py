@@ -1,5 +1,4 @@
-"""Python tracebacks in a log that several ranks write: where the exception was raised, once its
-line comes.
+"""Read Python tracebacks in a log that several ranks write, and say where an exception was raised.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -48,10 +47,16 @@ _STANDARD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """`path`: of the innermost frame. by_launcher: no frame but the standard library's is below
-    torchrun's own. in_collectives: torch.distributed raised it; in_pipe: multiprocessing did, and
-    speaks of a child or parent process, not of another rank. by_outlast: a bug of ours. place: the
-    innermost frame of the user's own code, or else of any, as `RaisedAt` has it.
+    """Where an exception was raised.
+
+    path             the file of the innermost frame
+    by_launcher      only frames of the standard library are below torchrun's own
+    in_collectives   torch.distributed raised it
+    in_pipe          multiprocessing raised it, about a child or parent process and not about
+                     another rank
+    by_outlast       it is a bug of ours
+    place            the innermost frame of the user's own code, or else the innermost of all, as
+                     in `RaisedAt`
     """
 
     path: str
@@ -81,7 +86,7 @@ class _Open:
 
 
 class Tracebacks:
-    """`feed` says, at the line that names an exception, where it was raised; None otherwise."""
+    """Follow tracebacks. At the line that names an exception, `feed` says where it was raised."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}

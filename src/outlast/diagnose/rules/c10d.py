@@ -1,8 +1,8 @@
 """torch.distributed: the watchdog of all generations, heartbeat monitor, stores, gloo, DDP and
 FSDP.
 
-A watchdog names the victims. Who is waited for is read from sequence numbers (`logs/watchdog.py`,
-`fuse/desync.py`) or from dumps.
+A watchdog names the victims. The rank that they wait for is found from sequence numbers
+(`logs/watchdog.py`, `fuse/desync.py`) or from dumps.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,7 +20,7 @@ WRAPPER = "torch csrc/distributed/c10d/ProcessGroupWrapper.cpp"
 EXC, HANG = Mechanism.EXCEPTION, Mechanism.HANG
 
 RULES: tuple[Rule, ...] = (
-    # said by whoever noticed
+    # reported by the rank that noticed
     messenger(
         "c10d.timeout",
         r"watchdog caught collective operation timeout|timeout at nccl work|nccl work[^:]{0,40}"

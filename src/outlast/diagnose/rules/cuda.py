@@ -1,9 +1,7 @@
-"""What the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack say when they fail.
+"""Failures of the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack in users' logs.
 
-In user processes' logs.
-
-An asynchronous error is reported by whoever looks next, often a NCCL watchdog: the words count, not
-the mouth.
+An asynchronous error is reported by the next code that looks, often a NCCL watchdog. So its words
+count, and not who reports it.
 
 This module is pure: no clock, no files, no torch.
 """

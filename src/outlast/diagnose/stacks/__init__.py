@@ -1,4 +1,4 @@
-"""Stacks of processes: read from py-spy and faulthandler, compared as a prefix tree."""
+"""Read stacks of processes from py-spy and faulthandler, and compare them as a prefix tree."""
 
 from outlast.diagnose.stacks.reader import Stack, StackReader
 from outlast.diagnose.stacks.tree import compare

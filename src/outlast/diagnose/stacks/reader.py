@@ -5,8 +5,8 @@ py-spy:       Process 1234: python train.py / Thread 1234 (active): "MainThread"
 faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", line 12 in step'
 Innermost frames come first in both. Lines may carry a launcher's label.
 
-What a stack is doing is the innermost frame that is known: waiting for peers, loading or storing,
-or working. Who waits is a victim.
+The innermost known frame tells what a stack is doing: waiting for peers, loading or storing, or
+working. A rank that waits is a victim.
 
 This module is pure: no clock, no files, no torch.
 """

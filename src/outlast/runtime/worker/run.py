@@ -184,7 +184,6 @@ class Run:
         Each rank has batches of its own. They depend on the seed given to `torch.manual_seed`, on
         the rank and on the batch's number. So a rank that is replaced draws the same ones.
 
-
         numbered   True: call `function(number)`, with numbers from 0, instead of `function()`
         mesh       the dimensions of a mesh that split the data, as for `StepSampler`; ranks that
                    differ only in other dimensions draw the same batches

@@ -5,8 +5,7 @@ These values can be encoded:
     plain        None, bool, int of any size, float (NaN payloads and infinities are kept), complex,
                  str, bytes, range, slice
     containers   list, tuple, set, frozenset, deque, Counter, OrderedDict, defaultdict (its factory
-                 is lost), and dict (in its order; its keys are any of these that
-                                  can be hashed)
+                 is lost), and dict (in its order; keys that can be hashed)
     torch        tensors, dtypes, devices and sizes
     NumPy        arrays and scalars of plain dtypes
     classes      members of an Enum, and named tuples; they are found again by module and name,
