@@ -1,6 +1,6 @@
-"""A cluster file: what is planned for, in TOML, each value with its source.
+"""A cluster file: the cluster and the job to plan for, in TOML, each value with its source.
 
-Read into a `Cluster`, and written from a `Scenario`.
+It is read into a `Cluster`, and written from a `Scenario`.
 
     schema = 1
     name = "ours"                                  # optional
@@ -29,9 +29,9 @@ Read into a `Cluster`, and written from a `Scenario`.
 
     [recovery] [repair] [lemons] [stragglers] [maintenance] [throttle] [money] [power]
 
-A duration that may vary is "30s", { mean = "30s" } (exponential), { median = "30s", p95 = "2min" }
-(lognormal) or { measured = ["1s", "3s"] }. An input has a path: `job.step`, `failure.gpu.mttf`,
-`tier.storage.stall`. Quantities are read by `model/quantities.py`.
+A duration that may vary has one of four forms: "30s", { mean = "30s" } (exponential), { median =
+"30s", p95 = "2min" } (lognormal), or { measured = ["1s", "3s"] }. An input has a path: `job.step`,
+`failure.gpu.mttf`, `tier.storage.stall`. Quantities are read by `model/quantities.py`.
 
 This module is pure: text in, data out; data in, text out.
 """
@@ -176,7 +176,7 @@ def field_of(path: str) -> Field:
 def parse(text: str, *, source: str, origin: Origin = Origin.FILE) -> Cluster:
     """Read a cluster file. Raises UsageError, which names `source`, the table and the key.
 
-    What is not said has its stated default.
+    A value that the file does not give has its stated default.
     """
     given = toml(text, source=source, schema=SCHEMA)
     known(given, ("schema", "name", "about", *TABLES, *LISTS), source)

@@ -1,7 +1,7 @@
-"""Writing cluster files, each input with its source.
+"""Write cluster files, each input with its source.
 
-What is written is read back as the same values. Stated defaults are written as comments, so that
-a reader of the file sees what it rests on.
+A written file is read back as the same values. Stated defaults are written as comments, so that a
+reader sees which assumptions the file makes.
 
 This module is pure: data in, text out.
 """
@@ -16,7 +16,7 @@ from outlast.planner.schema import LISTS, TABLES
 
 
 def render(cluster: Cluster) -> str:
-    """TOML that `cluster_file.parse` reads as this cluster: its inputs, and its stated defaults as
+    """Return TOML that `cluster_file.parse` reads as this cluster, with stated defaults as
     comments.
     """
     lines = [f"schema = {SCHEMA}", f"name = {json.dumps(cluster.name, ensure_ascii=False)}"]
@@ -61,7 +61,7 @@ def _table(head: str, inputs: list[Input], *, name: str = "") -> list[str]:
 
 
 def _needed(one: Input) -> bool:
-    """Of a stated default in a list, so that the list is not empty when it is read back."""
+    """Return True for a stated default that a list needs, so as not to be empty when read back."""
     return _key(one) in ("mttf", "count", "exposure", "bandwidth", "survives", "stall", "write")
 
 

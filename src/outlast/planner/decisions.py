@@ -1,7 +1,8 @@
-"""Decision mode: one run of a scenario in which the product's own decisions are asked at every
-interruption, and only messages are durations.
+"""Decision mode: one run of a scenario in which the engine decides at every interruption.
 
-What is the engine's, each time with the full membership of the job:
+Only messages are replaced by durations.
+
+The engine decides the following, each time with the full membership of the job:
 
     who hangs, since when        engine.hang        (hangs.py)       classes of failure that
                                  `Rules.hangs` names
@@ -12,11 +13,11 @@ What is the engine's, each time with the full membership of the job:
     what a verdict leads to      engine.policy      (acting.py)      where `Rules.diagnosis` says
                                  that there are verdicts
 
-What is the scenario's: when failures come; how long detection, regroup, replacement, repair and
-restore take; what each tier holds by when. So this is the course of `scenario.py` by another way
-than that of `runs.py`: both agree as long as the engine decides nothing that a scenario does not
-know. Such things are counted by name (`decided.Beside`) and said with the interruption that they
-belong to. What is left of a run that the engine ends is `shutdown`.
+The scenario decides when failures come, how long detection, regroup, replacement, repair and
+restore take, and what each tier holds by when. So this computes the course of `scenario.py` in
+another way than `runs.py`. Both agree as long as the engine decides nothing that a scenario does
+not know. Such decisions are counted by name (`decided.Beside`), and listed with the interruption
+that they belong to. If the engine ends a run, the rest of its time is `shutdown`.
 
 Units      seconds of wall-clock time; inside, without maintenance stops, as in `runs.py`.
 Limits     A failure strikes the body of a step: nobody has voted, and it is repeated. All ranks of
@@ -75,10 +76,10 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Over replicas.
+    """The results over all replicas.
 
-    ETTR is `position_s` over the length that was asked for, so a run that the engine ended is short
-    of it.
+    ETTR is `position_s` over the length that was asked for. So a run that the engine ended has a
+    lower one.
 
     per_interruption  decisions of the engine for each interruption, at least 1; NaN where there was
                       none

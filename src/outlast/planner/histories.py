@@ -1,5 +1,6 @@
-"""Who fails when, and how lucky each recovery is: drawn ahead, so that all depths and all
-candidates of a search live through the same.
+"""Draw ahead what fails when, and how lucky each recovery is.
+
+So all depths, and all candidates of a search, live through the same failures.
 
 Units      seconds of wall-clock time since the run began.
 Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on
@@ -50,7 +51,7 @@ _CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000
 
 
 class Luck(IntEnum):
-    """What a failure's numbers in (0, 1) are for: a column of `History.luck`."""
+    """The meaning of a failure's numbers in (0, 1): a column of `History.luck`."""
 
     STRUCK = 0  # which unit it is: floor(u x units). The course does not ask
     DETECT = 1
@@ -65,8 +66,13 @@ class Luck(IntEnum):
 
 @dataclass(frozen=True)
 class History:
-    """One replica: at_s (N,), ascending; which (N,) indices into scenario.failures; extra (N,)
-    bool; luck (N, len(Luck)); lemons when it begins.
+    """The failures of one replica.
+
+    at_s     (N,), ascending
+    which    (N,) indices into scenario.failures
+    extra    (N,) bool
+    luck     (N, len(Luck))
+    lemons   how many there are when it begins
     """
 
     at_s: Floats
@@ -224,8 +230,9 @@ def _blocks(first: int, replicas: int) -> range:
 
 
 def _columns(generators: list[Generator], rows: int, first: int, replicas: int) -> Floats:
-    """(rows, replicas) of numbers in (0, 1): failure by failure, so that a longer history begins
-    like a shorter one.
+    """Return (rows, replicas) of numbers in (0, 1).
+
+    They are drawn failure by failure, so that a longer history begins like a shorter one.
     """
     out = _uniforms(generators, rows)
     np.maximum(out, 2.0**-54, out=out)  # random() may be 0
@@ -254,8 +261,10 @@ def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray
 
 @dataclass(frozen=True)
 class _Hazards:
-    """ends_s (B + 1,): of the stretches. cumulated (S, B + 1): failures expected of each stream by
-    then, at the estimated rates.
+    """The hazards of all streams.
+
+    ends_s      (B + 1,): the ends of the stretches
+    cumulated   (S, B + 1): failures expected of each stream by then, at the estimated rates
     """
 
     ends_s: Floats
@@ -310,9 +319,9 @@ def _ends(scenario: Scenario) -> Floats:
 
 
 def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
-    """units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in.
+    """Return units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in.
 
-    Never above 1e200: hopeless is enough.
+    The result is cut at 1e200, which is hopeless enough.
     """
     with np.errstate(over="ignore"):
         if rate.shape == 1 or math.isinf(rate.mttf_s):
@@ -371,8 +380,10 @@ def _arrivals(generators: list[Generator], until: Floats) -> Floats:
 
 
 def _take_back(sums: Floats, total: Floats, ends_s: Floats) -> NDArray[np.intp]:
-    """In place: from sums of the cumulative hazard to times; inf where they are beyond `total` (B +
-    1, R). In which stretch they are, if there are several.
+    """Turn sums of the cumulative hazard into times, in place.
+
+    Times are inf if the sums are beyond `total` (B + 1, R). Return in which stretch they are, if
+    there are several.
     """
     if len(ends_s) == 2:
         with np.errstate(divide="ignore"):

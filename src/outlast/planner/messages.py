@@ -1,5 +1,7 @@
-"""Message mode: lives of `outlast sim`, and the same life told as a scenario and a history, so that
-decision mode and Monte Carlo can live it too.
+"""Message mode: lives of `outlast sim`.
+
+The same life is written as a scenario and a history, so that decision mode and Monte Carlo can run
+it too.
 
 Method     How long detection and the regroup take is measured in lives of the same kind with a
            single fault each (`measure`), never in the life that is to be told: what is compared is
@@ -48,7 +50,7 @@ KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
     "hang": (FailureClass.NETWORK, Extent.PROCESS),
     "lose_node": (FailureClass.POWER_SUPPLY, Extent.NODE),
 }
-# nobody stands parked on a spare node in these lives
+# no process stands parked on a spare node in these lives
 RULES = Rules(hangs=frozenset({FailureClass.NETWORK}), parked=False)
 AWAY_S = 60.0  # a lost node has power again so much later
 ROUNDING = 1e-6
@@ -57,8 +59,11 @@ PROBE_STEPS = 9.4  # of a life in which something is measured: the fault comes a
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """began_s: when the first step did. detect_s: of each kind, from the fault until all that live
-    stand still. regroup_s: from there to the next step.
+    """What was measured in short lives.
+
+    began_s     when the first step began
+    detect_s    for each kind of fault, from the fault until all that live stand still
+    regroup_s   from there to the next step
     """
 
     began_s: float
@@ -219,8 +224,9 @@ class GivenHistory(Histories):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One life, message by message, by decisions and as Monte Carlo has it: newest committed steps
-    when it was over.
+    """The newest committed steps at the end of one life.
+
+    They are those by messages, by decisions and by Monte Carlo.
     """
 
     life: SimulatedRun
@@ -241,10 +247,10 @@ class Compared:
 
     @property
     def same_rungs(self) -> bool:
-        """One for all that failed until it was chosen.
+        """Return whether both chose the same rungs, one for all that failed until it was chosen.
 
-        But for those that are due when the run is asked to stop: decision mode is over then, and
-        messages go on until they are dealt with.
+        Rungs that are due when the run is asked to stop do not count. Decision mode is over then,
+        while messages go on until the failures are dealt with.
         """
         by_messages = list(
             {
@@ -285,7 +291,7 @@ def compare(
     """Run the same faults at all depths. `measured_s` None: measure first, with another seed."""
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
     life = simulate(seed=seed, options=options, faults=tuple(faults))
-    # who strikes nobody is no failure
+    # a fault that strikes no rank is no failure
     scenario, history = as_scenario(
         options, [fault for fault in faults if fault.id in life.fired], known
     )

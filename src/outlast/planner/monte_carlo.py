@@ -1,8 +1,9 @@
-"""Many runs at once, in NumPy: for sweeps, optimisation and scale.
+"""Simulate many runs at once in NumPy, for sweeps, optimisation and scale.
 
-`run` says what becomes of each replica of some histories, and replica by replica it is what
-`course.live` says. `estimate` draws the histories, batch by batch, and sums up: what to expect of a
-run, how far one run may be from it, and how sure the simulation is of its mean.
+`run` returns what becomes of each replica of some histories. For each replica, this is the same as
+the result of `course.live`. `estimate` draws the histories, batch by batch, and sums up. It says
+what to expect of a run, how far one run may be from that, and how sure the simulation is of its
+mean.
 
 Units      seconds of wall-clock time.
 Limits     A run in which more than `failures_max` failures are expected is followed only until as
@@ -182,8 +183,10 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
 
 
 def _speed(scenario: Scenario) -> float:
-    """Return the mean speed of training, with throttling as a daily sine and with stragglers for
-    part of the time (as many servers as nodes, so the slow ones are Poisson).
+    """Return the mean speed of training, with throttling and stragglers.
+
+    Throttling is a daily sine. There are stragglers for part of the time. Each node may be one, so
+    their number is Poisson.
     """
     slow = scenario.stragglers
     is_slow = -math.expm1(-scenario.job.nodes * slow.lasts.mean_s / slow.mttf_s)

@@ -1,5 +1,6 @@
-"""The best parameters of the live policy, searched in simulation: intervals, tiers in use, spares,
-redundancy. Beside them fixed intervals, Young's and Daly's.
+"""Search in simulation for the best parameters: intervals, tiers in use, spares, redundancy.
+
+The result is compared with fixed intervals, Young's and Daly's.
 
 What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus +
               spare GPUs). A budget caps the spares: a share of the GPUs, or money for the spares'
@@ -79,7 +80,7 @@ class Parameter(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of the spares: `share` of the GPUs, or `money` in all. inf: no bound."""
+    """The budget for spares: `share` of the GPUs, or `money` in all. inf: no bound."""
 
     share: float = math.inf
     money: float = math.inf
@@ -134,8 +135,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one parameter came to while it was looked at last, on the failures that it was chosen
-    on; and which x was.
+    """The values of one parameter when it was looked at last, and which one was chosen.
+
+    They are on the failures that it was chosen on.
     """
 
     parameter: str
@@ -219,7 +221,7 @@ def optimise(
 
 
 class _Search:
-    """`best`: the cluster with the best parameters so far, all of them settled."""
+    """A search. `best` is the cluster with the best parameters so far, all of them settled."""
 
     def __init__(
         self, cluster: Cluster, seed: int, replicas: int, budget: Budget, mapper: Mapper
@@ -377,9 +379,9 @@ def _only(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
 
 
 def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
-    """Of the tiers that have one, all alike.
+    """Yield the redundancies to try. All tiers that have one get the same.
 
-    What follows from it, the time of a save and what it survives, is worked out again.
+    The time of a save, and what it survives, are worked out again.
     """
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
     for redundancy in REDUNDANCIES:
@@ -462,8 +464,9 @@ def _option(
 def _others(
     cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int
 ) -> Iterator[tuple[str, Cluster]]:
-    """As the cluster was given; and, where intervals are searched, the best with its busiest tier
-    saved by another rule, all else the same.
+    """Yield the policies to compare with: first the cluster as it was given.
+
+    If intervals are searched, they are also the best with its busiest tier saved by another rule.
     """
     given = _settled(cluster)
     yield (

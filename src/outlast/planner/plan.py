@@ -1,5 +1,7 @@
-"""The answer of `outlast plan`: ETTR with its interval, how often the run fails, how often to save
-where, how many spares, and what limits it.
+"""The answer of `outlast plan`.
+
+It has the ETTR with its interval, how often the run fails, how often to save and where to, how many
+spares there are, and what limits the run.
 
 ETTR       mean, mean_se   over simulated runs, and the simulation's own error
            low, high       5th and 95th percentile of one run of this length: luck, and what the
@@ -163,8 +165,10 @@ def plan(
     everything: bool = False,
     mapper: Mapper = in_order,
 ) -> Plan:
-    """`everything`: look at the sensitivity to each input. replicas: None for as many as the time
-    of a plan allows.
+    """Make the plan of a cluster.
+
+    `everything`: look at the sensitivity to each input. `replicas`: None for as many as the time of
+    a plan allows.
     """
     resolved = resolve(cluster)
     scenario = resolved.scenario

@@ -1,5 +1,6 @@
-"""Power, from the course of a run: how much it swings all at once, how fast, how often; and what
-would soften that. Works on what was simulated already.
+"""Work out how the power of a run swings: by how much, how fast, how often.
+
+It also says what would soften the swings. It works on runs that were simulated already.
 
 Units      watts, watts per second, seconds, hertz.
 Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still.
@@ -38,8 +39,11 @@ FLOORS = (0.5, 0.8)
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """gpu_w: of a GPU that trains. idle: share of it while training stands still. edge_s: in which
-    all stop or begin.
+    """The power that GPUs draw.
+
+    gpu_w    of a GPU that trains
+    idle     the share of it while training stands still
+    edge_s   the time in which all GPUs stop or begin
     """
 
     gpu_w: float
@@ -71,8 +75,11 @@ class Swing:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """amplitude_w and ramp_w_per_s of a swing with it; ettr_cost: share of the run's time that it
-    takes; energy_cost: share of the energy that it adds.
+    """A way to soften a swing.
+
+    amplitude_w, ramp_w_per_s   of the swing with this remedy
+    ettr_cost                   the share of the run's time that it takes
+    energy_cost                 the share of the energy that it adds
     """
 
     what: str

@@ -1,8 +1,7 @@
-"""How one value of a cluster file is read and written: quantities with their units, durations that
-vary, words, waves.
+"""Read and write one value of a cluster file: quantities, durations that vary, words, waves.
 
-Every reader takes what TOML has, and what a flag has (always text), and says it again so that the
-same reader reads the same value.
+Every reader takes a value of TOML, or the text of a flag. It also writes the value, in a form that
+it reads as the same value.
 
 This module is pure: data in, data out.
 """
@@ -30,7 +29,9 @@ Value: TypeAlias = float | int | str | bool | Spread | tuple[Wave, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read(given, name)` raises UsageError, which names the input; `say(value)` is TOML that is
+    """Read and write one kind of value.
+
+    `read(given, name)` raises UsageError, which names the input. `say(value)` returns TOML that is
     read as the same value.
     """
 

@@ -1,4 +1,4 @@
-"""When lost nodes come back: for many runs at once. `course._Nodes` says the same for one.
+"""Work out when lost nodes come back, for many runs at once. `course._Nodes` does so for one.
 
 Method     A run that began with s spares lacks a node while more than s are in repair. How many are
            is counted again only where there may be more than s: since it was counted last, no more
@@ -24,8 +24,11 @@ FREE_COLUMNS = 16  # losses until the next striking out: more of them make each 
 
 
 class Returns:
-    """back_s (R, columns): when a loss comes back; lost (R, columns): so many nodes, 0 where a
-    column is free. most (R,): in repair, at most.
+    """The nodes in repair.
+
+    back_s   (R, columns): when a loss comes back
+    lost     (R, columns): how many nodes; 0 if a column is free
+    most     (R,): how many are in repair, at most
     """
 
     def __init__(self, scenario: Scenario, replicas: int) -> None:
@@ -49,9 +52,9 @@ class Returns:
         )
 
     def lose(self, at_s: Floats, back_s: Floats, count: NDArray[np.int64]) -> None:
-        """All of (n,).
+        """Take in losses. All arguments are (n,).
 
-        Of each, no later question is about a time before `at_s`, be `count` 0 or not.
+        No later question about a replica is for a time before its `at_s`, even if `count` is 0.
         """
         if self._written == self._back_s.shape[1]:
             self._strike_out(at_s)

@@ -1,5 +1,7 @@
-"""From a cluster to a scenario: what follows from what was given, and what the plan chooses where
-it says `auto`. Each with its reason.
+"""From a cluster to a scenario.
+
+This works out what follows from the given values, and what the plan chooses for `auto`. Each value
+has its reason.
 
 Chosen here  tier intervals   the interval that is exact for one tier under Daly's cost, each tier
              for the failures that no cheaper one survives
@@ -81,7 +83,7 @@ class _Working:
     def work_out(
         self, path: str, value: Callable[[], Value], why: str, *, origin: Origin = Origin.WORKED_OUT
     ) -> None:
-        """Unless it is given."""
+        """Set an input, unless it is given."""
         if self.value(path) in (None, AUTO):
             self.inputs[path] = Input(path, value(), origin, why)
 
@@ -185,11 +187,10 @@ def _stragglers(working: _Working) -> Stragglers:
 
 
 def rate_per_s(rate: FailureRate, job: Job) -> float:
-    """Return the failures of this class per second in the whole run: the mean over the run, with
-    waves and the change with age included.
+    """Return the failures of this class per second in the whole run.
 
-    Of a class of which none was seen, the mean of what that leaves open: half a failure in its
-    exposure.
+    It is the mean over the run, with waves and the change with age included. If no failure of the
+    class was seen, it is the mean of what that leaves open: half a failure in its exposure.
     """
     if not math.isfinite(rate.mttf_s):
         return 0.0
@@ -215,8 +216,9 @@ def rate_per_s(rate: FailureRate, job: Job) -> float:
 
 
 def with_known_rate(rate: FailureRate) -> FailureRate:
-    """Return the rate; for a class that was never seen, the mean rate that this leaves open, taken
-    as known.
+    """Return the rate, taken as known.
+
+    For a class that was never seen, it is the mean rate that this leaves open.
     """
     if not 0 < rate.count < 1:
         return rate
@@ -226,7 +228,7 @@ def with_known_rate(rate: FailureRate) -> FailureRate:
 
 
 def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:
-    """(end/scale)^shape - (begin/scale)^shape; at most e^600."""
+    """Return (end/scale)^shape - (begin/scale)^shape; at most e^600."""
     if rate.shape == 1:
         return (end_s - begin_s) / rate.mttf_s
     at_end = math.exp(min(600.0, rate.shape * math.log(end_s / rate.mttf_s)))

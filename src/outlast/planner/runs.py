@@ -1,4 +1,4 @@
-"""The course of many runs at once: any scenario, in NumPy. `monte_carlo.py` is the door to it.
+"""Compute the course of many runs at once, of any scenario, in NumPy. Call it by `monte_carlo.py`.
 
 Units      seconds; positions inside are in steps, times without maintenance stops.
 Method     The k-th failure of all replicas is one round of a loop; between two failures, closed
@@ -46,8 +46,8 @@ class _State:
     spent_s             (5, R): in all the phases that lie between these, as booked
     position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
     extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
-    charged             whose the present standstill is: index into lost_s (R x (C + 1),), by
-                        replica and class; the last column is nobody's
+    charged             what the present standstill is charged to: index into lost_s (R x (C + 1),),
+                        by replica and class; the last column is for no class
     missing, regroup_s  nodes that it goes on without; how long the last regroup took
     """
 
@@ -154,14 +154,14 @@ class Runs:
             state.position[runs], state.held[:, runs] = self._train(runs, back_s - resumed_s[comes])
             in_s = back_s + state.regroup_s[runs]
             state.ends_s[1:, runs] = in_s
-            # booked at once, as nobody's
+            # booked at once, for no class
             state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s
             state.extent[runs], state.nodes_lost[runs] = -1, 0
 
     def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
         """Train for so long, while no node comes or goes, and then cut off unfinished writes.
 
-        Positions and what tiers hold.
+        Return the positions, and what tiers hold.
         """
         step_s, nodes, state = self._scenario.job.step_s, self._scenario.job.nodes, self._state
         begin = state.position[runs]

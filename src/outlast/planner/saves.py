@@ -1,5 +1,6 @@
-"""How far training gets in some seconds, and what each tier then holds: in closed form, for many
-runs at once.
+"""Compute how far training gets in some seconds, and what each tier then holds.
+
+This is in closed form, for many runs at once.
 
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
@@ -37,7 +38,7 @@ NEVER_STEPS = 1e300  # the interval of a tier that never saves, finite for the s
 
 
 class Saves:
-    """Of one scenario's tiers."""
+    """The saves of one scenario's tiers."""
 
     def __init__(self, scenario: Scenario) -> None:
         tiers = scenario.tiers
@@ -65,8 +66,9 @@ class Saves:
     def held(
         self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats
     ) -> tuple[Floats, Floats]:
-        """Position (n,), and what each tier holds (J, n), `left_s` seconds after training went on
-        at `begin`; `before` (J, n): what they held then.
+        """Return the positions (n,), and what each tier holds (J, n), after `left_s` seconds.
+
+        Training went on at `begin`, and tiers held `before` (J, n) then.
         """
         at, left = self._reached(begin, left_s, pace)
         position = at + np.maximum(left, 0.0) / pace
@@ -89,8 +91,9 @@ class Saves:
     def _written(
         self, tiers: NDArray[np.intp], begin: Floats, left_s: Floats, pace: Floats | float
     ) -> Floats:
-        """Each of one tier in one run: the newest multiple of its interval whose stall was over
-        `write` seconds ago. It may lie before the beginning.
+        """Return the newest multiple of a tier's interval whose stall was over `write` seconds ago.
+
+        Each argument is of one tier in one run. The result may lie before the beginning.
         """
         steps = self._steps[tiers, 0]
         at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
@@ -105,8 +108,9 @@ class Saves:
         return saved
 
     def _cut(self, there: Floats, to_come_s: Floats) -> NDArray[np.bool_]:
-        """(J, n): training stands within the stalls of these positions, so much of them is to come:
-        which tiers' own is not over?
+        """Return (J, n): which tiers' own stall is not over.
+
+        Training stands within the stalls of these positions, and so much of them is to come.
         """
         due = there % self._steps == 0
         upto_s = np.cumsum(due * self._stall_s, axis=0)

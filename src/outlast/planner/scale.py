@@ -1,4 +1,6 @@
-"""How far a run can grow: ETTR at each size, what binds there, and the most GPUs under each named
+"""How far a run can grow.
+
+It has the ETTR at each size, what limits the run there, and the most GPUs under each named
 assumption.
 
 Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the
@@ -39,8 +41,11 @@ USABLE = (0.9, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """ettr: simulated, the model as it is; ettr_growing: with a model that grows; ettr_formula:
-    Daly's exact efficiency beside the first.
+    """The results at one size.
+
+    ettr           simulated, with the model as it is
+    ettr_growing   simulated, with a model that grows
+    ettr_formula   Daly's exact efficiency, to compare with the first
     """
 
     gpus: int
@@ -209,7 +214,7 @@ def binding_of(shares: dict[Term, float]) -> str:
 def max_gpus(cluster: Cluster) -> dict[str, float]:
     """Return the most GPUs by assumption; inf where there is no cap below 1e40.
 
-    Failures at the mean rate of one GPU, all classes together.
+    Failures come at the mean rate of one GPU, all classes together.
     """
     scenario = resolve(cluster).scenario
     job = scenario.job

@@ -1,6 +1,6 @@
-"""What is planned for: the job, how its parts fail, what recovery takes, where state is kept.
+"""A scenario to plan for: the job, how its parts fail, what recovery takes, where state is kept.
 
-Data only; all depths of the planner read it.
+This is data only. All depths of the planner read it.
 
 Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or
            racks.
@@ -41,8 +41,8 @@ Nodes      A lost node is replaced by a spare at hand; if none is, the run waits
            written or stalls, as a failure does, and loses no position. With all nodes missing it
            stands (speed 0).
 Diagnosis  Where one node is lost, a healthy one is taken out as well with chance `wrong`, and
-           repaired for as long. `missed` and `caught` too are about failures of one node: a healthy
-           one that is mended badly is a lemon from its failure on, a lemon that is caught is
+           repaired for as long. `missed` and `caught` too are about failures of one node. A healthy
+           node that is mended badly is a lemon from its failure on. A lemon that is caught is
            replaced by a sound node, which comes back in its place. A rack that fails does so by
            what its nodes share, and says nothing about any of them.
 Lemons     Whole nodes: share x nodes, rounded up or down by luck, so that the mean is right. Those
@@ -50,10 +50,10 @@ Lemons     Whole nodes: share x nodes, rounded up or down by luck, so that the m
            `lemons_bound` is the most that are reckoned with; more fail no more often, and the
            output counts such runs. Any failure of a GPU or node strikes a lemon with the chance
            that they are of all nodes.
-Stops      Maintenance begins at every multiple of `every` and everything stands still for it, after
-           a save and as if time did not pass: training, writing, recovery and repair go on
-           afterwards where they were. What fails during a stop is found and mended in it. Seconds
-           of it are `other`.
+Stops      Maintenance begins at every multiple of `every`, after a save. Everything stands still
+           for it, as if time did not pass: training, writing, recovery and repair go on afterwards
+           where they were. What fails during a stop is found and mended in it. Its seconds are
+           `other`.
 Seconds    Training at full speed is productive, or repeated once it has been lost; shrunk, the
            missing share of it is degraded. Stalls are stall, cut off or not. Regroup is regroup,
            waiting for nodes and taking them. All sum to the duration.
@@ -138,7 +138,7 @@ class FailureRate:
 class Tier:
     """A place where state is kept.
 
-    survives  the largest extent of a failure after which the state can still be restored
+    `survives` is the largest extent of a failure after which the state can still be restored.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What an interruption takes.
+    """The durations of a recovery.
 
     `shrinks`: the run goes on with fewer nodes where no spare is at hand; else it waits.
     """
@@ -198,8 +198,10 @@ class Lemons:
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """Slow but healthy nodes: each node becomes one every `mttf_s`, and makes the run `slowdown`
-    times as slow while it `lasts`. Costs throughput, not ETTR.
+    """Slow but healthy nodes.
+
+    Each node becomes a straggler every `mttf_s`, and makes the run `slowdown` times as slow while
+    that `lasts`. This costs throughput, not ETTR.
 
     Several at once make it no slower than one: all wait for the slowest.
     """
@@ -212,8 +214,9 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Planned: every `every_s` the run stands still for `lasts_s`, after a save; nothing is
-    repeated.
+    """Planned stops: every `every_s` the run stands still for `lasts_s`.
+
+    A stop comes after a save, so nothing is repeated.
     """
 
     every_s: float = math.inf

@@ -1,9 +1,8 @@
-"""The keys of a cluster file: how each is read, and what stands for it where nobody gave it, with
-the reason.
+"""The keys of a cluster file: how each is read, and its default with the reason.
 
-A key without a default is left out of the picture until it is given; `needed` says what to do then.
-What is worked out from other keys (the state from the parameters, a save from state and bandwidth)
-stands in `resolve.py`.
+A key without a default has no effect until it is given; `needed` says what to do then. `resolve.py`
+works out values from other keys, such as the state from the parameters, or a save from state and
+bandwidth.
 
 Tags of sources: [P] read in the primary text, [S] read in a secondary text, [C] computed from what
 is cited, [M] remembered: unverified.
@@ -38,7 +37,7 @@ LLAMA = "Llama 3 405B, arXiv 2407.21783, section 3.3 [P]"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`default`: as a file would have it; `why`: where that default comes from."""
+    """One key. `default` is as a file would have it, and `why` says where it comes from."""
 
     reader: Reader
     about: str
@@ -246,7 +245,7 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
 # a table that may stand several times, each under its name -> its keys
 LISTS: Mapping[str, Mapping[str, Field]] = {"failure": FAILURE, "tier": TIER}
 
-# where nobody says how things fail, or where state is kept
+# used if a file does not say how things fail, or where state is kept
 DEFAULT_LISTS: Mapping[str, Mapping[str, object]] = {
     "failure": {
         "name": "all",

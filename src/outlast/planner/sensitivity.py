@@ -1,11 +1,12 @@
-"""What the answer is most sensitive to: each input at the low and the high end of what it may be,
-all else as it was.
+"""Find the inputs that the answer is most sensitive to.
+
+Each input is set to the low and the high end of what it may be, while all others stay.
 
 Ends         what the cluster file names as its range; for a rate that was counted, the 90 %
              credible interval of it; else half and twice. A duration that varies is made shorter or
              longer as a whole. Shares end at 1.
-Decisions    Intervals and spares stay what the plan chose: the world differs from what was planned
-             for.
+Decisions    Intervals and spares stay as the plan chose them: only the world differs from the
+             plan's assumptions.
 Method       Simulation at rates that are taken as known, with common random numbers, so a
              difference is far better known than the ETTR itself.
 
@@ -55,7 +56,7 @@ NOT_VARIED = (
     "stragglers.lasts",
 )
 KEYS_NOT_VARIED = ("interval", "count", "exposure", "shape", "age")
-# what a plan looks at without being asked
+# the inputs that a plan looks at by default
 FIRST = (
     ALL_FAILURES,
     "recovery.regroup",
@@ -123,8 +124,9 @@ def tornado(
     everything: bool,
     mapper: Mapper = in_order,
 ) -> tuple[float, tuple[Swing, ...]]:
-    """ETTR with nothing changed, and the swings, widest first; those that change nothing are left
-    out.
+    """Return the ETTR with nothing changed, and the swings, widest first.
+
+    Swings that change nothing are left out.
 
     cluster        what `resolved` was made from
     failures_most  in a replica: more of them is a longer window
@@ -278,7 +280,7 @@ def _count_of(resolved: Resolved, name: str) -> float:
 
 
 def _factors(count: float) -> tuple[float, float, str]:
-    """Of a rate."""
+    """Return the factors for both ends of a rate."""
     if count < 1:
         return 0.5, 2.0, WHY_FACTOR
     low, high = rate_interval_per_s(failures=count, exposure_s=1.0, level=0.9)

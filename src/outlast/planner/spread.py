@@ -1,7 +1,7 @@
 """How long something takes: a duration that varies, as a function of a number in (0, 1).
 
-Every depth of the planner takes a duration as `spread.quantile(u)` with the same u, so that all of
-them, and all candidates of a search, live through the same luck (common random numbers).
+Every depth of the planner takes a duration as `spread.quantile(u)` with the same u. So all depths,
+and all candidates of a search, live through the same luck (common random numbers).
 
 Units      seconds.
 Symbols    u  in (0, 1): 0.5 is the median, 0.95 is what one in twenty exceeds
@@ -79,7 +79,7 @@ class Spread:
         )
 
     def _of_normal(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A lognormal one, where the logarithm is z standard deviations above its median."""
+        """Return the lognormal duration that lies z standard deviations above the median."""
         median_s, sigma = self.numbers
         return median_s * np.exp(sigma * z)
 
@@ -91,8 +91,9 @@ class Spread:
 
 
 def quantiles(spreads: Sequence[Spread], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Several durations at the same luck, (len(u), spreads, rest of u): what `quantile` says of
-    each, the normal's quantiles worked out once.
+    """Return several durations at the same luck: (len(u), spreads, rest of u).
+
+    Each is what `quantile` returns. The normal's quantiles are worked out once.
     """
     out = np.empty((len(u), len(spreads), *u.shape[1:]))
     lognormals = [spread for spread in spreads if spread.shape is Shape.LOGNORMAL]
@@ -226,7 +227,7 @@ def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
 def _ratio(
     polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Horner's rule for both at once: they are short, and calls are what takes time."""
+    """Apply Horner's rule to both at once. They are short, and calls are what takes time."""
     both = np.array(polynomials)[:, :, None]
     sums = both[:, 0] * r
     sums += both[:, 1]

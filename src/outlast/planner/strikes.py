@@ -1,9 +1,10 @@
-"""Which of the failures drawn ahead strike, what they take, and how long the recovery from each
-lasts: for many runs at once.
+"""Work out which of the failures drawn ahead strike, and what each takes, for many runs at once.
 
-A failure drawn ahead does not strike after the end, during a stop, or where it was drawn for a
-lemon that is not there (any more). How many lemons there are depends on the failures before it and
-on nothing else, so that nothing here asks how far training got.
+It also works out how long the recovery from each lasts.
+
+A failure drawn ahead does not strike after the end or during a stop. Nor does it strike if it was
+drawn for a lemon that is not there (any more). The number of lemons depends only on earlier
+failures. So nothing here asks how far training got.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -153,8 +154,9 @@ def _is_fixed(spread: Spread) -> bool:
 
 
 class InOrder:
-    """A column of luck, or what is `made` of it, row by row: made of some rows at a time, those
-    asked for. Replicas in this order.
+    """A column of luck, or what is `made` of it, row by row.
+
+    Only the rows that are asked for are made, some at a time. Replicas are in this order.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class _Lemons:
 
 
 def _worked(stops: Maintenance, wall_s: Floats) -> tuple[Floats, Flags]:
-    """`Maintenance.worked_s` of many, and whether they lie outside of stops. All are finite."""
+    """Return `Maintenance.worked_s` of many finite times, and whether they lie outside of stops."""
     if not stops.lasts_s or math.isinf(stops.every_s):
         return wall_s, np.ones(wall_s.shape, dtype=np.bool_)
     begun = np.floor(wall_s / stops.every_s)

@@ -1,14 +1,16 @@
-"""Many simulations: which ones belong together, and a summary of each that is small enough to come
-from another process or machine.
+"""Run many simulations, and return a summary of each.
+
+This decides which ones belong together. A summary is small enough to come from another process or
+machine.
 
 Common random numbers  All scenarios of one task live through the same failures and the same luck;
                        so do tasks of the same seed as far as their rates agree.
-Where                  A task says all that it needs, so where it is worked on (here, on other
-                       cores, on Ray) changes no number. `Mapper` is how a caller brings cores or
-                       machines along; the pure default is one after the other.
-Windows                Where more failures are expected than are worth simulating, the first part of
-                       the run is simulated, at its mean rates, and the second half of that part is
-                       what counts: the first knows no repairs yet, and what is kept at the end
+Where                  A task holds all that it needs. So its numbers are the same here, on other
+                       cores and on Ray. A caller brings cores or machines along by a `Mapper`. The
+                       pure default does one task after the other.
+Windows                If more failures are expected than are worth simulating, only the first part
+                       of the run is simulated, at its mean rates. The second half of that part
+                       counts. The first half knows no repairs yet, and what is kept at the end
                        without a save cancels out. `long_run` says how widely whole runs spread
                        then. A window is at least so long that lost nodes come back in it, if that
                        takes no more than FAILURES_MOST failures.
@@ -85,8 +87,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """ettr: (R,), of each replica. shares: of the wall clock, by term; with the mean ETTR they sum
-    to 1. by_class: lost share by class of failure.
+    """The summary of one simulation.
+
+    ettr       (R,), of each replica
+    shares     of the wall clock, by term; with the mean ETTR they sum to 1
+    by_class   the lost share by class of failure
     """
 
     ettr: Floats
@@ -277,7 +282,7 @@ def window(scenario: Scenario, failures_most: float) -> Scenario:
 
 
 def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
-    """At the mean of its rate over the whole run; as unsure as it is, also where none was seen."""
+    """Return the class at the mean of its rate over the whole run, as unsure as it was before."""
     per_s = rate_per_s(rate, scenario.job)
     known = with_known_rate(rate).mttf_s
     mttf_s = scenario.job.units(rate.unit) / per_s * (rate.mttf_s / known) if per_s else math.inf
@@ -287,8 +292,8 @@ def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
     """Return the 5th and 95th percentile of a whole run of which a `share` was simulated.
 
-    The spread of luck shrinks with the length, that of the rates does not; both are taken as
-    normal. known: at known rates; uncertain: at drawn ones.
+    The spread of luck shrinks with the length, but that of the rates does not. Both are taken as
+    normal. `known` is at known rates, and `uncertain` at drawn ones.
     """
     luck = float(known.ettr.var())
     rates = max(0.0, float(uncertain.ettr.var()) - luck)

@@ -1,11 +1,12 @@
-"""What a policy makes of the verdicts of a simulated run: `engine.policy` decides, and nodes are
-barred or drained as the coordinator would have it.
+"""What a policy makes of the verdicts of a simulated run.
 
-Of each interruption somebody says some time later which nodes and which class it was.
-`engine/coordinator/policy_actions.py` is followed in what comes of a decision: a node is barred
-only while the others have room for all ranks; one that is drained is left after the next committed
-step, by a regroup that costs no budget and loses no work; sharded state is not moved; a node that
-was barred is never given work again, so one that is repaired does not come back as a spare.
+`engine.policy` decides, and nodes are barred or drained as the coordinator would do it.
+
+Some time after each interruption, a verdict names its nodes and its class. What follows from a
+decision is done as in `engine/coordinator/policy_actions.py`. A node is barred only while the
+others have room for all ranks. A drained node is left after the next committed step, by a regroup
+that costs no budget and loses no work. Sharded state is not moved. A barred node is never given
+work again, so it does not come back as a spare when it is repaired.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,7 +24,7 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Verdict
 from outlast.planner.deciding.membership import Membership
 
-UNKNOWN_MOST = 0.5  # nobody is surer of a class that nobody knows
+UNKNOWN_MOST = 0.5  # the most confidence in a class that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,10 @@ class Incident:
 
 @dataclass(slots=True)
 class Acting:
-    """`leaving`: nodes that are to be barred once there is room without them, and what is to be
-    done to them.
+    """The actions that are still to be carried out.
+
+    `leaving` has the nodes that are to be barred once there is room without them, and what is to be
+    done to each.
     """
 
     diagnosis: Diagnosis

@@ -1,4 +1,4 @@
-"""How the product is run in decision mode, and what comes of it: see `decisions.py`.
+"""The options and the results of decision mode: see `decisions.py`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -72,12 +72,12 @@ class Rules:
 
     recovery_mode  how survivors go on where state is replicated: one of RECOVERY_MODES of
                    engine/recovery.py, but not "plain"
-    node_wait_s    if a lost rank finds no place for so long the run ends; math.inf: it waits, as
+    node_wait_s    the run ends if a lost rank finds no place for so long; math.inf: it waits, as
                    the scenario does
     max_restarts   whole restarts without progress; None: limits.RESTARTS_COUNT
     hangs          classes of failure that show themselves as a process that stands still, where
                    they strike a process or a node
-    diagnosis      None: nobody diagnoses, and no policy is asked
+    diagnosis      None: there are no verdicts, and no policy is asked
     parked         on each spare node a process stands ready for every rank that it may take; else
                    they are started when they are needed
     """

@@ -1,5 +1,6 @@
-"""The failures of a history, as decision mode takes them: luck made into seconds, and which of a
-lemon's extra failures happen.
+"""The failures of a history, as decision mode takes them.
+
+Luck becomes seconds, and it is decided which of a lemon's extra failures happen.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -16,7 +17,7 @@ from outlast.planner.scenario import Extent, FailureRate, Scenario, Unit
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`at_s` is wall-clock time, `worked_s` the same without maintenance stops.
+    """One failure. `at_s` is wall-clock time, `worked_s` the same without maintenance stops.
 
     `restore_s`: of each tier. `luck`: by column.
     """
@@ -92,7 +93,7 @@ def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
 
 @dataclass(slots=True)
 class Lemons:
-    """How many nodes fail more often. Which ones they are nobody says: see scenario.py."""
+    """How many nodes fail more often. Nothing says which ones they are: see scenario.py."""
 
     scenario: Scenario
     count: int

@@ -1,17 +1,18 @@
-"""How the product finds a rank that hangs, in a run whose messages are durations: its own
-deadlines, and its own rules for who is to blame.
+"""How outlast finds a rank that hangs, in a run whose messages are durations.
 
-A rank stops within the body of a step. Its peers come to the collective and wait, so that from the
-step's beginning on nobody's beacon moves. Once the deadline of that phase is over
-(`engine.hang.Deadlines`, which knows how long the phase lasts, and how long the first steps of a
-process took), all are asked, and `find_culprits` is told how every rank of the job stands.
+The deadlines, and the rules for who is to blame, are those of the engine.
 
-One that stops during a recovery is missed when all leave, or when all join: the coordinator's own
-deadlines.
+A rank stops within the body of a step. Its peers come to the collective and wait, so no beacon
+moves from the step's beginning on. `engine.hang.Deadlines` has the deadline of that phase. It knows
+how long the phase lasts, and how long the first steps of a process took. Once the deadline is over,
+all ranks are asked, and `find_culprits` gets the standing of every rank of the job.
 
-What is not simulated: agents that look at the beacons (`limits.TICK_S`), pings and the second look
-that several nodes take are `ASKING_S` in all. Loading of data and the collective of the vote take
-no time here.
+A rank that stops during a recovery is missed when all leave, or when all join. The coordinator's
+own deadlines hold there.
+
+Some things are not simulated: agents that look at the beacons (`limits.TICK_S`), pings, and the
+second look that several nodes take. They are `ASKING_S` in all. Loading of data and the collective
+of the vote take no time here.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -31,7 +32,7 @@ ASKING_S = 2.5 * limits.TICK_S
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`after_s`: from the moment at which the rank stopped until it was blamed."""
+    """A rank that was blamed. `after_s`: from the moment at which it stopped until then."""
 
     after_s: float
     deadline_s: float
@@ -40,7 +41,7 @@ class Found:
 
 @dataclass(slots=True)
 class Hangs:
-    """`step_s`: the body of a step.
+    """The deadlines of a simulated run. `step_s` is the length of a step's body.
 
     `began[rank]`: the step at which its process began, if it is not as old as `all_began`.
     """
@@ -65,8 +66,9 @@ class Hangs:
             self.began |= dict.fromkeys(ranks, step)
 
     def find(self, rank: int, *, step: int, into_step_s: float) -> Found:
-        """`rank` has stopped `into_step_s` after the beginning of the step that follows `step`, and
-        all others wait for it.
+        """Find a rank that has stopped in the step after `step`, while all others wait for it.
+
+        It has stopped `into_step_s` after the beginning of that step.
         """
         self.began = {
             who: since
@@ -98,7 +100,7 @@ class Hangs:
         """Return after how long a rank is given up that does not leave a generation with the
         others.
 
-        That is the rule of engine/coordinator/regroup.py.
+        The rule is that of engine/coordinator/regroup.py.
         """
         return (
             limits.LEAVE_DEADLINE_S
@@ -109,7 +111,7 @@ class Hangs:
     def joins_s(self, alike: bool) -> float:
         """Return after how long a rank is given up that does not join the next generation.
 
-        That is the rule of engine/coordinator/plans.py. `alike`: no process had to be started for
+        The rule is that of engine/coordinator/plans.py. `alike`: no process had to be started for
         it.
         """
         return limits.REGROUP_DEADLINE_S if alike else limits.BOOT_DEADLINE_S

@@ -1,11 +1,12 @@
-"""Who lives where in a simulated run, who takes which place, and what a failure leaves of all
-ranks: what the engine's decisions are asked with.
+"""Which rank lives where in a simulated run, and what a failure leaves of all ranks.
+
+The engine's decisions are asked with these facts.
 
 Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack
 `nodes_per_rack` neighbouring seats. Nodes are named as agents are, and come and go: those of the
 job at first, then the spares, on each of which a process stands parked for every rank that it may
-take. Every rank is known by itself; in what is left of them those that share a fate are one
-`Holding`, as `Roster.holdings` has it.
+take. Every rank is known by itself. Among what is left of them, ranks that share a fate are one
+`Holding`, as in `Roster.holdings`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,10 +41,9 @@ class Strike:
 
 @dataclass(slots=True)
 class Membership:
-    """`nodes[seat]`: which node it is.
+    """The nodes of a simulated run. `nodes[seat]` says which node it is.
 
-    `ready`: spare nodes at hand. `barred`: those that are given no more work, whatever becomes of
-    them.
+    `ready`: spare nodes at hand. `barred`: those that are given no more work.
     """
 
     job: Job
@@ -89,7 +89,7 @@ class Membership:
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
-        """Return so many seats from `first` on, round about, that are not `gone`.
+        """Return so many seats from `first` on, cyclically, that are not `gone`.
 
         There are fewer if there are no more.
         """
@@ -174,8 +174,9 @@ class Membership:
     def take(self, strike: Strike, *, parked: bool) -> list[int]:
         """Let `engine.placement` find a place for each lost rank, and take it.
 
-        The worker numbers of spares that take them, -1: a fresh process, in the order of the ranks;
-        empty: nobody was parked. There is room: see `enough_s`.
+        Return, in the order of the ranks, the worker numbers of the spares that take them, or -1
+        for a fresh process. The result is empty if no spare was parked. There is room: see
+        `enough_s`.
         """
         places, seats = self.job.gpus_per_node, frozenset(strike.seats)
         room = dict.fromkeys(self.ready, places)

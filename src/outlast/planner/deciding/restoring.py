@@ -1,10 +1,11 @@
-"""Where a simulated run goes on from after a failure: `engine.restore` and `engine.durable` decide,
-over what is left of all ranks and what lies on disks.
+"""Where a simulated run goes on from after a failure.
 
-As the coordinator asks them (`engine/coordinator/plans.py`): who holds replicated state first; then
-the images that all owners sealed, unless a checkpoint is newer; then the newest good checkpoint;
-else the run starts over. A scenario may have all three, where a real run's state is replicated or
-sharded.
+`engine.restore` and `engine.durable` decide, by what is left of all ranks and what lies on disks.
+
+They are asked in the order of the coordinator (`engine/coordinator/plans.py`). Ranks that hold
+replicated state come first. Then come the images that all owners sealed, unless a checkpoint is
+newer, and then the newest good checkpoint. Otherwise the run starts over. A scenario may have all
+three, where a real run's state is replicated or sharded.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,9 +41,11 @@ class Lying:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`tier` of the scenario; None: the run starts over.
+    """The point that a run goes on from.
 
-    `recovery_mode`: how survivors go on. `state`: something live or sealed is gone on from.
+    tier            of the scenario; None: the run starts over
+    recovery_mode   how survivors go on
+    state           the run goes on from something live or sealed
     """
 
     step: int
@@ -54,7 +57,7 @@ class Point:
 
 @dataclass(slots=True)
 class Restoring:
-    """`asked` counts what the engine was asked. `recovery_mode`: see Rules."""
+    """Decide where runs go on from. `asked` counts the questions to the engine."""
 
     members: Membership
     tiers: Tiers

@@ -20,8 +20,9 @@ NONE = Strike((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a failure takes: processes, some with their nodes; ranks whose script raised, and live;
-    the nodes that it was on, and how it shows.
+    """What a failure takes, and how it shows.
+
+    It takes processes, some with their nodes. Ranks whose script raised live on.
     """
 
     dead: Strike
@@ -61,8 +62,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A rank hangs, and is not found before `until_s`; or, if something else fails meanwhile,
-    `leaves_s` after that was seen.
+    """A rank that hangs and is not found yet.
+
+    It is found at `until_s`. If something else fails meanwhile, it is found `leaves_s` after that
+    was seen.
 
     alone   nothing else has failed: all stand in a collective, and nobody was told to leave it
     """
@@ -74,14 +77,15 @@ class Unseen:
 
 @dataclass(slots=True)
 class Recovery:
-    """What the run stands still for since `since_s`.
+    """A recovery, for which the run stands still since `since_s`.
 
     `phases`: causes and their ends. The rung is due at `decides_s`, or the run ends at
     `gives_up_s`.
 
     answers  interruptions that it is about; none: the policy moves a node's ranks away
     unseen   a rank that hangs
-    decided  the rung is chosen, and followed; alike: no process had to be started for it
+    decided  the rung is chosen and followed
+    alike    no process had to be started for it
     """
 
     since_s: float
@@ -100,7 +104,7 @@ class Recovery:
         return self.phases[-1][1]
 
     def spend(self, upto_s: float, seconds: dict[Cause, float]) -> None:
-        """Book what was stood still up to then; it is over then."""
+        """Book the time that the run stood still up to then. The recovery is over then."""
         since_s = self.since_s
         for cause, ends_s in self.phases:
             reached_s = max(since_s, min(ends_s, upto_s))
@@ -110,8 +114,9 @@ class Recovery:
 
 
 class Ladder:
-    """The budgets of recovery, and what the coordinator knows of progress: the newest committed
-    step, and whether there ever was one.
+    """The budgets of recovery, and what the coordinator knows of progress.
+
+    It knows the newest committed step, and whether there ever was one.
     """
 
     def __init__(self, rules: Rules, *, world_size: int) -> None:

@@ -1,5 +1,6 @@
-"""What each tier holds while a run trains, saves and fails: one stretch of training at a time, by
-arithmetic.
+"""Work out what each tier holds while a run trains, saves and fails.
+
+Arithmetic handles one stretch of training at a time.
 
 Units      seconds; positions and intervals are whole steps, but for where training stands in the
            middle of one.
@@ -60,13 +61,13 @@ class _Saving:
 
 
 class Tiers:
-    """`held[j]`: the newest step that tier j can restore, as the scenario says; None: nothing.
+    """What each tier holds. `held[j]`: the newest step that tier j can restore; None: nothing.
 
     Live tiers hold the newest whole step.
 
-    `sealed[j]`: the same as the product has it. A rank that takes sharded state from elsewhere
-    seals it in its own memory before it trains (`ready` in runtime/worker/attach.py), where a
-    scenario lets memory be empty until the next save.
+    `sealed[j]`: the same by the rules of the engine. A rank that takes sharded state from elsewhere
+    seals it in its own memory before it trains (`ready` in runtime/worker/attach.py). In a
+    scenario, that memory is empty until the next save.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -159,7 +160,7 @@ class Tiers:
         return (step - begin) * self._step_s + stalls_s
 
     def _stalls_s(self, step: int, upto: int | None = None) -> float:
-        """At this position: of the tiers in their order, up to that one."""
+        """Return the stalls at this position, of the tiers in their order, up to that one."""
         return sum(
             one.stall_s
             for one in self._saving
@@ -184,9 +185,9 @@ class Tiers:
 
 
 def _largest(low: int, high: int, is_so: Callable[[int], bool]) -> int:
-    """Return the largest whole number from `low` to `high` for which `is_so`.
+    """Return the largest whole number from `low` to `high` for which `is_so` is true.
 
-    It is so of `low`, and of none above one of which it is not.
+    It is true for `low`. If it is false for a number, it is false for all larger ones.
     """
     if is_so(high):
         return high

@@ -1,3 +1,4 @@
-"""From what happened to what is planned with: rates, laws of age, phases of recovery, each with how
-sure it is. Pure; files are read by `runtime`.
+"""Fit the inputs of a plan to what happened: rates, laws of age, and phases of recovery.
+
+Each result says how sure it is. The code here is pure; `runtime` reads the files.
 """

@@ -1,6 +1,6 @@
-"""All that a calibration says: rates, laws of age, phases, and what the data cannot tell.
+"""All results of a calibration: rates, laws of age, phases, and what the data cannot tell.
 
-Put together from records; shown by `app/calibrate.py`.
+It is put together from records, and shown by `app/calibrate.py`.
 
 Units      as in the modules that it puts together; JSON has `_s`, `_per_s` and `count` in its
            names.
@@ -36,9 +36,10 @@ LIFE_FIT_KEYS = ("shape", "shape_se", "shape_low", "shape_high", "scale_s", "p_c
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`phases` and `booked` are of ledgers; a table of failures has none.
+    """The results of a calibration.
 
-    `bounds`: of what never struck.
+    `phases` and `booked` come from ledgers; a table of failures has none. `bounds` are the bounds
+    on rates of classes that never struck.
     """
 
     records: tuple[Observed, ...]

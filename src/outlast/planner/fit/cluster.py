@@ -1,5 +1,6 @@
-"""A calibration as a cluster file: what was measured, with its source; all else is left to the
-file's stated defaults.
+"""Write a calibration as a cluster file.
+
+It holds what was measured, with its source. All other values are the file's stated defaults.
 
 Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weibull law, where the
           data tell one, as `mttf`, `shape` and `age`. Where nothing ever failed, count = 0: a plan
@@ -151,7 +152,7 @@ def _tier(one: Calibration) -> Iterator[Said]:
 
 
 def _stall_s(one: Calibration) -> float:
-    """Of each step, as booked."""
+    """Return the stall of each step, as booked."""
     step_s, training_s = (
         one.phases.step_s if one.phases is not None else None,
         sum(books.training_s for books in one.booked),

@@ -1,5 +1,6 @@
-"""How many failures a month will bring, and how sure that is: a negative binomial around an
-expected count that is itself unsure.
+"""Predict how many failures a month will bring, and how sure that is.
+
+The count is negative binomial, around an expected count that is itself unsure.
 
 Units      counts per period; expected counts are whatever the caller's rates and exposures make of
            one period.
@@ -84,7 +85,7 @@ def log_probability(y: int, mean: float, size: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one period: `probability[y]` for y from 0 on, up to where next to nothing is left."""
+    """The count of one period: `probability[y]` for y from 0 on, until next to nothing is left."""
 
     mean: float
     probability: Floats
@@ -94,8 +95,9 @@ class Prediction:
         return int(np.searchsorted(np.cumsum(self.probability), share * (1 - 1e-12)))
 
     def log_score(self, y: int) -> float:
-        """ln of the probability that was given to what came; the least that double precision holds
-        where it was none.
+        """Return the logarithm of the probability that was given to the count that came.
+
+        If it was 0, this is the least that double precision holds.
         """
         chance = float(self.probability[y]) if y < len(self.probability) else 0.0
         return math.log(max(chance, np.finfo(np.float64).tiny))
@@ -118,7 +120,7 @@ def predict(expected: ArrayLike, *, size: float, reach: int = 0) -> Prediction:
 
 
 def _log_probabilities(y: NDArray[np.int64], mean: float, size: float) -> Floats:
-    """By the ratio of one count's probability to the one before."""
+    """Return log probabilities, by the ratio of each count's probability to the one before."""
     steps = np.empty(len(y))
     steps[0] = log_probability(0, mean, size)
     before = y[:-1].astype(np.float64)

@@ -1,5 +1,6 @@
-"""A table of failures, as CSV: which unit failed when and of what, and, where it is known, from
-when to when each unit was watched.
+"""Read a table of failures as CSV: which unit failed, when, and of what.
+
+If it is known, the table also says from when to when each unit was watched.
 
     node,time,class,start,end,installed
     n17,2025-03-02T04:11:00Z,gpu,2025-01-01,2025-06-01,2024-11-20
@@ -58,8 +59,9 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """So many units, all watched from `from_s` to `to_s`, where the table does not say it unit by
-    unit.
+    """A number of units that were all watched from `from_s` to `to_s`.
+
+    It is for a table that does not say this unit by unit.
     """
 
     units: int
@@ -394,9 +396,7 @@ def _cohort(
     installed: Mapping[str, float],
     window_s: float,
 ) -> float:
-    """The largest share of unit-time that belongs to units installed within one window of this
-    length.
-    """
+    """Return the largest share of unit-time of units that were installed within one such window."""
     order = sorted(stretches, key=lambda unit: installed[unit])
     at_s = np.array([installed[unit] for unit in order])
     watched_s = np.cumsum(

@@ -1,4 +1,4 @@
-"""A ledger as exposure and failures, and what it booked.
+"""Read a ledger as exposure and failures, with the seconds that it booked.
 
 Units      seconds. Exposure counts training only: launcher start to end, less startup and shutdown,
            as `ettr_training` does.
@@ -33,7 +33,7 @@ LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATE
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Of one ledger: rank-seconds of training by cause, and what they say of each interruption.
+    """The rank-seconds of training in one ledger, by cause, and what they say of interruptions.
 
     `ranks` are those asked for.
     """
@@ -53,8 +53,9 @@ class Booked:
 
     @property
     def steady_s(self) -> dict[Cause, float]:
-        """Seconds of the run that no failure took, and not productive either: `ettr_training`
-        counts them as lost, a planner's ETTR knows only stalls.
+        """Return the seconds of the run that no failure took, and that were not productive either.
+
+        `ettr_training` counts them as lost. A planner's ETTR knows only stalls.
         """
         return {cause: self.seconds[cause] / self.ranks for cause in STEADY}
 
@@ -138,7 +139,7 @@ def _nodes(sessions: Iterable[SessionRecords]) -> float:
 def _failures(
     sessions: Iterable[SessionRecords], *, alive: bool, now_s: float | None
 ) -> tuple[tuple[Failure, ...], float]:
-    """On a line without the time between sessions, and its length."""
+    """Return the failures on a line of time without the gaps between sessions, and its length."""
     found: list[Failure] = []
     before_s = 0.0
     parts = list(sessions)

@@ -1,5 +1,6 @@
-"""What was watched, for how long, and what failed: the one shape that ledgers and tables of
-failures are brought into before rates are fitted.
+"""What was watched, for how long, and what failed.
+
+Ledgers and tables of failures are both brought into this shape before rates are fitted.
 
 Units      seconds on one line of time per source; unit-seconds of exposure (8 GPUs for 2 hours are
            57,600). Ages are since a unit was put into service.
@@ -47,8 +48,8 @@ UNIT_OF: Mapping[FailureClass, Unit] = {
     ),
 }
 
-# What is lost with it, where nobody saw: these leave the node as it was; all others take it out for
-# repair.
+# What is lost with a failure, if nothing tells: these leave the node as it was, and all others take
+# it out for repair.
 _PROCESS_ONLY = (
     FailureClass.GPU_OOM,
     FailureClass.HOST_MEMORY,
@@ -66,7 +67,7 @@ EXTENT_OF: Mapping[FailureClass, Extent] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`at_s`: on the source's line of time. `unit`: which one; "" if nobody said."""
+    """One failure. `at_s` is on the source's line of time. `unit` is "" if it is not known."""
 
     at_s: float
     failure_class: FailureClass
@@ -76,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`exposure_s`: unit-seconds by kind of unit, of those kinds that were watched.
+    """What one source saw. `exposure_s`: unit-seconds by kind of unit, for the kinds watched.
 
     lives        of each class that was seen, the ages through which units were watched for it;
                  empty where ages are not known

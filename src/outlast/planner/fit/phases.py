@@ -18,10 +18,10 @@ Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each o
            failure, one found at once and one after a deadline, would make a lognormal fitted to
            logarithms promise seconds that never came). Fewer: their mean, as if it were always the
            same.
-Which      Interruptions that are over. A failure during a recovery starts it again, so those that
-           have children, and the children, give detection only. A fault whose time is unknown lies
-           between the last commit and its detection: the middle is taken, and how many there are is
-           said.
+Which      Interruptions that are over. A failure during a recovery starts it again. So
+           interruptions that have children, and the children, give detection only. A fault whose
+           time is unknown lies between the last commit and its detection. The middle is taken, and
+           the number of such faults is reported.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -100,9 +100,10 @@ class Phases:
 
     @property
     def slow_start_s(self) -> float:
-        """How much longer the first step after a recovery takes than one in undisturbed training,
-        on average; 0 where it takes less. The ledger books it as productive, unless the step is
-        done again: so it is time, and no loss of ETTR.
+        """Return how much longer the first step after a recovery takes on average than another.
+
+        It is 0 if it takes less. The ledger books it as productive, unless the step is done again.
+        So it is time, and no loss of ETTR.
         """
         if self.step_s is None or self.first_step.mean_s is None:
             return 0.0
@@ -267,8 +268,9 @@ def _detection_s(one: Interruption) -> float | None:
 
 
 def _relaunches(records: Records) -> list[float]:
-    """Seconds between a launcher that failed or vanished and the next session, on the run's line of
-    time.
+    """Return the seconds between a launcher that failed or vanished and the next session.
+
+    They are on the run's line of time.
     """
     gaps = []
     for before, after in pairwise(records.sessions):
@@ -280,8 +282,9 @@ def _relaunches(records: Records) -> list[float]:
 
 
 def _step_s(ledgers: Sequence[Records]) -> float | None:
-    """The mean of a step, over the buckets that no interruption fell into; over all of them where
-    each had one.
+    """Return the mean length of a step, over the buckets without an interruption.
+
+    If each bucket had one, it is over all buckets.
     """
     everything = [
         (one, _is_disturbed(one, part.interruptions))

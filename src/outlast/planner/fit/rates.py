@@ -5,10 +5,10 @@ Symbols    n  failures of a class in the exposure E; the rate's posterior is Gam
            Jeffreys' prior
 Method     Classes and extents apart. The rate that is stated is n / E; the 90 % interval has 5 % of
            the posterior on each side. Of a class that never struck there is no rate, only an upper
-           bound, which 95 % of the posterior lies below: 1.92 / E. It is never zero. Whether the
-           rate of a run grows with its ranks: Poisson regression of the logarithm of the rate on
-           the logarithm of the ranks, over runs of different size; its slope b is 1 where each rank
-           adds its share and 0 where ranks do not matter.
+           bound, which 95 % of the posterior lies below: 1.92 / E. It is never zero. A Poisson
+           regression tells whether the rate of a run grows with its ranks: the logarithm of the
+           rate on that of the ranks, over runs of different size. Its slope b is 1 if each rank
+           adds its share, and 0 if ranks do not matter.
 Sources    Jeffreys 1946; Brown, Cai and DasGupta, Statistica Sinica 13, 2003 (coverage of this
            interval for Poisson counts).
 Limits     A constant rate: waves, wear-out and lemons are hidden in the mean (`weibull.py`; the
@@ -44,8 +44,9 @@ CLUMPED_P = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ClassRate:
-    """`rate_per_s` is None where none was seen: then `high_per_s` is the bound and `low_per_s` is
-    0.
+    """The rate of one class. `rate_per_s` is None if no failure was seen.
+
+    Then `high_per_s` is the bound, and `low_per_s` is 0.
     """
 
     failure_class: FailureClass
@@ -149,8 +150,10 @@ def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 
 def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Return bounds for what never struck: for any failure where none was seen, else for the
-    loss of a node where nodes were watched.
+    """Return bounds for what never struck.
+
+    If no failure was seen, that is any failure. Otherwise it is the loss of a node, if nodes were
+    watched.
     """
     seen = [one for record in records for one in record.failures]
     if any(one.extent >= Extent.NODE for one in seen):
@@ -178,7 +181,7 @@ def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadVerdict:
-    """Whether failures came evenly.
+    """The answer to whether failures came evenly.
 
     `ratio`: variance of the counts of equal periods to their mean, 1 for a constant rate; None
     where too few came.
@@ -190,10 +193,10 @@ class SpreadVerdict:
 
 
 def decide_clumped(record: Observed) -> SpreadVerdict:
-    """Fisher's test of dispersion over equal periods of one record; p from Wilson and Hilferty's
-    normal approximation of chi-square.
+    """Decide by Fisher's test of dispersion over equal periods of one record.
 
-    For a record that was watched evenly: units that come and go make counts uneven too.
+    p comes from Wilson and Hilferty's normal approximation of chi-square. The test is for a record
+    that was watched evenly: units that come and go make counts uneven too.
     """
     count = len(record.failures)
     periods = min(PERIODS_MAX, count // PER_PERIOD)
@@ -230,7 +233,7 @@ def decide_clumped(record: Observed) -> SpreadVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ScaleVerdict:
-    """Whether the failures of a run grow with its ranks.
+    """The answer to whether the failures of a run grow with its ranks.
 
     `slope`: the power; None where one size only was seen.
     """

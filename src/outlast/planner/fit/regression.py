@@ -1,5 +1,6 @@
-"""What a failure rate depends on: Poisson regression on cells of unit-time, which is proportional
-hazards with a constant rate inside each cell.
+"""Find what a failure rate depends on: Poisson regression on cells of unit-time.
+
+That is proportional hazards with a constant rate inside each cell.
 
 Units      exposure in any unit of time; rates are per that unit.
 Symbols    n_i  failures in cell i;  e_i  its exposure;  x_i  its row of covariates;  b
@@ -40,9 +41,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PoissonFit:
-    """`coefficients[j]` of covariate `names[j]`: exp of it is the factor on the rate.
+    """A fitted regression.
 
-    `covariance` as said at the module's head.
+    `coefficients[j]` belongs to covariate `names[j]`; exp of it is the factor on the rate.
+    `covariance` is explained at the module's head.
     """
 
     names: tuple[str, ...]
@@ -54,8 +56,9 @@ class PoissonFit:
         return np.sqrt(np.diag(self.covariance))
 
     def rate(self, covariates: ArrayLike, *, coefficients: Floats | None = None) -> Floats:
-        """Per unit of exposure, one for each row; with other coefficients than the fitted ones,
-        where given.
+        """Return the rate per unit of exposure for each row.
+
+        Other coefficients than the fitted ones may be given.
         """
         chosen = self.coefficients if coefficients is None else coefficients
         return _exp(np.asarray(covariates, dtype=np.float64) @ chosen)
@@ -69,10 +72,12 @@ def fit_poisson(
     count: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> PoissonFit:
-    """`covariates` (cells, covariates), a column of ones for the intercept; `exposure`, `count`,
-    `clusters` (cells).
+    """Fit the regression.
 
-    UsageError where the exposure cannot tell the covariates apart, or where numbers are no
+    covariates                  (cells, covariates), with a column of ones for the intercept
+    exposure, count, clusters   (cells)
+
+    Raises UsageError if the exposure cannot tell the covariates apart, or if numbers are no
     exposures or counts.
     """
     x, e, n = (np.asarray(part, dtype=np.float64) for part in (covariates, exposure, count))
@@ -120,7 +125,7 @@ def fit_poisson(
 
 
 def _tell_apart(x: Floats, names: Sequence[str]) -> None:
-    """Each column must bring something that those before it do not."""
+    """Check that each column brings something that those before it do not."""
     kept: list[Floats] = []
     for name, column in zip(names, x.T, strict=True):
         left = column.copy()
@@ -161,8 +166,9 @@ def _solve(x: Floats, e: Floats, n: Floats) -> Floats:
 
 
 def _penalised(b: Floats, x: Floats, e: Floats, n: Floats) -> float:
-    """Log-likelihood and half the log-determinant of the information; -inf where that cannot be
-    computed.
+    """Return the log-likelihood plus half the log-determinant of the information.
+
+    It is -inf if that cannot be computed.
     """
     linear = x @ b
     mean = e * _exp(linear)

@@ -46,8 +46,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Stretches of observation: of each, the ages at its beginning and its end, and whether it
-    ended in a failure. Checked when made.
+    """Stretches of observation, which are checked when they are made.
+
+    Of each, there are the ages at its beginning and its end, and whether it ended in a failure.
     """
 
     entry_s: Floats
@@ -93,7 +94,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class WeibullFit:
-    """`shape_low`, `shape_high`: the 90 % interval.
+    """A fitted Weibull law. `shape_low` and `shape_high` are the 90 % interval.
 
     `p_constant`: how often chance alone would look less constant than this, if the rate were
     constant.
@@ -210,7 +211,7 @@ def _all_at_one_age(lives: Lives) -> bool:
 
 
 class _Profile:
-    """l(k) and its derivatives, ages as shares of the greatest."""
+    """The function l(k) and its derivatives. Ages are shares of the greatest."""
 
     def __init__(self, entry: Floats, exit_: Floats, failed: NDArray[np.bool_]) -> None:
         self.entry, self.exit = entry[entry > 0], exit_
@@ -222,7 +223,7 @@ class _Profile:
         self.log_failed = float(self.log_exit[failed].sum())
 
     def moments(self, shape: float) -> tuple[float, float, float]:
-        """ln S, S'/S, S''/S."""
+        """Return ln S, S'/S and S''/S."""
         high, low = np.exp(shape * self.log_exit), np.exp(shape * self.log_entry)
         sums = [
             float((high * self.log_exit**n).sum() - (low * self.log_entry**n).sum())
