@@ -153,12 +153,21 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
 
 
 def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> None:
-    """The function may have left another device current. Each survivor builds two groups."""
+    """The function may have left another device current. Each survivor builds two groups.
+
+    Gloo may forget a survivor's send to the rank that is killed (see wake.py). Such a survivor
+    cannot leave its collective, so it is replaced as well.
+    """
     arguments = ("--main", "--collectives")
     outcome, log = run_on_gpus(tmp_path, "ddp.py", *arguments, strikes=[KILL])
-    assert len(outcome.interruptions) == 1, outcome
+    (one,) = outcome.interruptions
+    replaced = set(one["ranks"])
+    assert KILL["rank"] in replaced, outcome
+    assert len(replaced) == 1 or "did not leave its collective" in one["reason"], outcome
     each_group_is_on_the_ranks_gpu(log)
-    for rank in (0, 1, 2):
+    survivors = set(range(RANKS)) - replaced
+    assert len(survivors) >= 2, outcome
+    for rank in survivors:
         pids = log.holders(rank)
         assert len(pids) == 1, (rank, pids, outcome)
         order = ["set_device", "init_process_group"]
