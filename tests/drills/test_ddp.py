@@ -16,6 +16,7 @@ import pytest
 from tests.drills._run import CalmRun, Drill, Fault, Outcome, drilled
 
 pytestmark = pytest.mark.timeout(150)
+STEPS = 38
 INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
 # places of the transaction
 MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")
@@ -95,18 +96,18 @@ def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fau
 def test_a_kill_at_any_place_of_a_step_costs_no_step(
     tmp_path: Path, calm: Calm, loaders: int
 ) -> None:
-    """One run of 60 steps; every four steps another rank is killed at another place, once with two
-    DataLoader workers alive in each rank.
+    """One run; every three steps another rank is killed at another place, once with two DataLoader
+    workers alive in each rank.
     """
     strikes, marks = (
-        list(one_each(INSIDE, first=4, every=4)),
-        list(one_each(MARKS, first=26, every=4)),
+        list(one_each(INSIDE, first=3, every=3)),
+        list(one_each(MARKS, first=19, every=3)),
     )
     outcome = drilled(
         tmp_path,
         "ddp.py",
         "--steps",
-        60,
+        STEPS,
         "--loaders",
         loaders,
         flags=("--spares", 1),
@@ -115,7 +116,10 @@ def test_a_kill_at_any_place_of_a_step_costs_no_step(
         within_s=120,
     )
     nothing_shows(
-        outcome, calm("--steps", 60), faults=len(strikes) + len(marks), rungs={"spare", "respawn"}
+        outcome,
+        calm("--steps", STEPS),
+        faults=len(strikes) + len(marks),
+        rungs={"spare", "respawn"},
     )
     for one, fault in zip(outcome.interruptions, strikes + marks, strict=True):
         assert one["ranks"] == [fault["rank"]], str(outcome)
@@ -338,10 +342,10 @@ def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm:
         tmp_path,
         "ddp.py",
         "--steps",
-        60,
+        STEPS,
         strikes=[{"at": "forward", "rank": 1, "step": 5, "do": "raise"}],
     )
-    nothing_shows(outcome, calm("--steps", 60), faults=1, rungs={"repeat"})
+    nothing_shows(outcome, calm("--steps", STEPS), faults=1, rungs={"repeat"})
     one = outcome.interruptions[0]
     assert (one["mechanism"], one["class"], one["ranks"], one["steps_repeated"]) == (
         "exception",

@@ -163,6 +163,7 @@ def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Pat
 # --- with processes -------------------------------------------------------------------------------
 
 
+@pytest.mark.drill
 def test_a_plain_script_is_as_it_was_in_peace(tmp_path: Path) -> None:
     found = drill(plain(world=2, reads_rank=True), [Fault("backward", 5, 1)], tmp_path / "drill")
     assert not found.problems, str(found)

@@ -70,21 +70,23 @@ def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(
     tmp_path: Path, calm: Calm
 ) -> None:
     """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each
-    place of the script's, six steps apart.
+    place of the script's, two steps apart.
     """
     marks = [
-        {"mark": name, "rank": 2, "step": 5 + 6 * number, "do": "SIGKILL"}
+        {"mark": name, "rank": 2, "step": 3 + 2 * number, "do": "SIGKILL"}
         for number, name in enumerate(MARKS)
     ]
     strikes = [
-        {"at": name, "rank": 1, "step": 5 + 6 * (len(MARKS) + number), "do": "SIGKILL"}
+        {"at": name, "rank": 1, "step": 3 + 2 * (len(MARKS) + number), "do": "SIGKILL"}
         for number, name in enumerate(STRIKES)
     ]
-    outcome = drilled(tmp_path, SCRIPT, "--steps", 80, marks=marks, strikes=strikes, within_s=120.0)
+    outcome = drilled(
+        tmp_path, SCRIPT, "--steps", SHARED, marks=marks, strikes=strikes, within_s=120.0
+    )
     assert faults_fired(tmp_path) == len(marks) + len(strikes), outcome
     assert len(outcome.interruptions) == len(marks) + len(strikes), outcome
     assert {one["rung"] for one in outcome.interruptions} == {"respawn"}, outcome
-    as_if_nothing_had_happened(outcome, calm(80))
+    as_if_nothing_had_happened(outcome, calm(SHARED))
 
 
 @pytest.mark.drill

@@ -57,10 +57,8 @@ def all_entered_main_again(outcome: Outcome) -> None:
         assert one["steps_lost"] == 0, str(outcome)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["mesh", *(pytest.param(kind, marks=pytest.mark.drill) for kind in KINDS if kind != "mesh")],
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("kind", KINDS)
 def test_survivors_of_a_pipeline_enter_main_again(struck: Struck, kind: str) -> None:
     outcome = struck(("forward",), *KINDS[kind])
     all_entered_main_again(outcome)
@@ -83,7 +81,10 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
 def test_each_stage_has_its_own_weights_after_a_kill(
     struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]
 ) -> None:
-    """Outside main all ranks start over."""
+    """Inside main the survivors, of a mesh here, enter it again; outside all ranks start over."""
     outcome = struck(places, "--steps", 30, "--way", way)
     assert outcome.digests == calm_run(SCRIPT, "--steps", 30, "--way", way).digests, str(outcome)
     outcome.ledger_is_sound()
+    if way == "main":
+        all_entered_main_again(outcome)
+        assert len({pid for _, _, pid in outcome.commits}) == 4 + len(places), str(outcome)

@@ -9,6 +9,7 @@ step.
 --rank      first: the rank is read before all else; torch: the same, as torch.distributed says it,
             and once more behind the model; unread: not before the first step
 --wrap      before, after: the model is wrapped before the group is made, or after it
+--hold      behind step 3, wait until this file exists
 Its places: made (what it needs is there), forward, before_optimizer, tail. Each rank prints `digest
 RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
@@ -16,6 +17,7 @@ RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each comm
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -109,13 +111,14 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
                 weight = torch.tensor(1.0 + now["rank"])
                 dist.all_reduce(weight, group=group)
                 loss = loss * weight  # so what the group sums up is in the weights
-            time.sleep(args.step_s)
             loss.backward()
             strike("before_optimizer")
             optimizer.step()
             optimizer.zero_grad()
             strike("tail")
             step.on_commit(lambda number=step.number: note_commit(now["rank"], number))
+        while args.hold and step.number == 3 and not os.path.exists(args.hold):
+            time.sleep(0.01)
         if args.need == "behind" and step.number == 2 and group is None:
             group = make(run, args.need)
     print(f"digest {run.rank} {outlast.digest(state)}", flush=True)
@@ -125,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--step-s", type=float, default=0.0, help="each step sleeps this long")
+    parser.add_argument("--hold", default="", metavar="FILE")
     parser.add_argument("--need", default="new_group")
     parser.add_argument("--way", choices=["main", "module"], default="main")
     parser.add_argument("--rank", choices=["first", "torch", "unread"], default="first")

@@ -1,7 +1,7 @@
 """A loop of nanoGPT's shape, adopted: it draws micro-batches by a function of its own, one ahead.
 
 --no-prefetch   draw each batch when its step begins
---own FOLDER    save to a file of its own at each tenth step, and begin from it where it exists
+--own FOLDER    save to a file of its own at each fifth step, and begin from it where it exists
 --until N       stop behind step N
 """
 
@@ -17,7 +17,7 @@ from torch import nn
 import outlast
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=60)
+parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--until", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0.02)
 parser.add_argument("--no-prefetch", action="store_true")
@@ -76,7 +76,7 @@ for step in run.steps(state, first=done + 1, until=given.until or given.steps, a
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        if given.own and run.rank == 0 and step.number % 10 == 0:
+        if given.own and run.rank == 0 and step.number % 5 == 0:
             step.on_commit(lambda number=step.number: save(number))
     time.sleep(given.pause)
 print(f"digest {run.rank} {outlast.digest(model)}", flush=True)
