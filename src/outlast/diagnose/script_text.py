@@ -248,7 +248,7 @@ def _carried(source: str, tree: ast.AST, calls: Calls) -> Iterator[Remark]:
                     last_set(source, scope, one.name),
                     f"{one.name} is carried from one step to the next, and not kept: line"
                     f" {one.line} reads what an earlier step has set",
-                    "draw batches inside `with step:`; keep plain values by run.values(...)",
+                    "draw batches inside `with step:`; keep other values by run.values(...)",
                     about=one.name,
                 )
 

@@ -161,7 +161,8 @@ class Run:
             state = run.state(model=model, optimizer=optimizer, kept=kept)
 
         Each argument becomes an attribute with its first value. Values are numbers, texts, None,
-        and lists or dicts of these. They are kept only if the object is given to `run.state`.
+        tensors, arrays, and lists, tuples, sets or dicts of these. A tensor must not carry a graph:
+        keep `hidden.detach()`. They are kept only if the object is given to `run.state`.
         Setting an attribute that was not named here raises StateError.
         """
         return Values(**values)
@@ -283,7 +284,7 @@ class Run:
             self._membership.session.warn(
                 f"{path}:{loop.f_lineno}: {names} {are} carried from one step to the next, and not"
                 " kept: a rank that is replaced starts over there, so its results may differ. Draw"
-                " batches by run.draw(...) or inside `with step:`, and keep plain values by"
+                " batches by run.draw(...) or inside `with step:`, and keep other values by"
                 " run.values(...)"
             )
 

@@ -20,7 +20,9 @@ class Values:
     They are kept as optimizer state is. A step that is repeated finds what it began with, and a
     rank that is replaced finds what its predecessor had. Each rank has its own.
 
-    Give numbers, texts, None, and lists or dicts of them. Setting an attribute that was not named
+    Give numbers, texts, None, tensors without a graph, NumPy arrays, and lists, tuples, sets or
+    dicts of them. So the hidden state of a recurrent model is kept as well, or an observation of an
+    environment. Every step seals them, so they should be small. Setting an attribute that was not named
     at first raises StateError.
     """
 
