@@ -1,8 +1,8 @@
-"""Randomness with a seed: one stream for each purpose, so that a new draw in one does not shift the
-others.
+"""Randomness with a seed: one stream for each purpose.
 
-Only `random.Random.random` is used: its values for a seed are the same in every version of Python,
-those of the methods built on it are not.
+So a new draw in one stream does not shift the others. Only `random.Random.random` is used, because
+its values for a seed are the same in every version of Python. Those of the methods built on it are
+not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ POOL_UNITS = 65_536
 
 
 class Draws(Protocol):
-    """Whatever numbers can be drawn from."""
+    """A source from which numbers can be drawn."""
 
     def between(self, low: float, high: float) -> float: ...
 
@@ -50,7 +50,7 @@ class Stream:
 
 
 class Pool:
-    """Drawn once, for many who are to draw alike: see `Luck`."""
+    """Numbers that are drawn once, for many processes that are to draw alike: see `Luck`."""
 
     def __init__(self, stream: Stream, *, steady: bool) -> None:
         self.units = [stream.between(0.0, 1.0) for _ in range(POOL_UNITS)]
@@ -64,7 +64,7 @@ class Pool:
 class Luck:
     """Draws of one process, from a place in the pool on.
 
-    Those who begin at the same place and do the same draw the same, in whatever order they come.
+    Processes that begin at the same place and do the same draw the same, in any order.
     """
 
     __slots__ = ("_at", "_pool", "place")
@@ -74,7 +74,7 @@ class Luck:
         self.goes_to(*place)
 
     def goes_to(self, *place: int) -> None:
-        """Go to a place: what is drawn next is what others draw who begin there."""
+        """Go to a place, to draw next what others draw that begin there."""
         at = 0
         for number in place:
             at = (at * 40_503 + number + 1) % POOL_UNITS

@@ -1,6 +1,6 @@
-"""How long things take in the simulated world, seconds: the least and the most.
+"""How long things take in the simulated world, in seconds: the least and the most.
 
-In a stretch all take the least.
+In a stretch, everything takes the least.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def steady_step_s(options: Options) -> float:
 
 
 def pause_s(options: Options) -> float:
-    """Return how long a pause is: by then each agent has looked at its ranks, and what they said
-    has arrived.
+    """Return how long a pause is.
+
+    By then each agent has looked at its ranks, and their messages have arrived.
     """
     return 2 * limits.TICK_S + 4 * options.latency_s

@@ -1,4 +1,4 @@
-"""What one simulated run is made of. A seed draws what nobody says."""
+"""The options of one simulated run. A seed draws those that are not given."""
 
 from __future__ import annotations
 
@@ -37,18 +37,22 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_0
 class Options:
     """The options of one simulated run.
 
-    `phase_after`: the step that one run.phase follows, -1: none.
-
-    `latency_s`: a message takes up to so long. `first_step_s`: the first step of each process takes
-    up to so much longer. `silence_s`: of a plain script's workers, taken for a hang. `spare_nodes`:
-    of the nodes, those that house no ranks at first. `beat_s`: between two heartbeats of an agent.
-    `drift`: a node's clock is at most so much faster or slower than the coordinator's.
-    `checkpoint_every`: steps between two checkpoints, 0: none. `step_s`: the body of a step takes
-    at least so long. `for_s`: the run is asked to stop after so long; 0: it is not. `failures`: so
-    many faults are drawn as hardware fails, spread over `for_s`, in place of those that try the
-    protocol. `policy`: see POLICIES. `again_s`: so long after it was asked to stop it is asked once
-    more; 0: it is not. `warns`: each process warns that what it does is not bit-exact.
-    `moves`: see MOVES.
+    phase_after        the step that one run.phase follows; -1: none
+    latency_s          a message takes up to so long
+    first_step_s       the first step of each process takes up to so much longer
+    silence_s          the silence of a plain script's workers that counts as a hang
+    spare_nodes        how many of the nodes house no ranks at first
+    beat_s             the time between two heartbeats of an agent
+    drift              a node's clock is at most so much faster or slower than the coordinator's
+    checkpoint_every   steps between two checkpoints; 0: none are written
+    step_s             the body of a step takes at least so long
+    for_s              the run is asked to stop after so long; 0: it is not
+    failures           so many faults are drawn as hardware fails, spread over `for_s`; they replace
+                       the faults that try the protocol
+    policy             see POLICIES
+    again_s            so long after the first request to stop, there is a second one; 0: none
+    warns              each process warns that what it does is not bit-exact
+    moves              see MOVES
     """
 
     way: str = "in_place"
@@ -75,8 +79,9 @@ class Options:
     moves: str = ""
 
     def pieces(self, step: int) -> int:
-        """Return how many pieces of the script's own code lie between `step` and the next one: one,
-        and one behind a phase.
+        """Return how many pieces of the script's own code lie between `step` and the next one.
+
+        There is one, and one more behind a phase.
         """
         return 2 if step == self.phase_after else 1
 
@@ -105,9 +110,9 @@ class Options:
 
 
 def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
-    """Draw whatever is not `given`, always in the same order.
+    """Draw all options that are not `given`, always in the same order.
 
-    Raises UsageError for what cannot be.
+    Raises UsageError for options that cannot be.
     """
     drawn: dict[str, Any] = {
         "way": stream.pick(tuple(WAYS)),
@@ -213,7 +218,7 @@ def draw_policy(stream: Stream, options: Options) -> Options:
 
 
 def check(options: Options) -> None:
-    """Raises UsageError, which names the option."""
+    """Check the options. Raises UsageError, which names the option."""
     if options.policy not in POLICIES:
         raise UsageError(
             f"there is no policy {options.policy!r} here", hint=f"one of {', '.join(POLICIES)}"

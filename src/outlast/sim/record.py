@@ -1,4 +1,4 @@
-"""A life as `outlast sim --json` wrote it, read back to be lived again.
+"""Read back a life that `outlast sim --json` wrote, so that it can be run again.
 
 This module is pure: text in, data out.
 """
@@ -18,7 +18,7 @@ _SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a recorded run needs to take the same course again, and the digest of that course."""
+    """All that a recorded run needs to take the same course again, and that course's digest."""
 
     seed: int
     options: Options
@@ -27,8 +27,9 @@ class Record:
 
 
 def read(text: str, *, source: str, version: str) -> Record:
-    """Raises UsageError, which names `source`: not such a record, or one of another version, whose
-    course says nothing about this one.
+    """Read a record. Raises UsageError, which names `source`, for any other text.
+
+    A record of another version is refused too: its course says nothing about this version.
     """
     try:
         said = json.loads(text)

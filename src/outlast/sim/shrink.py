@@ -1,6 +1,4 @@
-"""The smallest life that still breaks the same rule: fewer faults, then fewer ranks, spares and
-steps.
-"""
+"""Find a small life that still breaks the same rule: fewer faults, then fewer ranks and steps."""
 
 from __future__ import annotations
 
@@ -18,7 +16,8 @@ Tried = Callable[[SimulatedRun], None]
 def shrink(life: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
     """Return a smaller run that breaks the same rule as `life`, whose result is bad.
 
-    Greedy, so not the smallest of all; `tried` hears of each attempt.
+    The search is greedy, so the result is not the smallest of all. `tried` is called for each
+    attempt.
     """
     rules = {one.rule for one in life.violations}
     smaller = True

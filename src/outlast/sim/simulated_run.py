@@ -1,5 +1,6 @@
-"""One life of a run: drawn from a seed, struck, watched to its end, and said in a form that can be
-compared and replayed.
+"""Simulate one life of a run: drawn from a seed, struck by faults, and watched to its end.
+
+The result has a form that can be compared and replayed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """What came of one simulated run.
+    """The result of one simulated run.
 
     `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
     `committed`: the step that was committed last; `interruptions`: as the ledger has them, in
@@ -273,9 +274,9 @@ def _outcome(world: World, *, seed: int, end: End | None) -> SimulatedRun:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Collect garbage seldom: what a world is made of lives as long as the world.
+    """Collect garbage seldom, because the parts of a world live as long as the world.
 
-    In large ones a third of the time would go into looking whether any of it is garbage.
+    In large worlds, a third of the time would go into the search for garbage.
     """
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_OBJECTS, *before[1:])

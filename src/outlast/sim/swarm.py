@@ -1,5 +1,6 @@
-"""Many lives, counted: what struck, how large the runs were, how they went on, and how often a
-fault met a recovery.
+"""Count many lives: what struck, how large the runs were, and how they went on.
+
+It also counts how often a fault struck during a recovery.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Tally:
-    """Takes each life as `Life.as_dict` says it.
+    """Count lives. Each is given as `SimulatedRun.as_dict` returns it.
 
     `bad`: seeds whose result is not ok, smallest first in `as_dict`.
     """

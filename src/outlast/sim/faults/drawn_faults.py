@@ -1,6 +1,7 @@
 """The faults that a seed draws: what strikes, which process or node, and when.
 
-Everything is drawn whatever is used of it, so that no choice shifts what is drawn after it."""
+Everything is drawn, whether it is used or not. So no choice shifts what is drawn after it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ STORM = 6  # faults at most
 
 
 class _Draws(NamedTuple):
-    """All that is drawn for one fault, in this order, whatever is used of it."""
+    """All that is drawn for one fault, in this order, whether it is used or not."""
 
     kind: str
     rank: int
@@ -229,7 +230,7 @@ def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """Draw a life in which all ranks fail while they apply the step that they have just gone back
     to.
 
-    Nothing is left then but what a survivor has handed over, if it has.
+    Then only a state that a survivor has handed over is left, if there is one.
     """
     some, rank, step = (
         stream.chance(0.02),
@@ -318,8 +319,8 @@ def _apart(
 def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple[PlannedFault, ...]:
     """Draw what makes the fault `first` worse.
 
-    It may be messages that come again during the recovery, a culprit that cannot be killed, a donor
-    that is struck as well, or input that is refused.
+    Messages may come again during the recovery, or a culprit cannot be killed. A donor may be
+    struck as well, or input refused.
     """
     echo, echoing, step, echo_s = (
         stream.chance(0.5),

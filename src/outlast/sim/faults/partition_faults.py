@@ -1,5 +1,5 @@
-"""Faults between nodes that the coordinator reaches all the same, and of agents and nodes that
-stand still: which ones a seed draws.
+"""Draw faults between nodes that the coordinator can still reach, and of agents and nodes that
+stand still.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFaul
     """Draw faults that part nodes from each other.
 
     There are none with one node, and none for a plain script: its workers cannot say which peers
-    they do not reach, nor look at their lease.
+    they do not reach, and do not look at their lease.
     """
     faults = []
     several, count = stream.chance(0.4), 1 + stream.below(2)

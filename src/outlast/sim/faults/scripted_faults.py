@@ -1,8 +1,8 @@
 """Scripted faults: faults in an order that a life seldom comes to by chance.
 
-Each is for a branch of the protocol that nothing else tests. A script says what it needs of the
-options, and leaves the rest, and its moments, to the draws. What follows its first fault strikes
-while that is dealt with.
+Each is for a branch of the protocol that nothing else tests. A script sets the options that it
+needs, and leaves the rest, and its moments, to the draws. Its later faults strike while the first
+one is dealt with.
 """
 
 from __future__ import annotations

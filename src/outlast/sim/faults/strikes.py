@@ -1,4 +1,4 @@
-"""Planned faults at work in a simulated world: each strikes when it is due, and is counted."""
+"""Carry out planned faults in a simulated world: each strikes when it is due, and is counted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StruckHost(Protocol):
 
 
 class Targets(Protocol):
-    """What faults can strike."""
+    """The things that faults can strike."""
 
     @property
     def frame(self) -> Frame: ...
@@ -75,7 +75,7 @@ class Targets(Protocol):
 
 
 class MarkVisits:
-    """Counts visits of the marks that faults wait for.
+    """Count visits of the marks that faults wait for.
 
     `visits`: how often a rank, or anybody (None), was at a mark that a fault waits for.
 
@@ -92,7 +92,7 @@ class MarkVisits:
 
 
 class Strikes:
-    """Strikes what a fault plan says, each fault when it is due, and keeps count.
+    """Let each fault of a plan strike when it is due, and keep count.
 
     `struck`: each time, with the second and the worker; `fired`: ids in the order in which they
     first struck; `in_recovery`: those that struck while a fault was being dealt with.
@@ -146,8 +146,8 @@ class Strikes:
     def harmful(self) -> int:
         """Return how often something was struck that the run may take for a fault.
 
-        A partition may end what stands, and then what is to come after it; so may a coordinator's
-        absence, when a lease runs out for it that had a while to go.
+        A partition may end the present generation, and then the next one. So may a coordinator that
+        is away, if a lease runs out meanwhile.
         """
         if all(self._is_borne(fault) for _, fault, _ in self.struck):
             return 0
@@ -158,7 +158,7 @@ class Strikes:
     def _is_borne(self, fault: PlannedFault) -> bool:
         """Return True if the fault interrupts nobody as long as nothing else strikes.
 
-        Who is waited for while all regroup may be given up for it.
+        A process that is waited for in a regroup may be given up for it.
         """
         options = self._world.frame.options
         if fault.kind == "starve":
@@ -264,7 +264,7 @@ class Strikes:
         return count
 
     def leapt(self, count: int) -> None:
-        """All ranks have done so many steps more."""
+        """Note that all ranks have done so many steps more."""
         for rank, mark in self._marks.visits:
             if mark in STEP_MARKS and rank != -1:
                 self._marks.visits[rank, mark] += count * (
@@ -272,7 +272,7 @@ class Strikes:
                 )
 
     def at_stage(self, stage: str) -> None:
-        """The coordinator is in `stage` now."""
+        """Note that the coordinator is in `stage` now."""
         if (None, stage) not in self._marks.visits:
             return
         self._marks.visits[None, stage] += 1

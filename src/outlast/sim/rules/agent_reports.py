@@ -1,5 +1,6 @@
-"""Rules for what the agents of several nodes tell a coordinator: all that is so, nothing that is
-not, and without waiting for nobody.
+"""Rules for what the agents of several nodes tell a coordinator.
+
+They tell all that is true, and nothing else, and wait only for ranks that may still come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ BACK_S = 5.0
 
 
 class NobodyAwaited(Checker):
-    """What all ranks of a node have said is passed on at once."""
+    """A message that all ranks of a node have said is passed on at once."""
 
     of = (SharedLate,)
 
@@ -27,8 +28,10 @@ class NobodyAwaited(Checker):
 
 
 class EnrolsTruly(Checker):
-    """An agent that enrols names all workers that live on its node, and those that have ended there
-    without a successor; and a store only if it is there.
+    """An agent that enrols names all workers that live on its node.
+
+    It also names those that have ended there without a successor. It names a store only if that is
+    there.
     """
 
     of = (Enrolled,)
@@ -50,8 +53,9 @@ class EnrolsTruly(Checker):
 
 
 class HeardTwice(Checker):
-    """Nothing is started on a node before more is heard of it than that it enrols: that may be so
-    old that its lease is over.
+    """Nothing is started on a node that has only enrolled: a second message must come first.
+
+    The enrolment may be so old that the node's lease is over.
     """
 
     of = (OrderedEarly,)

@@ -1,4 +1,4 @@
-"""What a rule is: it sees observations, and says what breaks it."""
+"""A rule sees observations, and says what breaks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEAR_S = 1e-6  # two times that are the same
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`rule` names the checker, `at_s` is in seconds since the beginning."""
+    """A broken rule. `rule` names the checker, `at_s` is in seconds since the beginning."""
 
     rule: str
     at_s: float
@@ -22,7 +22,7 @@ class Violation:
 
 
 class Checker(ABC):
-    """`of`: the sorts of observation that it looks at.
+    """Check one rule. `of`: the kinds of observation that it looks at.
 
     `now_s`: when the one at hand was made, in seconds since the beginning.
     """

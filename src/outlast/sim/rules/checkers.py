@@ -1,4 +1,4 @@
-"""All rules together: what must hold in every simulated run, whatever is struck and when.
+"""All rules together: what must hold in every simulated run, for all faults at all times.
 
 The rules know nothing of the world, the workload or the faults. They only see observations.
 
@@ -89,7 +89,7 @@ ALL: tuple[type[Checker], ...] = (
 
 
 class Checkers:
-    """All checkers; each violation once.
+    """Run all checkers, and note each violation once.
 
     `result`: bad where there is one, unknown where the run was not watched to its end, else ok.
     """

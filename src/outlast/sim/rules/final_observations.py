@@ -1,4 +1,4 @@
-"""What the rules see of interruptions and of the whole run, most of it once it is over."""
+"""Observations of interruptions and of the whole run, most of them made once it is over."""
 
 from __future__ import annotations
 
@@ -97,11 +97,12 @@ class NothingMoves:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """The run is over, and its seconds are booked: of each rank, by cause.
+    """The run is over, and the seconds of each rank are booked by cause.
 
-    `worked_s`: how long each rank was at steps that it then committed for the first time, by the
-    world's own watch. `unsure_s`: of that, where nobody could know how far a rank had come that was
-    lost with its node. `interrupted`: it was, or was cut short.
+    worked_s      how long each rank was at steps that it then committed for the first time, by the
+                  world's own watch
+    unsure_s      the part of that which nobody could know, because a rank was lost with its node
+    interrupted   the run was interrupted, or cut short
     """
 
     wall_s: float
@@ -113,16 +114,22 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The coordinator has chosen how it answers an interruption; `rung` and `reason`: as it writes
-    down.
+    """The coordinator has chosen how it answers an interruption.
 
-    `moves`: survivors go on in their processes, else all restart, or the run ends. Ranks: `kept`
-    in their step, `reentered` with main's function entered again, `begun` though they had no state
-    yet, `taken` by a spare, `forked` afresh. `there`: ranks whose process lives, stands still and
-    has whole state, and has not outlived the lease of its node. `ready`: spares that are known to
-    stand ready where ranks are forked, and take none. `held`: somebody holds the newest committed
-    step; `over`: some rank is past the last step. `apart`: something has struck a node, its line or
-    the coordinator, so that who lives and who is known to live may differ.
+    rung, reason   as it writes them down
+    moves          survivors go on in their processes; otherwise all restart, or the run ends
+    kept           ranks that stay in their step
+    reentered      ranks that enter main's function again
+    begun          ranks that go on though they had no state yet
+    taken          ranks that a spare takes
+    forked         ranks that get a fresh process
+    there          ranks whose process lives, stands still, has whole state, and has not outlived
+                   the lease of its node
+    ready          spares that are known to stand ready where ranks are forked, and take none
+    held           some process holds the newest committed step
+    over           some rank is past the last step
+    apart          something has struck a node, its link or the coordinator; so a process may live
+                   though it is not known to live, or the other way round
     """
 
     rung: str
@@ -145,7 +152,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ToWarn:
-    """The coordinator of `epoch` hears what people are to be warned of."""
+    """The coordinator of `epoch` hears something that people are to be warned of."""
 
     text: str
     epoch: int = 1
@@ -153,7 +160,7 @@ class ToWarn:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What is written down of an interruption is written down again."""
+    """The record of an interruption is written again."""
 
     before: Interruption
     record: Interruption
@@ -161,7 +168,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The run is over, and an interruption stands in its ledger so.
+    """The run is over, and this is what its ledger says of one interruption.
 
     nodes       how many nodes there are, and so how many clocks
     moved       by how many steps the run went back: it had gone on from a later step by the
@@ -194,15 +201,20 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class FirstFault:
-    """The run is over.
+    """The run is over, and its first fault struck alone until it was known.
 
-    What struck first was `kind`, and nothing else struck before it was known (`noticed_s` later),
-    or, where `back_s` is not None, before a step was committed again, `back_s` after that. A
-    message takes up to `latency_s`, and the first step of a process up to `first_step_s`. It struck
-    after `steps` steps; `within`: in the next one, where it has a deadline of its own. `mechanism`:
-    what it is called; "" where others may be to blame. `silence_s`: of a plain script's workers,
-    taken for a hang; 0: the script has steps. `body_s`: the longest body of a step. `nodes`: how
-    many.
+    kind           what struck
+    noticed_s      how long it took until that was known
+    back_s         how long after that a step was committed again; None: something else struck
+                   before
+    latency_s      a message takes up to so long
+    first_step_s   the first step of a process takes up to so long
+    steps          it struck after so many steps
+    within         it struck in a step, where it has a deadline of its own
+    mechanism      what it is called; "" where others may be to blame
+    silence_s      the silence of a plain script that counts as a hang; 0: the script has steps
+    body_s         the longest body of a step
+    nodes          how many there are
     """
 
     kind: str
@@ -231,11 +243,11 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """The policy has decided what is to be done.
+    """The policy has decided on an action.
 
-    `budget`: how often that is allowed within so many seconds; None: as often as one likes. `own`:
-    for an interruption that it made itself. `moves`: a drain takes ranks off their nodes: their
-    state has other owners, elsewhere.
+    `budget`: how often that is allowed within so many seconds; None: without limit. `own`: it is
+    for an interruption that the policy made itself. `moves`: a drain takes ranks off their nodes,
+    because their state has other owners elsewhere.
     """
 
     action: str
@@ -285,8 +297,9 @@ class TextShown:
 
 @dataclass(frozen=True, slots=True)
 class StaysOut:
-    """The run is over, and for so long the agent of a node was connected, and had given up all its
-    processes, which have ended, and had not enrolled.
+    """The run is over, and an agent was connected for so long without enrolling.
+
+    It had given up all its processes, and they have ended.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""Rules for how agents and the coordinator look for those that hang."""
+"""Rules for how agents and the coordinator look for ranks that hang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 
 
 class SaysHowLong(Checker):
-    """Of a rank that hangs it is said which deadline is over: its own, or what is a hang of a plain
+    """A report of a hang names the deadline that is over: the rank's own, or that of a plain
     script.
     """
 
@@ -40,8 +40,9 @@ class SaysHowLong(Checker):
 
 
 class AllAreHeard(Checker):
-    """Where there are several nodes, no agent says by itself that a rank hangs, but for one that
-    the kernel holds stopped: it may wait for one elsewhere.
+    """With several nodes, no agent reports a hang by itself: its rank may wait for one elsewhere.
+
+    The exception is a rank that the kernel holds stopped.
     """
 
     of = (HungSaid,)
@@ -52,8 +53,9 @@ class AllAreHeard(Checker):
 
 
 class LooksAgain(Checker):
-    """A rank that seems to have come less far than its peers is looked at once more: it may just
-    have been late to move on with them.
+    """A rank that seems to be behind its peers is looked at once more.
+
+    It may just have been late.
     """
 
     of = (HungSaid,)

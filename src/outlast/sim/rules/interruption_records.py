@@ -1,5 +1,6 @@
-"""Rules for what the ledger says of an interruption once the run is over: nothing twice, nothing
-out of order, nothing that was not so.
+"""Rules for the ledger's record of an interruption once the run is over.
+
+Nothing is said twice or out of order, and nothing that is not true.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resume
 # of a fault that comes alone, and a few latencies more
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}
 BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
-# what comes alone, and whose process says nothing of it
+# faults that come alone, and that their process does not report
 CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}
 HUNG = ("hang", "deaf")
-# once its deadline is over, all are asked how they stand
+# once the deadline is over, all ranks are asked how they stand
 ASKED_S = limits.INQUIRY_DEADLINE_S + limits.PING_DEADLINE_S
-FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by whatever clock
+FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by any clock
 UNSEEN_STEPS = 4
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
@@ -44,8 +45,9 @@ SEEN_STEPS = 2  # an agent has looked at the ranks since
 
 
 class SaidOnce(Checker):
-    """No rank, process or reason is said twice of one interruption; and each has a reason, and a
-    rung once it is decided.
+    """No rank, process or reason is named twice in one interruption.
+
+    Each interruption has a reason, and a rung once it is decided.
     """
 
     of = (Noted,)
@@ -68,8 +70,9 @@ class SaidOnce(Checker):
 
 
 class Whole(Checker):
-    """An exception is a user's error, with its words; a child has a parent that is as old, and is
-    over when that is.
+    """An exception is a user's error, with its words.
+
+    A child has a parent that is as old, and ends when the parent does.
     """
 
     of = (Noted,)
@@ -101,8 +104,9 @@ class Whole(Checker):
 
 
 class Steady(Checker):
-    """When it was detected, and when its rung was chosen, is written down once; and nothing more
-    once it is over.
+    """The times of detection and of the choice of the rung are written down once.
+
+    Nothing is written any more once the interruption is over.
     """
 
     of = (Rewritten,)
@@ -127,8 +131,9 @@ class Steady(Checker):
 
 
 class SaysSinceWhen(Checker):
-    """If it is not known when it began, it is known since when at the earliest: since a step was
-    seen, once there was one.
+    """If the beginning of an interruption is not known, its earliest time is.
+
+    That is the time at which a step was last seen, once there was one.
     """
 
     of = (Noted,)
@@ -164,7 +169,7 @@ class InOrder(Checker):
 
 
 class Charged(Checker):
-    """It is said to have cost as many committed steps as it did.
+    """An interruption is booked with as many committed steps as it has cost.
 
     A step whose vote has passed counts, though nobody may have applied it.
     """
@@ -184,9 +189,10 @@ class Charged(Checker):
 
 
 class ChargedAgain(Checker):
-    """It is said to have cost as many steps that have to be done again as had been begun, and no
-    fewer than had been committed. What was begun is charged once: to the interruption that cut it
-    short, or to one after that.
+    """An interruption is booked with as many repeated steps as had been begun.
+
+    They are no fewer than had been committed. A step that was begun is charged once: to the
+    interruption that cut it short, or to one after that.
     """
 
     of = (Noted,)
@@ -209,8 +215,10 @@ class ChargedAgain(Checker):
 
 
 class BackWhen(Checker):
-    """It is over when a later generation is at work, no sooner, and no later than the second of two
-    ranks whose messages overtake each other could say it.
+    """An interruption is over when a later generation is at work, and no sooner.
+
+    Messages of two ranks may overtake each other. It is over no later than the second one could say
+    so.
     """
 
     of = (Noted,)
@@ -227,8 +235,9 @@ class BackWhen(Checker):
 
 
 class OverSoon(Checker):
-    """It is over no later than all ranks have committed a step in a later generation, whoever
-    coordinates by then.
+    """An interruption is over once all ranks have committed a step in a later generation.
+
+    This holds under any coordinator.
     """
 
     of = (Noted,)
@@ -313,7 +322,7 @@ class WarnedOnce(Checker):
 
 
 class SpareWasLost(Checker):
-    """That a spare ended too early is told if one did, and only then."""
+    """A spare that ended too early is reported, if there was one, and only then."""
 
     of = (TextShown, RunOver)
 
@@ -336,8 +345,9 @@ class SpareWasLost(Checker):
 
 
 class SaidWhatItIs(Checker):
-    """Of the script it is written down once that it has steps, and once that its state is sharded:
-    a coordinator that comes later has to know.
+    """The ledger notes once that the script has steps, and once that its state is sharded.
+
+    A later coordinator has to know both.
     """
 
     of = (Written, RunOver)
@@ -358,8 +368,9 @@ class SaidWhatItIs(Checker):
 
 
 class BackInTime(Checker):
-    """A fault that comes alone is known, and over, as soon as its kind lets it be: nobody waits for
-    what does not come.
+    """A fault that comes alone is known, and over, as soon as its kind allows.
+
+    So nothing waits for an event that does not come.
     """
 
     of = (FirstFault,)
@@ -406,9 +417,10 @@ class BackInTime(Checker):
 
 
 def _deadline_s(seen: FirstFault) -> float:
-    """Of one that hangs within a step: what is learned of such, but for the first steps that its
-    agent saw (steps may be shorter than its ticks), which are compared with those of others, or
-    with nothing. By whatever clock.
+    """Return the deadline of a rank that hangs within a step, by any clock.
+
+    It is learned from earlier steps. Steps may be shorter than an agent's ticks, so the first ones
+    that it saw are compared with those of others, or with nothing.
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         own_s = limits.DEADLINE_FACTOR * seen.body_s

@@ -20,8 +20,8 @@ from outlast.sim.rules.observations import (
 
 
 class GoodOnly(Checker):
-    """A checkpoint is offered only if it has a manifest, and every byte of it was as written when
-    somebody last read it.
+    """A checkpoint is offered only if it has a manifest, and all its bytes were good when last
+    read.
     """
 
     of = (Offered,)
@@ -35,8 +35,9 @@ class GoodOnly(Checker):
 
 
 class OnePast(Checker):
-    """The shards of a checkpoint are those that were reported, and of one past: none was of a step
-    that was rolled back since, or removed.
+    """The shards of a checkpoint are those that were reported, and belong to one history.
+
+    None is of a step that was rolled back since, or removed.
     """
 
     of = (Saved,)
@@ -47,7 +48,7 @@ class OnePast(Checker):
 
 
 class SavedOnceAll(Checker):
-    """Once all shards of a step lie there, of one generation, a checkpoint is made of them."""
+    """Once all shards of a step and one generation lie there, a checkpoint is made of them."""
 
     of = (ShardHeard, Planned, ManifestOrdered)
 
@@ -107,7 +108,7 @@ class FewStay(Checker):
 
 
 class SavesHurtNobody(Checker):
-    """A run to which nothing happens but that saves fail does not fail."""
+    """A run in which only saves fail does not fail."""
 
     of = (SaveFailed, RunOver)
 

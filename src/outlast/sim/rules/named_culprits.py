@@ -12,7 +12,7 @@ from outlast.sim.rules.observations import (
     WentOn,
 )
 
-# what a fault may be called; who said that a peer is lost, and ends then, may end for that
+# what a fault may be called; a process that reported a lost peer, and then ends, may end for that
 MECHANISMS = {
     "kill": ("signal",),
     "exit": ("exit", "lost_contact"),
@@ -36,9 +36,7 @@ NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 
 
 class NoFalseAlarm(Checker):
-    """Nothing is taken for a fault that none was struck for: a run that is struck once does not end
-    in a crash loop.
-    """
+    """No fault is booked without a strike. A run that is struck once is no crash loop."""
 
     of = (RunOver,)
 
@@ -67,7 +65,7 @@ class OnlyTheGuilty(Checker):
 
 
 class RightName(Checker):
-    """An interruption is called what it was."""
+    """An interruption gets the name of the fault that struck."""
 
     of = (Named,)
 
@@ -85,7 +83,7 @@ class RightName(Checker):
 
 
 class InTime(Checker):
-    """An interruption lies within the run, whichever clocks it was told by."""
+    """An interruption lies within the run, by any of the clocks."""
 
     of = (Named,)
 
@@ -100,12 +98,12 @@ class InTime(Checker):
 
 
 class Prompt(Checker):
-    """A process that the kernel holds stopped is ended once its grace is over: its peers do not
-    wait for ordinary deadlines.
+    """A process that the kernel holds stopped is ended once its grace is over.
 
-    In a run that is asked to end no peer waits. Who is sent SIGTERM then has been promised a grace
-    for it, stopped or not: it may go on and save what it has. So what counts is how long it was
-    stopped before, and the longer grace from then on.
+    Its peers do not wait for ordinary deadlines. In a run that is asked to end, no peer waits. A
+    process that is sent SIGTERM then has been promised a grace, stopped or not: it may go on and
+    save its state. So the time that it was stopped before counts, and the longer grace from then
+    on.
     """
 
     of = (WentOn,)

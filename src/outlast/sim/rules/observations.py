@@ -1,4 +1,4 @@
-"""What the rules see of a simulated run while it goes on. The world says when it happened."""
+"""Observations of a simulated run while it goes on. The world says when each was made."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ from outlast.sim.rules.final_observations import (
 class Planned:
     """The coordinator has made the plans of a new generation.
 
-    `committed`: the newest step that was ever committed; `holders`: ranks that have the state of
-    that step, or of a later one, in the memory of a process that lives, or was killed for this plan
-    with nothing wrong about it (under sharded state: in their slots). `durable`: step of the newest
-    good checkpoint, 0: there is none. `cut_s`: so long ago the coordinator heard that the last
-    generation could not form its group across a link, and survivors go on, and nothing else was
-    struck since; None: it is not so. `store_cut`: the node that could not be reached for the
-    store's sake then is to host it again, and there is one that all could always reach. `follow`:
-    the last plan went on from `committed`, and these ranks, which have not followed it, stand where
-    they still can. `image`: the step of the transfer image that lies there, as this coordinator has
-    heard; -1: none. `again`: survivors are to enter main's function again, and one of them is to
-    write just that image once more, though nothing has failed for it yet. `returning`: nodes that
-    have come back, and have not been heard to be in again.
+    committed   the newest step that was ever committed
+    holders     ranks that have the state of that step, or of a later one, in memory. Their process
+                lives, or was killed for this plan though nothing was wrong with it. Under sharded
+                state, they have it in their slots
+    durable     the step of the newest good checkpoint; 0: there is none
+    cut_s       how long ago the coordinator heard that the last generation could not form its
+                group across a link. None, unless survivors go on and nothing else struck since
+    store_cut   a node that hosts the store could not be reached, and is to host it again, though
+                there is a node that all could always reach
+    follow      the last plan went on from `committed`; these ranks have not followed it, and stand
+                where they still can
+    image       the step of the transfer image that lies there, as this coordinator has heard; -1:
+                none
+    again       survivors are to enter main's function again, and one of them is to write that same
+                image once more, though nothing has failed for it yet
+    returning   nodes that have come back, and have not been heard to be in again
     """
 
     generation: int
@@ -73,9 +77,7 @@ class RankGiven:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """State of `step` was to be read from `source`; `found`: the steps (or the step) that lay there
-    sealed.
-    """
+    """State of `step` was to be read from `source`. `found`: the sealed steps (or step) there."""
 
     worker: int
     rank: int
@@ -88,8 +90,8 @@ class Restored:
 class StartedOver:
     """A rank is to go on from `step` with private state as the script makes it.
 
-    `lies`: steps that lie sealed in its slots, where it lives. `read`: it lies in the checkpoint of
-    this step, too, which all have begun from since, by this coordinator's word.
+    `lies`: steps that lie sealed in its slots, where it lives. `read`: it also lies in the
+    checkpoint of this step, from which all have begun since, as this coordinator said.
     """
 
     worker: int
@@ -169,9 +171,10 @@ class Arrived:
 class StepDone:
     """A process has committed `step`; `content` is the step that its state really is of.
 
-    `owners`: living processes that hold its rank. `count`: so many ranks, all alike
-    (identical_nodes.py). `odd`: so many more pieces of the script's code behind the step before
-    have run on that state than there are; below 0: fewer.
+    owners   living processes that hold its rank
+    count    the number of ranks, if several are alike (identical_nodes.py)
+    odd      how many more pieces of the script's code behind the step before have run on that
+             state than there are; below 0: fewer
     """
 
     worker: int
@@ -186,7 +189,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A rank is the first that has ever run the optimizer of `step`. Nobody has committed it."""
+    """A rank is the first that has ever run the optimizer of `step`. No rank has committed it."""
 
     step: int
 
@@ -195,8 +198,8 @@ class Executed:
 class Stretch:
     """All ranks commit steps `first` to `last` undisturbed.
 
-    `torn`: ranks whose state before is not of the step before; `shared`: those that not exactly the
-    process that commits them holds.
+    `torn`: ranks whose state before is not of the step before; `shared`: ranks that another process
+    holds than the one that commits.
     """
 
     generation: int
@@ -260,9 +263,10 @@ class ManifestOrdered:
 class HungSaid:
     """An agent says that a rank has stood longer than `deadline_s`.
 
-    `silence_s`: what is a hang of a plain script; 0: the script has steps. `alone`: there are
-    several nodes, and it does not say that the kernel holds it stopped. `looks`: so often it was
-    asked just before; None: it is not said to have come less far than its peers.
+    silence_s   the silence of a plain script that counts as a hang; 0: the script has steps
+    alone       there are several nodes, and the report does not say that the kernel holds the rank
+                stopped
+    looks       how often it was asked just before; None: it is not said to be behind its peers
     """
 
     deadline_s: float
@@ -273,7 +277,7 @@ class HungSaid:
 
 @dataclass(frozen=True, slots=True)
 class QuietSaid:
-    """An agent tells what it takes for the silence of a hang, and `is_s` is."""
+    """An agent says which silence it takes for a hang; `is_s` is the true value."""
 
     silence_s: float
     is_s: float
@@ -290,9 +294,9 @@ class Asked:
 class Stock:
     """A step is committed, and `spares` live, of `wanted`.
 
-    `quiet_s`: so long ago anything was struck or planned, or a process ended. `others`: spares of
-    another kind than was asked for. `ended_early`: a spare has ended before it could park, and
-    nobody had killed it.
+    `quiet_s`: how long ago something was last struck or planned, or a process ended. `others`:
+    spares of another kind than was asked for. `ended_early`: a spare has ended before it could
+    park, and nobody had killed it.
     """
 
     spares: int
@@ -306,10 +310,12 @@ class Stock:
 class KillOrdered:
     """The coordinator wants a worker of its own node to be killed.
 
-    `ended`: it has heard that this one has ended. `all_end`: the run does. `unstruck`: it has heard
-    that this one has started, which holds a rank, and nothing was ever struck in this run. `idle`:
-    it is a spare of the kind that was asked for, and nothing has struck it, or a node, and nobody
-    wants the run to end, and no rank has come to its end.
+    ended      it has heard that this worker has ended
+    all_end    the run ends
+    unstruck   it has heard that this worker has started; the worker holds a rank, and nothing was
+               ever struck in this run
+    idle       the worker is a spare of the kind that was asked for. Nothing has struck it, or a
+               node; nobody wants the run to end, and no rank has come to its end
     """
 
     worker: int
@@ -321,7 +327,7 @@ class KillOrdered:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """A node that is in has no power any more, all at once.
+    """A node that is in loses its power.
 
     Its lease is void `void_s` later at most.
     """
@@ -334,9 +340,11 @@ class PowerLost:
 class StopAsked:
     """Somebody wants the run to end.
 
-    `plain`: the coordinator has not heard that the script has steps; `nothing_yet`: it starts all
-    ranks, and none has committed a step, or (of a plain script) has killed them all; `again`: not
-    for the first time; `single`: there is one node.
+    plain         the coordinator has not heard that the script has steps
+    nothing_yet   it starts all ranks, and none has committed a step; or it has killed all ranks of
+                  a plain script
+    again         it is not the first time
+    single        there is one node
     """
 
     plain: bool
@@ -347,9 +355,7 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class SharedLate:
-    """An agent has waited for others to say the same, and these workers are all that have a rank on
-    its node.
-    """
+    """An agent has waited for more workers to say the same, though all with a rank there have."""
 
     node: str
     workers: tuple[int, ...]
@@ -359,10 +365,12 @@ class SharedLate:
 class Enrolled:
     """An agent enrols.
 
-    Workers: `over`: it names them, and they have ended, and their successors in their ranks there
-    have joined; `unnamed`: it does not, and they live, or have ended without a successor there.
-    `lost_store`: it names a store that does not live any more; `untold_store`: it hosts one, and
-    does not name it.
+    over           workers that it names although they have ended, and their successors in their
+                   ranks there have joined
+    unnamed        workers that it does not name although they live, or have ended without a
+                   successor there
+    lost_store     it names a store that does not live any more
+    untold_store   it hosts a store, and does not name it
     """
 
     node: str
@@ -374,9 +382,7 @@ class Enrolled:
 
 @dataclass(frozen=True, slots=True)
 class OrderedEarly:
-    """The coordinator wants something to be started on a node of which it has heard nothing since
-    it enrolled.
-    """
+    """The coordinator orders a start on a node that it has not heard since the node enrolled."""
 
     node: str
 

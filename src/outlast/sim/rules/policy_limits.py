@@ -1,5 +1,6 @@
-"""Rules for what a policy does: it drains only nodes that it may drain, within its budgets, and
-what it does undoes no commit.
+"""Rules for what a policy does.
+
+It drains only nodes that it may drain, keeps its budgets, and undoes no commit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SURE, TWICE = 0.8, 2
 MOVE = ("drain", "shrink")
 # if one of these strikes, a node may be out of reach, or needed
 NODES = set(APART) - {"lose_coordinator"}
-# steps: its agent says once a tick how far it is, and a coordinator that is away comes again first
+# steps: an agent says once a tick how far it is, and a coordinator that is away has to come back
+# first
 LEAVES_WITHIN = 8
 
 
@@ -53,9 +55,7 @@ class SureDrains(Checker):
 
 
 class WithinBudget(Checker):
-    """In no window of time a policy does more of anything than it allows itself, whoever has
-    coordinated meanwhile.
-    """
+    """A policy keeps its own budgets in every window of time, under any coordinators."""
 
     of = (Acted,)
 
@@ -73,7 +73,7 @@ class WithinBudget(Checker):
 
 
 class UndoesNothing(Checker):
-    """A drain takes nobody back behind what was committed."""
+    """A drain takes no rank back behind a committed step."""
 
     of = (DrainPlanned,)
 
@@ -91,7 +91,7 @@ class UndoesNothing(Checker):
 
 
 class Empties(Checker):
-    """A drain that nothing disturbs leaves nobody there."""
+    """A drain that nothing disturbs leaves no rank on the node."""
 
     of = (DrainPlanned,)
 
@@ -124,9 +124,7 @@ class NotItsOwn(Checker):
 
 
 class DrainsSoon(Checker):
-    """A node that is barred to be drained is drained while steps are committed, as long as nothing
-    strikes any node.
-    """
+    """A barred node is drained while steps are committed, as long as nothing strikes any node."""
 
     of = (Acted, Written, Planned, StepDone, Stretch, RunOver)
 

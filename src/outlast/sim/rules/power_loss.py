@@ -1,5 +1,6 @@
-"""Rule for a node that has no power any more: the coordinator, which nobody tells, counts it out as
-soon as its lease is void.
+"""The rule for a node that loses its power.
+
+Nobody tells the coordinator. It counts the node out as soon as its lease is void.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ NOTICED_S = 1.0  # an alarm may ring late
 
 
 class CountedOut(Checker):
-    """As long as the first coordinator of a run lives: what it knew of leases dies with it."""
+    """A node without power is counted out, while the first coordinator of the run lives.
+
+    What that coordinator knew of leases dies with it.
+    """
 
     of = (PowerLost, Written, RunOver)
 

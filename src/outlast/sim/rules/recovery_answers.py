@@ -1,5 +1,6 @@
-"""Rules for how an interruption is answered: by the cheapest rung that there is, and what is
-written down of it is what is done.
+"""Rules for how an interruption is answered.
+
+The cheapest rung is taken, and the record says what is really done.
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ def _done(seen: Answered) -> tuple[str, ...]:
 
 
 class NoDearer(Checker):
-    """The first time that anything happens after a step was committed, it is answered by the
-    cheapest rung that there is.
-    """
+    """The first fault after a committed step is answered by the cheapest rung that there is."""
 
     of = (Planned, StepDone, Stretch, Answered)
 

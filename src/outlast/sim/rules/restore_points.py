@@ -40,8 +40,9 @@ class OnePlan(Checker):
 
 
 class Patient(Checker):
-    """A group that could not be formed across a link is tried again after a pause, with a store
-    that all can reach if there is a place for one.
+    """A group that could not be formed across a link is tried again after a pause.
+
+    It gets a store that all can reach, if there is a place for one.
     """
 
     of = (Planned,)
@@ -61,9 +62,7 @@ class Patient(Checker):
 
 
 class OneOwner(Checker):
-    """A rank is given away only after its holder is dead, and a step is committed by its only
-    holder.
-    """
+    """A rank is given away only after its holder is dead. Only its holder commits steps."""
 
     of = (RankGiven, StepDone, Stretch)
 
@@ -83,7 +82,7 @@ class OneOwner(Checker):
 
 
 class Fenced(Checker):
-    """Nobody commits in a generation once a newer one has committed."""
+    """No rank commits in a generation once a newer one has committed."""
 
     of = (StepDone, Stretch)
 
@@ -103,8 +102,9 @@ class Fenced(Checker):
 
 
 class OnePoint(Checker):
-    """All that join a generation join it at one step, with the state of that step; and what is
-    committed is the state of its step.
+    """All ranks join a generation at one step, with the state of that step.
+
+    A committed state is that of its step.
     """
 
     of = (Arrived, StepDone, Stretch)
@@ -141,7 +141,7 @@ class OnePoint(Checker):
 
 
 class SealedOnly(Checker):
-    """What a plan says is to be read is there."""
+    """State that a plan tells a rank to read is there."""
 
     of = (Restored,)
 
@@ -154,8 +154,9 @@ class SealedOnly(Checker):
 
 
 class SealedUsed(Checker):
-    """What lies sealed of the step that a rank goes on from is read, or else what a checkpoint has
-    of it: nothing of it is made again.
+    """A rank reads the sealed state of the step that it goes on from, or else that of a checkpoint.
+
+    No such state is made again.
     """
 
     of = (StartedOver,)
@@ -174,8 +175,9 @@ class SealedUsed(Checker):
 
 
 class NothingDurableLost(Checker):
-    """Where nobody holds the newest committed step any more, a run goes back no further than to its
-    newest good checkpoint.
+    """A run goes back no further than to its newest good checkpoint.
+
+    It may go back so far only if no rank holds the newest committed step.
     """
 
     of = (Planned,)
@@ -194,8 +196,10 @@ class NothingDurableLost(Checker):
 
 
 class NothingLost(Checker):
-    """A committed step stays committed as long as anybody holds it, or can still do what the last
-    plan said, or it lies handed over.
+    """A committed step stays committed as long as it can be had.
+
+    That is as long as some rank holds it, or can still follow the last plan, or it lies in a
+    transfer image.
     """
 
     of = (Planned,)
@@ -214,8 +218,9 @@ class NothingLost(Checker):
 
 
 class HandedOverOnce(Checker):
-    """Who holds a step does not write it where it lies already: a rank that waits for it could read
-    it.
+    """A step is not handed over again where its image lies already.
+
+    A rank that waits for it could read that image.
     """
 
     of = (Planned,)
@@ -229,7 +234,7 @@ class HandedOverOnce(Checker):
 
 
 class Returning(Checker):
-    """Nothing is decided while a node is about to be in again, with what its ranks had sealed."""
+    """Nothing is decided while a node is about to enrol again, with what its ranks had sealed."""
 
     of = (Planned,)
 
@@ -242,7 +247,7 @@ class Returning(Checker):
 
 
 class NewestStore(Checker):
-    """Groups are built with the newest store: an older one may live where not all can reach it."""
+    """Groups are built with the newest store, because not all nodes may reach an older one."""
 
     of = (OldStore,)
 
@@ -255,7 +260,7 @@ class NewestStore(Checker):
 
 
 def _why_not_lost(seen: Planned) -> str:
-    """Say what is left of the newest committed step, or return "" if nothing is known of."""
+    """Say where the newest committed step is still held, or return "" if that is not known."""
     if seen.holders:
         return f"ranks {list(seen.holders)} hold it"
     if seen.follow:

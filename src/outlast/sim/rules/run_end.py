@@ -1,4 +1,4 @@
-"""Rules of the end: a run ends once, within its bound, and gives up only for what has happened."""
+"""Rules of the end: a run ends once, within its bound, and gives up only with a reason."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ APART = (
     "snap",
     "lose_coordinator",
 )
-# How a run that is struck again and again may end, and what must have struck it for that; () where
-# that is told by what was planned.
+# How a run that is struck again and again may end, and what must have struck it for that; () if the
+# plans tell that.
 VERDICTS = {
     "no node with room": APART,
     "cannot reach each other": APART,
@@ -53,7 +53,10 @@ BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDS
 
 
 class Ends(Checker):
-    """Once, within the bound, with nobody left behind: all steps committed, or a verdict."""
+    """A run ends once, within the bound, and leaves no process behind.
+
+    All steps are committed then, or there is a verdict.
+    """
 
     of = (NothingMoves, RunOver)
 
@@ -94,9 +97,7 @@ class Ends(Checker):
 
 
 class AsAsked(Checker):
-    """A run that is stopped because somebody wanted it to end says who, and exits as that asked
-    for.
-    """
+    """A run that was asked to stop says who asked, and exits with the code that was asked for."""
 
     of = (RunOver,)
 
@@ -127,8 +128,9 @@ class AsAsked(Checker):
 
 
 class Paid(Checker):
-    """Each replacement, and each whole restart, is paid for once, however often it is tried again
-    for a link. Steps give tokens back.
+    """Each replacement, and each whole restart, is paid for once.
+
+    It may be tried again because of a link, which costs nothing more. Steps give tokens back.
     """
 
     of = (StepDone, Stretch, RunOver)
@@ -163,8 +165,8 @@ class Paid(Checker):
 
 
 class KillsOnce(Checker):
-    """Nobody is killed after its end, nor twice, unless all are; nor a spare that is as it should
-    be.
+    """No process is killed after its end, nor twice, unless all are killed. No healthy spare is
+    killed.
     """
 
     of = (KillOrdered,)
@@ -188,8 +190,9 @@ class KillsOnce(Checker):
 
 
 class NotTooSoon(Checker):
-    """What is given up because it did not come in time had its time: at least since a step was
-    committed last. And as long is said.
+    """A rank that is given up as late had its full time, at least since the last committed step.
+
+    The record names that time.
     """
 
     of = (StepDone, Stretch, Planned, RunOver)
@@ -215,8 +218,10 @@ class NotTooSoon(Checker):
 
 
 class NotGivenUp(Checker):
-    """A run that fails had reason to: it was planned again as often as it says that it tried,
-    without a step in between, or was struck by what it says.
+    """A run that fails had a reason to.
+
+    It was planned again as often as it says, without a step in between, or it was struck by what it
+    names.
     """
 
     of = (Planned, Regrouped, Executed, StepDone, Stretch, RunOver)

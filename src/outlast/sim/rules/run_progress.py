@@ -22,7 +22,7 @@ RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5
 
 
 class Stocked(Checker):
-    """Spares that were spent are replaced, by such as were asked for, and there are never more."""
+    """Spares that were used are replaced by the kind that was asked for. There are never more."""
 
     of = (Stock,)
 
@@ -44,8 +44,9 @@ class Stocked(Checker):
 
 
 class FreshStore(Checker):
-    """A plain script, whose group is built with the same keys each time, is given a new store for
-    each generation: the old one remembers the dead.
+    """A plain script gets a new store for each generation.
+
+    It builds its group with the same keys each time, and the old store remembers the dead.
     """
 
     of = (RankGiven, RunOver)
@@ -68,7 +69,7 @@ class FreshStore(Checker):
 
 
 class AllEnrol(Checker):
-    """A run begins once all its nodes are in, or those that are not have been waited for."""
+    """A run begins once all its nodes are in, or once the wait for the others is over."""
 
     of = (Begun,)
 
@@ -98,8 +99,9 @@ class Room(Checker):
 
 
 class AllThere(Checker):
-    """Training goes on once all ranks are in the generation, and not before: who is still on its
-    way is watched.
+    """Training goes on once all ranks are in the generation, and not before.
+
+    Ranks that are still on their way are watched.
     """
 
     of = (Regrouped,)
@@ -113,8 +115,9 @@ class AllThere(Checker):
 
 
 class SecondsSum(Checker):
-    """Each second of a rank is booked to one cause; an undisturbed run has repeated nothing, and
-    detected nothing.
+    """Each second of a rank is booked to one cause.
+
+    An undisturbed run has no seconds of repeated work or detection.
     """
 
     of = (Booked,)

@@ -1,6 +1,4 @@
-"""Rules for a run that is asked to stop: it ends as was promised, softly the first time, at once
-the second.
-"""
+"""Rules for a run that is asked to stop: it ends softly the first time, and at once the second."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ HELD_UP = ("linger", "mute", "hold")  # then it takes longer
 
 
 class StopsSoftly(Checker):
-    """Asked for the first time, a run that is at work commits the step in flight, or sends its
-    workers SIGTERM, and kills nobody within the grace.
+    """At the first request, a run that is at work commits the step in flight, or sends SIGTERM.
+
+    It kills no process within the grace.
     """
 
     of = (StopAsked, TextShown, KillOrdered)
@@ -56,7 +55,10 @@ class StopsSoftly(Checker):
 
 
 class StopsAtOnce(Checker):
-    """Asked again, or before there is anything to commit, a run kills all that lives, and ends."""
+    """At a second request, or before anything can be committed, a run ends at once.
+
+    It kills all processes.
+    """
 
     of = (StopAsked, RunOver)
 

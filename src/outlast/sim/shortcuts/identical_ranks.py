@@ -7,7 +7,7 @@ a stretch in the same state go the same way from there on: they draw from the sa
 One process is then the *stand-in* for all of them. The timeline, the process groups and the script
 see only the stand-in. Its `mates` stay where the agent, the faults and the rules look for them.
 What is seen, sent or booked by the stand-in holds for each mate. A mate that ends leaves its
-stand-in first, and takes along what is its own.
+stand-in first, and takes its own state along.
 
 A rank that may have to do anything but end has no stand-in. These are ranks that a plan strikes
 with such a fault, and those of the lowest two nodes, which hand over state. If a stand-in gets

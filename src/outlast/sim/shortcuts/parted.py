@@ -1,4 +1,4 @@
-"""What says that a shortcut does not hold, and that the run has to be simulated without it."""
+"""The signal that a shortcut does not hold, so that the run has to be simulated without it."""
 
 from __future__ import annotations
 

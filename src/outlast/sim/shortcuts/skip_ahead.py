@@ -90,7 +90,7 @@ class Pace:
 
 
 class SkipAhead:
-    """Skips undisturbed steps: ranks meet at a barrier, and the world moves on by arithmetic.
+    """Skip undisturbed steps: ranks meet at a barrier, and the world moves on by arithmetic.
 
     `silent`: steps are simulated that a line of the trace stands for.
     """

@@ -1,5 +1,6 @@
-"""The connection between a node's agent and the coordinator: in order while it stands, gone with
-all that is on its way when it breaks.
+"""The connection between a node's agent and the coordinator.
+
+Messages arrive in order while it stands. When it breaks, all that is on its way is lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The agent's ticks. Those that can lead to nothing are left out: the same course, in less time.
+"""The agent's ticks.
+
+Ticks that can lead to nothing are left out. The course is the same, and takes less time.
 
 Ticks stand on a grid that begins with the run, so that leaving some out moves none. A tick comes
-after whatever else happens at its moment.
+after all other events of its moment.
 """
 
 from __future__ import annotations
@@ -37,10 +39,7 @@ class _Grid:
 
 
 class _State(Enum):
-    """What the ticks of an agent are doing.
-
-    `HELD`: the agent stands still. `OVER`: there is nobody any more who looks.
-    """
+    """The state of an agent's ticks. `HELD`: the agent stands still. `OVER`: the agent is gone."""
 
     RUNS = "runs"
     HELD = "held"

@@ -1,6 +1,7 @@
-"""Where the seconds of a simulated run went, by the product's own books: each process keeps a
-`Book`, publishes its settled part in its beacon, and what was published last is its life in the
-ledger, as runtime/coordinator/bookkeeping.py reads it.
+"""Where the seconds of a simulated run went, by the books of outlast itself.
+
+Each process keeps a `Book`, and publishes its settled part in its beacon. The last published part
+is its life in the ledger, as in runtime/coordinator/bookkeeping.py.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class Lives:
     def outlived(self, process: Process, *, now_s: float) -> None:
         """Note that the rank of a living process is given to another one.
 
-        What it still books once its node goes on are nobody's seconds.
+        Seconds that it still books once its node goes on do not count.
         """
         self._over.setdefault(process.worker, _life(process, now_s=now_s))
 
     def ended(self, process: Process, *, now_s: float) -> None:
         if process.rank < 0 <= process.beacon.rank:
-            # its node stood still: by the time it learned that it held a rank another process did,
-            # and what it booked are nobody's seconds
+            # Its node stood still. When it learned that it held a rank, another process did, so the
+            # seconds that it booked do not count.
             return
         life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
@@ -120,8 +121,8 @@ class Worked:
     def takes_over(self, rank: int, high_water: int, step: int) -> None:
         """Note that a rank goes on from `step`.
 
-        A step more or less than the rank really came to is booked otherwise than it was; so is one
-        that it was given once, and does itself now.
+        The rank may really have come to a step more or less, which is then booked wrongly. So is a
+        step that it was given once, and does itself now.
         """
         self._unsure[rank] += abs(self._newest[rank] - high_water)
         if step < self._upto[rank]:
@@ -136,7 +137,7 @@ class Worked:
                 self._newest[rank] = step
 
     def all_did(self, count: int, last: int, step_s: float) -> None:
-        """`count` steps each, of `step_s`, up to `last`."""
+        """Note that all ranks did `count` steps of `step_s` each, up to `last`."""
         self._longest_s = max(self._longest_s, step_s)
         for rank in self._watched:
             seconds = self._seconds[rank]

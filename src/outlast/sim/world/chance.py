@@ -1,4 +1,4 @@
-"""Everything that is drawn in a simulated run, from one seed."""
+"""Draw everything in a simulated run from one seed."""
 
 from __future__ import annotations
 

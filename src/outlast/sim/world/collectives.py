@@ -1,12 +1,13 @@
 """Groups and collectives that fail as gloo's do.
 
-Nowhere ok before all have entered; after that, where a member dies or leaves, ok on any subset and
-an error on the rest. A group that is not complete yet raises nowhere: its members wait until they
-are told.
+A collective succeeds on no rank before all have entered. After that, if a member dies or leaves, it
+may succeed on any subset of ranks, and raises on the rest. A group that is not complete yet raises
+nowhere. Its members wait until they are told.
 
-Between nodes that cannot reach each other nothing fails: who waits for what does not come through
-waits on, until it does, or until TCP gives the connection up. Those that wait for nobody over there
-come through. A group is formed once all are at the store; who cannot connect to a member gives up.
+Between nodes that cannot reach each other, nothing fails at once. A rank that waits for a message
+across the cut waits until it comes through, or until TCP gives the connection up. A rank that waits
+for no other node comes through. A group is formed once all ranks are at the store. A rank that
+cannot connect to a member gives up.
 """
 
 from __future__ import annotations
@@ -185,9 +186,9 @@ class Collectives:
 
         Those that still wait raise, a little later, if they have not come through by then.
 
-        One that has come to its end well has sent all that it had to: who waits for nobody else
-        comes through. Who cannot be reached hears of it from others that leave then, or once it
-        can.
+        A process that has come to its end well has sent all that it had to. So a rank that waits
+        for no other comes through. A rank that cannot be reached hears of it from others that leave
+        then, or once it can be reached.
         """
         group, process.group = process.group, None
         if group is None or group.size < self._ranks:
@@ -259,7 +260,7 @@ class Collectives:
         self._later(process, self._draws(process).between(0.0002, 0.002), error)
 
     def _settle(self, member: Process, group: Group) -> None:
-        """End the collective well, since all have entered, unless a peer is lost before that.
+        """End the collective well, because all have entered, unless a peer is lost before that.
 
         A member that has left waits for something else.
         """

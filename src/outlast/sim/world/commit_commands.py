@@ -1,8 +1,8 @@
 """The commands of the commit machine, carried out in simulated time.
 
 The machine is the one that runs on a real rank (engine/commit/commit_machine.py). This file says
-how long each command takes, where a fault may strike, and what it does to the few numbers that
-stand for a rank's state.
+how long each command takes, and where a fault may strike. It also says what a command does to the
+few numbers that stand for a rank's state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Voted:
 
 
 class CommitCommands:
-    """Runs the flows of a CommitMachine on a simulated main thread, one at a time.
+    """Run the flows of a CommitMachine on a simulated main thread, one at a time.
 
     A rank's state is two numbers: the step that it is of, and how many pieces of the script's own
     code behind that step have run on it. `begin` keeps both, so that a roll-back can be checked.

@@ -45,7 +45,7 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
 class Hosting(Watched, Protocol):
-    """What the coordinator reaches in the world around it."""
+    """The parts of the world that the coordinator can reach."""
 
     @property
     def chance(self) -> Chance: ...
@@ -61,7 +61,7 @@ class Hosting(Watched, Protocol):
 
 
 class CoordinatorHost:
-    """The coordinator is the product's own machine; here it is driven, dies, and restarts.
+    """Drive the coordinator, which is the machine of outlast itself, let it die, and restart it.
 
     Its life    `begin` starts it. `hear`, `on_line` and its timers drive it. What it asks for is
                 carried out at once. `die` ends it with all that it knew; some seconds later another
@@ -200,7 +200,7 @@ class CoordinatorHost:
                 self._follow(outputs, coordinator, before, committed)
 
     def beaten(self, node: Node, beat: Beat, *, now_s: float) -> list[Output]:
-        """Return what comes of the last heartbeat of a stretch, at that moment."""
+        """Return the outputs of the last heartbeat of a stretch, at that moment."""
         sessions = self.sessions
         assert sessions is not None
         self.watch.enrolments.beats(node.name)
@@ -373,7 +373,7 @@ class CoordinatorHost:
     # --- timers -----------------------------------------------------------------------------------
 
     def _set_timer(self, order: SetTimer) -> None:
-        # There is nothing to be done at these moments, or nothing that a stretch may not skip.
+        # Nothing has to be done at these moments, or nothing that a stretch must not skip.
         idle = order.name == "spares" and not self._frame.options.spares
         timeline, sort = self._frame.timeline, ROUTINE if idle or order.name == LEASES else FIXED
         if (before := self._timers.pop(order.name, None)) is not None:

@@ -1,4 +1,4 @@
-"""What the world sees of the coordinator: what it hears, plans and orders.
+"""Watch what the coordinator hears, plans and orders.
 
 The watch decides nothing. It turns each event into observations, which the rules look at.
 """
@@ -102,7 +102,7 @@ class StoreOrders:
         self.by_port: dict[int, int] = {}
 
     def hear(self, news: StoreUp) -> None:
-        """A store is up; one that another one has taken the place of does not count."""
+        """Note that a store is up, unless another one has taken its place already."""
         if news.number == self.number:
             self.up = max(self.up, news.number)
             self.by_port[news.port] = news.number
@@ -121,8 +121,9 @@ class Enrolments:
     def hear(
         self, node: str, message: OnLine, *, is_in: bool, first_epoch: bool, now_s: float
     ) -> None:
-        """A node that was in enrols as new, with nothing but what had been sealed there; it is in
-        again once it says anything else.
+        """Note that a node that was in enrols as new, with only what had been sealed there.
+
+        It is in again once it says anything else.
         """
         before = self._returning.pop(node, None)
         if isinstance(message, Enrol):
@@ -148,13 +149,13 @@ class Enrolments:
         return tuple(sorted(node for node, until_s in self._returning.items() if now_s < until_s))
 
     def forget(self) -> None:
-        """The coordinator dies."""
+        """Forget everything: the coordinator dies."""
         self._returning.clear()
         self._sessions.clear()
 
 
 class CoordinatorWatch:
-    """Lets the rules see what the coordinator hears and does.
+    """Let the rules see what the coordinator hears and does.
 
     `plans`: what is seen of its plans. `staged_s`: when its stage changed last.
     """
@@ -173,7 +174,7 @@ class CoordinatorWatch:
         self._unreached: dict[int, tuple[float, bool]] = {}
 
     def forget(self) -> None:
-        """The coordinator dies, and what it had heard is gone."""
+        """Forget what the coordinator had heard, because it dies."""
         self._unreached.clear()
         self.enrolments.forget()
         self.plans.forget_image()
@@ -237,7 +238,7 @@ class CoordinatorWatch:
     def _hear_of_script(
         self, news: Any, said: Any, coordinator: Coordinator, *, epoch: int
     ) -> None:
-        """The script has steps, warns of something, or is past its last step."""
+        """Take in that the script has steps, warns of something, or is past its last step."""
         times = self._world.accounts.recovery_times
         if isinstance(news, Enrol):
             words = (one for housed in news.housed for one in housed.said)

@@ -1,9 +1,10 @@
 """Disks, and the checkpoints that lie on them: slow, full, torn by a loss of power, corrupt.
 
-What a process writes lies on its node's disk, the manifest on that of node 0; every node can read
-them all. Follows runtime/tiers/local.py and runtime/coordinator/saves.py: shards first, manifest
-last, each whole or not there; checksums verified on read; what is refused is set aside. Each write
-has a `stamp` of its own in the place of a checksum: another write of the same step has other bytes.
+A process writes to its node's disk, and the manifest lies on that of node 0. Every node can read
+them all. This follows runtime/tiers/local.py and runtime/coordinator/saves.py. Shards come first
+and the manifest last, and each is whole or not there. Checksums are verified on read, and a refused
+checkpoint is set aside. Each write has a `stamp` of its own in place of a checksum, because another
+write of the same step has other bytes.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Disks:
     def strike(self, kind: str, disk: int, *, for_s: float) -> None:
         """Strike a disk for `for_s` seconds.
 
-        With `torn_write`, only a part is there in the end of what is being written meanwhile,
-        though the disk has said otherwise.
+        With `torn_write`, only a part of what is written meanwhile is there in the end, though the
+        disk has said otherwise.
         """
         until_s = self._frame.now_s + for_s
         if kind == "corrupt_disk":

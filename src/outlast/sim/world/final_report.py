@@ -1,4 +1,4 @@
-"""What the rules see of a run that is over: its end, its interruptions, and its books."""
+"""Let the rules see a run that is over: its end, its interruptions, and its books."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.verdicts import Verdicts
 
 BLAMES_NOBODY = (
-    "nothing tells them apart",  # where all stand at one place one has to go
+    "nothing tells them apart",  # if all stand at one place, one has to be killed
     "a script that has made no outlast call",  # of one that is not at its first call yet
 )
 SILENT = ("freeze", "stop of an agent", "lag", "cut")
@@ -37,7 +37,7 @@ TIMES = ("fault_s", "detected_s", "left_s", "restored_s", "resumed_s")
 
 @dataclass(frozen=True, slots=True)
 class FinalReport:
-    """The parts of a world whose run is over, and what is to be said of them."""
+    """Report on the parts of a world whose run is over."""
 
     frame: Frame
     host: CoordinatorHost
@@ -222,8 +222,10 @@ class FinalReport:
         return tuple(dict.fromkeys((*kinds, *untold)))
 
     def _known_then(self, one: Interruption, latency_s: float) -> tuple[int, int] | None:
-        """Return the newest committed step when an interruption was detected: as the agent's last
-        look can have told, and in truth; None: nobody can say.
+        """Return the newest committed step when an interruption was detected.
+
+        There are two values: as the agent's last look can have told, and the true one. None: it is
+        not known.
         """
         options, times = self.frame.options, self.accounts.recovery_times
         if (
@@ -238,15 +240,15 @@ class FinalReport:
 
 
 def _by_node(one: Interruption) -> bool:
-    """Return True if it may name processes that nothing struck but what struck their node."""
+    """Return True if it may name processes that were struck only through their node."""
     return one.mechanism is Mechanism.LOST_NODE or len(one.pids) < len(one.ranks)
 
 
 def _blamed(interruptions: Mapping[int, Interruption], end: End) -> tuple[int, ...]:
     """Return the processes that the ledger blames.
 
-    Where the run was stopped, or failed, before all had left, nobody had looked yet who of those
-    that spoke is collateral. Nor is somebody blamed who is ended because all stand at one place, or
+    If the run was stopped, or failed, before all had left, it was not decided yet which reports are
+    collateral. A process that is killed because all stand at one place is not blamed, nor is one
     that has made no call yet.
     """
     seen = [

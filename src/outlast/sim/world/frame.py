@@ -1,4 +1,4 @@
-"""The frame of a simulated run: what every part of the world is given.
+"""The frame of a simulated run, which every part of the world is given.
 
 Example
     frame = Frame(options, began_s=100.0)

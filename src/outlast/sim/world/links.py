@@ -1,5 +1,7 @@
-"""Ways for messages: in order for what one process says or is told, while others may overtake it by
-up to the latency.
+"""Links for messages.
+
+Messages of one process, and those to one process, stay in order. Others may overtake them by up to
+the latency.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ AGAIN_S = 0.5
 
 
 class Links:
-    """Delivers messages between processes, the agent and the coordinator of one node.
+    """Deliver messages between processes, the agent and the coordinator of one node.
 
     `latency_s`: a message takes up to so long.
 

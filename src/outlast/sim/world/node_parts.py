@@ -1,4 +1,4 @@
-"""What a node is made of: what it was given, what it remembers, and its agent."""
+"""The parts of a node: what it was given, what it remembers, and its agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Script = Callable[[Any, Process], Thread]  # given the world, whatever the scrip
 
 @dataclass(frozen=True, slots=True)
 class NodeGiven:
-    """What a node is from the beginning, and stays.
+    """The properties of a node that never change.
 
     `twins`: the nodes that this one is simulated for; None: itself. `drawn_at`: where its ranks'
     draws begin, `luck`: draws of nodes that draw alike. `kernel`: draws what its kernel does.
@@ -76,8 +76,9 @@ class NodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class AgentSeat:
-    """The agent of one boot of the node, and what belongs to it; `agent_session`: its session with
-    the coordinator, where there are several nodes.
+    """The agent of one boot of the node, and what belongs to it.
+
+    `agent_session` is its session with the coordinator, if there are several nodes.
     """
 
     number: int
@@ -88,7 +89,7 @@ class AgentSeat:
 
     @property
     def ear(self) -> Agent | AgentSession:
-        """Return what hears of the node's events."""
+        """Return the receiver of the node's events."""
         return self.agent if self.agent_session is None else self.agent_session
 
 

@@ -1,6 +1,6 @@
-"""What the processes of a node have said and done, beside what its agent makes of that on its line.
+"""Compare what the processes of a node have said with what its agent passes on.
 
-Of a node that has one.
+This is for a node that has a link to the coordinator.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ class Speaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Enrolled:
-    """The session as which the agent has enrolled; workers that had ended before that, and the
-    port of the store that there was: the agent knows nothing of these.
+    """The session as which the agent has enrolled.
+
+    The agent knows nothing of workers that had ended before that, nor of the port of the store that
+    there was.
     """
 
     session: int = 0
@@ -72,7 +74,7 @@ class _Enrolled:
 
 
 class NodeWords:
-    """Compares what the processes of a node say with what its agent passes on.
+    """Compare what the processes of a node say with what its agent passes on.
 
     `spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
     `waits` the agent's timer for those of others.
@@ -182,7 +184,7 @@ class NodeWords:
         self._frame.see(Enrolled(self._node.name, over, unnamed, lost, untold))
 
     def _is_last(self, process: Process) -> bool:
-        """Return True if the agent knows that the process ended, and nobody followed in its rank
+        """Return True if the agent knows that the process ended, and its rank has no other process
         here.
         """
         return (

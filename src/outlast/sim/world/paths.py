@@ -1,8 +1,8 @@
-"""Ways between the processes of two nodes, which the lines to the coordinator know nothing of.
+"""Network paths between the processes of two nodes. Links to the coordinator are independent.
 
-A partition loses what is sent; TCP sends it again, each time after twice the time. So what was on
-its way comes through some time after the partition is over, and a new connection can be made at
-once.
+A partition loses what is sent. TCP sends it again, each time after twice the time. So what was on
+its way comes through some time after the partition is over. A new connection can be made at once
+then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GIVES_UP_S = 924.0  # of Linux (tcp_retries2 = 15): a connection that loses all 
 
 
 class Paths:
-    """Moments are the world's. Of two processes on one node, all comes through."""
+    """Paths between nodes. Times are the world's. On one node, everything comes through."""
 
     def __init__(self, timeline: Timeline, stream: Stream) -> None:
         self._timeline = timeline

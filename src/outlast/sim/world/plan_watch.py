@@ -1,4 +1,4 @@
-"""What the world sees of the coordinator's plans: each is held against the state that there is."""
+"""Watch the coordinator's plans, and compare each with the state that there is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE = -1, -1
 
 
 class Planning(Protocol):
-    """What a plan is held against."""
+    """The state that a plan is compared with."""
 
     transfer: TransferImage | None
 
@@ -59,7 +59,7 @@ class Planning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutLink:
-    """What the coordinator has heard of a link that is cut.
+    """The reports of a cut link that the coordinator has heard.
 
     `said_s`: when it was first heard that the last generation could not be formed across a link;
     None: that was not heard. `to_store`: a rank could not reach the store. `home`: of the store.
@@ -71,7 +71,7 @@ class CutLink:
 
 
 class PlanWatch:
-    """Lets the rules see each plan beside the state that there is.
+    """Let the rules see each plan together with the state that there is.
 
     `homes`: where each rank lives in each generation. `moved`: committed steps that the run went
     back for each interruption; `begun`: the same of steps that anybody had begun. `read`: the step
@@ -96,7 +96,7 @@ class PlanWatch:
         self._drained: tuple[str, int] | None = None
 
     def hear_donated(self, said: Donated, coordinator: Coordinator) -> None:
-        """The coordinator hears that a transfer image is written."""
+        """Note that the coordinator hears of a transfer image that is written."""
         if said.generation == coordinator.generation and coordinator.stage in (
             Stage.MOVING,
             Stage.HANDOVER,
@@ -104,7 +104,7 @@ class PlanWatch:
             self._image = said.generation, said.step
 
     def forget_image(self) -> None:
-        """The coordinator does not know of the transfer image any more."""
+        """Note that the coordinator does not know of the transfer image any more."""
         self._image = NONE
 
     def lose_node(self, node: str) -> None:
@@ -118,7 +118,8 @@ class PlanWatch:
     def drains(self, node: str, coordinator: Coordinator) -> None:
         """Note that a node is being drained, and that the next plans are for that.
 
-        It is not so if something has struck a rank already of which the coordinator has not heard.
+        They are not, if something has already struck a rank and the coordinator has not heard of
+        it.
         """
         living = {p.worker for p in self._world.population.alive() if not (p.hung or p.stopped)}
         unheard = any(member.worker not in living for member in coordinator.roster.live())
@@ -271,7 +272,10 @@ class PlanWatch:
         return said_s, cut.home if stays else ""
 
     def _see_offered(self, generation: int, step: int) -> None:
-        """Bits that flip after all was read are found when it is read again."""
+        """Let the rules see a checkpoint that is offered.
+
+        Bits that flip after it was read are found when it is read again.
+        """
         disks = self._world.disks
         why_not = disks.why_not(disks.folders.get(step))
         known = why_not if disks.read_s < 0 or disks.wrong_since_s(step) < disks.read_s else ""

@@ -62,7 +62,7 @@ class Population:
         return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
 
     def owners(self, rank: int) -> list[Process]:
-        """Return the same, but for those that may not act any more."""
+        """Return the same processes, without those that may not act any more."""
         return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
 
     def holders_by_worker(self, rank: int) -> dict[int, Process]:
@@ -82,11 +82,11 @@ class Population:
         self._by_rank.setdefault(rank, {})[process.worker] = process
 
     def takes_place(self, mate: Process) -> None:
-        """Let `mate` stand where the process stood that is a stand-in from now on."""
+        """Let `mate` take the place of a process that is a stand-in from now on."""
         mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
 
     def luck(self, process: Process) -> Luck | None:
-        """Return where a process that begins draws from; None: from the streams of all."""
+        """Return the source that a new process draws from; None: the common streams."""
         if self._pool is None:
             return None
         if process.node.drawn_at == identical_nodes.PLACE:

@@ -17,11 +17,11 @@ from outlast.sim.world.timeline import BUSY, FIXED
 
 
 class ProcessRunner:
-    """Runs each main thread up to its next wait, and ends processes.
+    """Run each main thread up to its next wait, and end processes.
 
     A main thread is a generator: it yields what it waits for (see processes.Act). `kernel` is shut
-    while the node stands still. `to_agent` carries an event to the agent, `reap` is what the agent
-    does with the end of a process.
+    while the node stands still. `to_agent` carries an event to the agent. `reap` lets the agent
+    handle the end of a process.
     """
 
     def __init__(

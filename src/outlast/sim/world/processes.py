@@ -20,14 +20,14 @@ from outlast.sim.draws import Luck
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 
-# what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
+# the waits of a main thread: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Act = tuple[str, Any]
 Thread = Generator[Act, Any, Any]
 TORN = -2
 
 
 class Asleep(Protocol):
-    """What a process may know of a node that stands still."""
+    """The facts that a process may know of a node that stands still."""
 
     @property
     def outlives_lease(self) -> bool: ...
@@ -133,7 +133,7 @@ def copied(beacon: Beacon) -> Beacon:
 
 
 class SealedStep(int):
-    """An image in a slot: the number of its step, and what tells it from others of that step.
+    """An image in a slot: the number of its step, and how it differs from others of that step.
 
     place   where the script stood when it was sealed
     own     pieces of the script's code behind the step that its private state has seen
@@ -153,7 +153,7 @@ class SealedStep(int):
 
 
 class PeerFailure(Exception):
-    """What a collective raises when a peer is lost, and what the woken main thread sees.
+    """The error that a collective raises when a peer is lost, and that the woken main thread sees.
 
     `unreached`: as in Broke.
     """
@@ -164,7 +164,7 @@ class PeerFailure(Exception):
 
 
 class UserError(Exception):
-    """The script's own."""
+    """An error of the script itself."""
 
 
 class Died(BaseException):
@@ -181,9 +181,9 @@ class Group:
     """The process group of one generation.
 
     `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
-    died or left; `well`: none but such as came to their end well. `unheard`: members that wait, and
+    died or left; `well`: all such members came to their end well. `unheard`: members that wait, and
     have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
-    which a member says that it was asked to stop; who comes through knows it too.
+    which a member says that it was asked to stop. All that come through know it too.
     """
 
     # in the order in which they came; a stand-in is one
@@ -205,8 +205,8 @@ class Process:
     older one is void.
 
     One with `mates` is a stand-in: what is simulated for all of them
-    (shortcuts/identical_ranks.py). Of a mate (`stand_in`) only what tells it from the others is
-    kept up to date.
+    (shortcuts/identical_ranks.py). Of a mate (`stand_in`), only the fields that differ from the
+    others are kept up to date.
     """
 
     worker: int

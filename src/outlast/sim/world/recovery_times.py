@@ -1,5 +1,6 @@
-"""When a generation was at work: the world's own watch of that, beside which the ledger's times are
-held.
+"""The world's own watch of when each generation was at work.
+
+The ledger's times are compared with it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from outlast.sim.options import Options
 
 
 class RecoveryTimes:
-    """Times are of the world's clock, in seconds."""
+    """The times of all generations, by the world's clock, in seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -23,7 +24,7 @@ class RecoveryTimes:
         self._steps: list[tuple[float, int]] = []  # when each was first committed
 
     def committed(self, generation: int, rank: int, step: int, *, now_s: float) -> None:
-        """Replicated state: one rank's commit is everybody's."""
+        """Note a commit. Under replicated state, one rank's commit counts for all."""
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((now_s, step))
         if generation in self._stood_s:
@@ -40,7 +41,7 @@ class RecoveryTimes:
     ) -> None:
         """Note that a worker runs; `holders` are the processes that hold a rank.
 
-        As long as nobody has said that the script has steps, nothing more is known than that.
+        Until a worker says that the script has steps, nothing more is known.
         """
         self._runs.add(worker)
         if self.has_steps or len(self._runs) < self._options.ranks:
@@ -50,11 +51,11 @@ class RecoveryTimes:
             self._since_s.setdefault(generation, now_s)
 
     def registered(self) -> None:
-        """The coordinator hears that the script has steps."""
+        """Note that the coordinator hears that the script has steps."""
         self.has_steps = True
 
     def finished(self, generation: int, *, now_s: float) -> None:
-        """The coordinator hears that a rank is past the last step: there may be none to commit."""
+        """Note that the coordinator hears that a rank is past the last step."""
         self._since_s.setdefault(generation, now_s)
 
     def newest(self, by_s: float) -> int:

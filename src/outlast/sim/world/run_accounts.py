@@ -24,7 +24,7 @@ class Accounts:
         self._several_nodes = options.nodes > 1
 
     def look(self, seen: Observation) -> None:
-        """Note what a rank is told and given: it did not do these steps itself."""
+        """Note the steps that a rank is told and given: it did not do these itself."""
         if isinstance(seen, RankGiven) and self._several_nodes:
             self.worked.takes_over(seen.plan.rank, seen.plan.high_water, seen.plan.step)
         elif isinstance(seen, Arrived):

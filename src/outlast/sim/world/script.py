@@ -1,8 +1,8 @@
 """The simulated user's script, from the start of its process to its end.
 
-What outlast does in it is the code that runs on a real rank: the worker's protocol machine, and the
-commit machine (see step_loop.py). What a process does to get into the run, and where its state
-comes from, follows runtime/worker/{membership,attach,run}.py.
+outlast's part in it is the code that runs on a real rank: the worker's protocol machine, and the
+commit machine (see step_loop.py). How a process gets into the run, and where its state comes from,
+follows runtime/worker/{membership,attach,run}.py.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class Main:
         self.thread.joined(plan)
 
     def forget_after(self, step: int) -> None:
-        """Forget images of later steps: they are of a past that was rolled back."""
+        """Forget images of later steps, because those steps were rolled back."""
         slots = self.p.node.slots.get(self.p.rank, {})
         for slot in [slot for slot, later in slots.items() if later > step]:
             del slots[slot]

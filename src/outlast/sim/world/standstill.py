@@ -1,6 +1,6 @@
-"""A node's agent, or all of a node, stands still for a while, and then finds everything late.
+"""Hold up a node's agent, or all of a node, for a while. Then it finds everything late.
 
-Its clock goes on.
+Its clock goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ APART_S = 0.002  # agent and processes of a node do not go on at the same instan
 
 
 class Gate:
-    """While the gate is shut, what comes to it waits; it happens in order once it is lifted."""
+    """A gate. While it is shut, events wait. They happen in order once it is opened."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -65,9 +65,9 @@ class Sleeper(Protocol):
 
 
 class Standstill:
-    """Holds up the agent of a node, or the whole node.
+    """Hold up the agent of a node, or the whole node.
 
-    `agent`: what the agent would be told. `kernel`: what the node would do besides.
+    `agent` holds back the messages to the agent, and `kernel` everything else that the node does.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Standstill:
         self._went_on_s = 0.0
 
     def stop_agent(self, for_s: float) -> None:
-        """Stop the agent. Its workers go on, and nobody hears them."""
+        """Stop the agent. Its workers go on, but their messages wait."""
         if not self._node.lives:
             return
         self.agent.drop(self._frame.now_s + for_s)
@@ -103,10 +103,10 @@ class Standstill:
 
     @property
     def outlives_lease(self) -> bool:
-        """Return True if its processes may live though its lease is out, because its agent could
-        not look.
+        """Return True if its processes may live though its lease is out.
 
-        They vote, seal and restore no more (WorkerMachine.may_act).
+        Its agent could not look. The processes do not vote, seal or restore any more
+        (WorkerMachine.may_act).
         """
         late = self.agent.shut or self._frame.now_s < self._went_on_s + WOKEN_S
         return (

@@ -1,4 +1,7 @@
-"""Which ranks hold the state of a step: what the run could go on from, by the world's own look."""
+"""Find the ranks that hold the state of a step, by the world's own look.
+
+The run could go on from that state.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from outlast.sim.world.population import Population
 
 
 class StateHolders:
-    """Says which ranks hold the state of a step.
+    """Say which ranks hold the state of a step.
 
     `coordinator` is the one that lives; `struck`: the processes that a fault has struck.
     """

@@ -12,7 +12,7 @@ The script is this one, where `phase_after` of the options says which step a pha
                 with attempt: ...
             own code                                 # the second piece
 
-What outlast does in it is decided by the commit machine, as on a real rank.
+The commit machine decides outlast's part in it, as on a real rank.
 """
 
 from __future__ import annotations

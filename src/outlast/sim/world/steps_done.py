@@ -1,4 +1,4 @@
-"""How far a simulated run has come: the world's own count, which the ledger is held against."""
+"""The world's own count of steps. The ledger is compared with it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ COMMITS_KEPT = 100_000
 
 
 class StepsDone:
-    """Counts the steps of a run.
+    """Count the steps of a run.
 
-    `committed`: the newest step committed by anybody (under sharded state: sealed by all).
-
-    `last`: the step that was committed last. `newest_begun`: the newest that anybody has asked for
-    since the newest plan. `executed`: the newest that anybody has ever executed. `commits`: time,
-    generation, rank and step of each. `rolled_back`: the step that was known, and the step that the
-    run went back to. `marks`: visits of each mark of a worker's life. `joined`: the ranks that came
-    to be in each generation.
+    committed      the newest step that any rank has committed (sharded state: that all have sealed)
+    last           the step that was committed last
+    newest_begun   the newest step that any rank has asked for since the newest plan
+    executed       the newest step that any rank has ever executed
+    commits        time, generation, rank and step of each
+    rolled_back    the step that was known, and the step that the run went back to
+    marks          visits of each mark of a worker's life
+    joined         the ranks that came to be in each generation
     """
 
     def __init__(self) -> None:

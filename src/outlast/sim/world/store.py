@@ -45,7 +45,7 @@ class Store:
             node.heard_by_agent(StoreUp("here", port))
 
     def lose(self, *, with_node: bool = False) -> None:
-        """End the store. Who is on its way into a group raises; groups that stand need no store."""
+        """End the store. Ranks on their way into a group raise; existing groups need no store."""
         if not self.lives or self.home is None:
             return
         self.lives = False

@@ -1,7 +1,7 @@
-"""Virtual time: a heap of what is going to happen.
+"""Virtual time: a heap of future events. Times are in seconds.
 
 Ties are broken by priority, then by the order in which things were planned, so that one seed has
-one course. Seconds.
+one course.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Act = Callable[[], object]
 
 
 class Timeline:
-    """Runs events in the order of their times.
+    """Run events in the order of their times.
 
     `now_s` moves only in `step` and `leap`. What is planned is of one of three sorts:
 
-    BUSY     somebody is at work, or a message on its way; `busy`: how many of these there are
+    BUSY     a process is at work, or a message on its way; `busy`: how many of these there are
     FIXED    a fault, a deadline: no leap passes it
     ROUTINE  heartbeats, leases, ticks, whose planners know what a leap makes of them
     """

@@ -1,6 +1,8 @@
-"""What happened, for people and for comparison: the newest lines in full, all lines in one digest.
+"""The trace of a run, for people and for comparison.
 
-Two runs of the same seed and version have the same digest, whatever PYTHONHASHSEED and the version
+It has the newest lines in full, and one digest of all lines.
+
+Two runs of the same seed and version have the same digest, under any PYTHONHASHSEED and any version
 of Python.
 """
 
@@ -14,7 +16,7 @@ AT_ONCE_LINES = 256  # go into the digest
 
 
 class Trace:
-    """Lines are `<seconds since the beginning> <what>`, to the microsecond."""
+    """A trace. Lines are `<seconds since the beginning> <what>`, to the microsecond."""
 
     def __init__(self, *, began_s: float) -> None:
         self.newest: deque[str] = deque(maxlen=KEPT_LINES)

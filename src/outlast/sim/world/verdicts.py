@@ -1,8 +1,8 @@
-"""Verdicts for simulated runs: some time after an interruption somebody has diagnosed it, rightly
-or not, and the policy says what comes of that.
+"""Verdicts for simulated runs.
 
-Who is named lived where it did in the generation of the interruption. A coordinator that is away
-hears the verdict later.
+Some time after an interruption it is diagnosed, rightly or not, and the policy decides what
+follows. A verdict names nodes as ranks lived on them in the generation of the interruption. A
+coordinator that is away hears the verdict later.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ AGAIN_S = 1.0  # a coordinator that is away is told again
 
 
 def policy_of(name: str) -> Policy:
-    """Return the policy of that name. Where nobody diagnoses, it does not matter which."""
+    """Return the policy of that name. Without verdicts, it does not matter which one."""
     return parse(TEXTS.get(name, TEXT), source=f"the policy {name!r}")
 
 
@@ -116,7 +116,7 @@ class VerdictReceiver(Protocol):
 
 
 class Verdicts:
-    """Draws a verdict for interruptions, and hands it over some time later.
+    """Draw a verdict for interruptions, and hand it over some time later.
 
     `acts`: how often the policy interrupted the run; `own`: these interruptions, whatever else
     joined them.
@@ -241,7 +241,7 @@ class Verdicts:
             self._wishes.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
 
     def ordered(self, node: str, message: object) -> None:
-        """The coordinator's order to an agent; one that is said again is none."""
+        """Take in the coordinator's order to an agent. One that is sent again does not count."""
         if (
             not isinstance(message, StartWorker)
             or message.worker in self._ordered

@@ -59,7 +59,7 @@ BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
 
 @dataclass(slots=True)
 class Shared:
-    """What all nodes share. `links` are used where there is one node only.
+    """The parts that all nodes share. `links` are used if there is only one node.
 
     `image`: generation and step of the transfer image, where it lies, and how much of the script's
     own code behind the step its writer had run; None: there is none. `image_died`: with its node.
@@ -76,7 +76,7 @@ class Shared:
 
 @dataclass(slots=True)
 class Watching:
-    """What looks at the run from outside: the faults' own count, verdicts, and who holds state."""
+    """The parts that look at the run from outside: counts of faults, verdicts, holders of state."""
 
     strikes: Strikes
     verdicts: Verdicts
@@ -85,7 +85,7 @@ class Watching:
 
 @dataclass(slots=True)
 class Shortcuts:
-    """What is left out without changing the course; `twins` are nodes that are simulated as one."""
+    """The shortcuts, which change nothing of the course. `twins` are nodes simulated as one."""
 
     twins: IdenticalNodes | None
     identical_ranks: IdenticalRanks
@@ -93,7 +93,7 @@ class Shortcuts:
 
 
 class World:
-    """One simulated run: the coordinator, nodes, links, disks, what strikes, and who watches.
+    """One simulated run: the coordinator, nodes, links, disks, faults, and observers.
 
     The coordinator, the agents and each worker's listener are the machines of the product. The
     world gives them virtual time, processes and networks, and draws everything from one seed: the
@@ -117,9 +117,9 @@ class World:
                 tests/conformance compare each fake with the real thing.
 
     Options     `rests`: leave out ticks of an agent that can lead to nothing. `steady`: all work
-                and all messages take the least time. `every_step`, `every_rank`, `every_node`:
-                take no shortcut of that kind; `every_rank` includes `every_node`. The course
-                is the same either way, but for `steady`; only the time that it takes differs.
+                and all messages take the least time. `every_step`, `every_rank`, `every_node`: take
+                no shortcut of that kind; `every_rank` includes `every_node`. Except for `steady`,
+                the course is the same either way, and only the time that it takes differs.
     """
 
     def __init__(
