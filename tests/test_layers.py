@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import nodes_of
+
 SRC = Path(__file__).parents[1] / "src"
 ROOT = SRC / "outlast"
 
@@ -67,7 +69,7 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> list[tu
     """
     found: list[tuple[int, str]] = []
     package = module if is_package else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found.extend((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

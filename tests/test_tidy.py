@@ -8,6 +8,7 @@ Each rule names the file and the line it is broken at. Where a rule makes code w
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import typing
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.syntax import nodes_of
 
 HOME = Path(__file__).parents[1]
 ROOT = HOME / "src" / "outlast"
@@ -121,7 +124,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = [
         f"{path.relative_to(HOME)}:{node.lineno}: {node.name} has {size} lines"
         for path in SOURCES + SCRIPTS + TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path.read_text())
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
         and (str(path.relative_to(HOME)), node.name) not in TO_SPLIT_FUNCTIONS
@@ -133,7 +136,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 
 def touches_of_the_world(source: str, granted: set[str]) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = (
                 [alias.name for alias in node.names]
@@ -214,7 +217,7 @@ def test_a_touch_of_the_world_is_seen(source: str) -> None:
 
 def bad_habits(source: str, *, may_print: bool) -> Iterator[tuple[int, str]]:
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             defaults = [
                 *node.args.defaults,
@@ -296,7 +299,7 @@ def test_a_bad_habit_is_seen(source: str) -> None:
 
 def options_of(source: str) -> Iterator[tuple[int, str]]:
     """Long options given to any `add_argument`, and not hidden with help=SUPPRESS."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -341,7 +344,7 @@ def explained_in_vain(source: str) -> Iterator[tuple[int, str]]:
 
     Those with a base class are left out: their docstring may explain what they inherit.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if not isinstance(node, ast.ClassDef) or node.bases:
             continue
         if not any("dataclass" in ast.unparse(one) for one in node.decorator_list):
@@ -373,9 +376,9 @@ def test_a_field_that_is_explained_in_vain_is_seen(row: str) -> None:
 
 def cuts_of_texts(source: str) -> Iterator[tuple[int, str]]:
     """Slices that cut a text which somebody is to read, as in `str(x)[:80]` or `f"{x[:80]}"`."""
-    tree = ast.parse(source)
-    inserted = [node.value for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
-    for node in ast.walk(tree):
+    nodes = nodes_of(source)
+    inserted = [node.value for node in nodes if isinstance(node, ast.FormattedValue)]
+    for node in nodes:
         if not is_a_cut(node):
             continue
         text = node.value
@@ -482,7 +485,7 @@ def classes_of(paths: Iterable[Path]) -> list[tuple[Path, ast.ClassDef]]:
     return [
         (path, node)
         for path in paths
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path.read_text())
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -551,8 +554,11 @@ def is_frozen(node: ast.ClassDef) -> bool:
     return frozen or "NamedTuple" in base_names(node)
 
 
-FOUND = classes_of(SOURCES)
-CLASSES = Classes(FOUND)
+@functools.cache
+def product() -> tuple[list[tuple[Path, ast.ClassDef]], Classes]:
+    """The classes of the product, in order and by name."""
+    found = classes_of(SOURCES)
+    return found, Classes(found)
 
 
 def test_a_class_that_changes_has_at_most_ten_fields() -> None:
@@ -560,10 +566,11 @@ def test_a_class_that_changes_has_at_most_ten_fields() -> None:
 
     Method: the fields are those that a dataclass declares and those that methods set on `self`.
     """
+    found, classes = product()
     many = {
-        (str(path.relative_to(HOME)), node.name): len(CLASSES.fields(node))
-        for path, node in FOUND
-        if not is_frozen(node) and len(CLASSES.fields(node)) > FIELDS_MAX
+        (str(path.relative_to(HOME)), node.name): len(classes.fields(node))
+        for path, node in found
+        if not is_frozen(node) and len(classes.fields(node)) > FIELDS_MAX
     }
     assert not [
         f"{path}: {name} has {count} fields"
@@ -578,10 +585,11 @@ def test_a_class_that_changes_has_at_most_ten_fields() -> None:
 
 def test_inheritance_has_at_most_two_levels() -> None:
     """The error tree is exempt: callers catch its errors at any level."""
+    found, classes = product()
     assert not [
-        f"{path.relative_to(HOME)}:{node.lineno}: {node.name} has {CLASSES.depth(node)} levels"
-        for path, node in FOUND
-        if CLASSES.depth(node) > 2 and not CLASSES.is_error(node)
+        f"{path.relative_to(HOME)}:{node.lineno}: {node.name} has {classes.depth(node)} levels"
+        for path, node in found
+        if classes.depth(node) > 2 and not classes.is_error(node)
     ]
 
 
@@ -643,7 +651,7 @@ def test_no_two_modules_share_a_name() -> None:
 
 def class_names_tested(source: str) -> Iterator[tuple[int, str]]:
     """Comparisons with the name of a class, as in `type(x).__name__ == "Hello"`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Compare):
             tested: list[ast.expr] = [node.left, *node.comparators]
         elif isinstance(node, ast.Match):
@@ -703,7 +711,7 @@ def test_the_name_of_a_test_has_at_most_70_characters() -> None:
     long = [
         f"{path.relative_to(HOME)}:{node.lineno}: {node.name}"
         for path in TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path.read_text())
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and len(node.name) > TEST_NAME_MAX
