@@ -1,4 +1,4 @@
-"""Charts as data, and drawn with letters: curves and bars.
+"""Charts as data, curves and bars, which are drawn with letters here.
 
 `charts_file.py` draws the same data as PNG and SVG.
 """
@@ -18,7 +18,7 @@ ROWS_MOST = 24
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`low`, `high`: a band around it, empty where there is none. Points in the order of x."""
+    """One line. `low`, `high`: a band around it, or empty. Points are in the order of x."""
 
     name: str
     x: tuple[float, ...]

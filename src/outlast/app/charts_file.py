@@ -1,5 +1,6 @@
-"""Charts as PNG and SVG, by matplotlib (extra `outlast[plot]`), which is imported when something is
-drawn and not before.
+"""Draw charts as PNG and SVG, by matplotlib (extra `outlast[plot]`).
+
+matplotlib is imported only when something is drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`outlast check`: say what outlast would refuse or could not keep of a training script.
 
-The script is read. Then it is tried: it runs for a few steps in peace, and once more while ranks
-are killed and replaced, and the two runs are compared bit by bit. `--static` only reads it.
+The script is read. Then it is tried. It runs for a few steps in peace, and once more while ranks
+are killed and replaced. The two runs are compared bit by bit. `--static` only reads it.
 
 Exit codes   0 nothing to change, 1 there is something to change, 2 wrong usage, 3 undetermined:
              nothing was found, but something could not be compared.
@@ -114,7 +114,7 @@ def _read(path: str) -> ScriptText:
 
 
 def _merged(read: Sequence[Remark], tried: Sequence[Remark]) -> list[Remark]:
-    """Return all remarks by their lines; what the trial says of a variable or a line goes first."""
+    """Return all remarks by their lines. Those of the trial on a variable or a line count more."""
     names = {one.about for one in tried if one.about}
     lines = {one.line for one in tried if not one.about and not one.file}
     kept = [one for one in read if one.about not in names and one.line not in lines]

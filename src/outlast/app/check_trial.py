@@ -1,8 +1,9 @@
 """The runs of `outlast check`, and what they show.
 
-A script that calls outlast runs in peace, then with two ranks killed: the last one in step 4, whose
-place a spare takes, and rank 0 in step 6. If the state then differs and no variable explains it,
-the script runs in peace once more, to see whether it gives other results by itself.
+A script that calls outlast runs in peace, and then with two ranks killed. In step 4 it is the last
+rank, whose place a spare takes, and in step 6 rank 0. The state may then differ without a variable
+that explains it. In that case the script runs in peace once more, to see whether it gives other
+results by itself.
 
 A script without outlast calls runs in peace, then with one rank killed behind step 4, to see with
 which step it goes on.
@@ -35,7 +36,7 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Hold what the command line asked for. `script` is an absolute path."""
+    """The wishes of the command line. `script` is an absolute path."""
 
     script: str
     arguments: tuple[str, ...]
@@ -46,10 +47,12 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """remarks   what is to be changed
-    seen         what was tried, in sentences
-    undetermined what could not be told, and why
-    touched      files that the script wrote
+    """What a check has found.
+
+    remarks        what is to be changed
+    seen           what was tried, in sentences
+    undetermined   what could not be decided, and why
+    touched        files that the script wrote
     """
 
     remarks: tuple[Remark, ...] = ()

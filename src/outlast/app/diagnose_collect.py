@@ -1,4 +1,4 @@
-"""`outlast diagnose --collect OUT`: gather on this node, and say what could not be had."""
+"""`outlast diagnose --collect OUT`: gather on this node, and say what could not be gathered."""
 
 from __future__ import annotations
 

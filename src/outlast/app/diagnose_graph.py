@@ -1,4 +1,4 @@
-"""The wait-for graph as text: who is waited for, by whom, for what.
+"""The wait-for graph as text: which rank waits for which, and for what.
 
 Each rank stands once, as near to the blame as it waits.
 """

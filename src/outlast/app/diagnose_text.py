@@ -1,7 +1,7 @@
-"""A verdict on one screen: the sentence, what to do, the evidence, how sure, what would refute it,
-the next test.
+"""A verdict on one screen.
 
-`Facts` is what the screen and the page have in common; all of its texts are clean.
+It has the sentence, what to do, the evidence, how sure it is, what would refute it, and the next
+test. `Facts` is common to the screen and the page. All of its texts are clean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROLES = {"root": "bold red", "messenger": "yellow", "effect": "", "advice": "dim
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`verdict` is the JSON of `--json`."""
+    """The facts to show. `verdict` is the JSON of `--json`."""
 
     verdict: dict[str, typing.Any]
     edges: tuple[Edge, ...]
@@ -93,7 +93,7 @@ def show(facts: Facts, *, explain: bool) -> None:
 
 
 def headline(verdict: dict[str, typing.Any]) -> str:
-    """`hbm (0.93), exception, rank 3 (0.90), gpu-12, 0000:3b:00.0`."""
+    """Return a line such as `hbm (0.93), exception, rank 3 (0.90), gpu-12, 0000:3b:00.0`."""
     parts = [
         f"{verdict['class']} ({verdict['confidence']:.2f})",
         *([verdict["mechanism"].replace("_", " ")] if verdict["mechanism"] else []),
@@ -103,7 +103,7 @@ def headline(verdict: dict[str, typing.Any]) -> str:
 
 
 def _guilty(blamed: Sequence[dict[str, typing.Any]]) -> str:
-    """`rank 3 (0.90)`; of several, each with its own confidence unless they share one."""
+    """Return `rank 3 (0.90)`; several ranks have confidences of their own, or share one."""
     sure = {round(one["confidence"], 2) for one in blamed}
     if len(sure) == 1:
         return f"{ranks(one['rank'] for one in blamed)} ({sure.pop():.2f})"
@@ -186,7 +186,7 @@ def _timeline(console: Console, moments: Sequence[dict[str, typing.Any]]) -> Non
 
 
 def clock(at_s: float) -> str:
-    """`2026-11-24 23:05:59`, or as much of a number as can be shown."""
+    """Return `2026-11-24 23:05:59`, or as much of a number as can be shown."""
     try:
         moment = datetime.fromtimestamp(at_s, timezone.utc)
     except (ValueError, OverflowError, OSError):

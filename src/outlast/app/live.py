@@ -1,9 +1,10 @@
-"""The live view of `outlast run`, on stderr: a few lines that stay in place on a terminal, plain
-lines elsewhere.
+"""The live view of `outlast run`, on stderr.
 
-A snapshot is what `outlast status --json` prints. The view asks nobody for the time: `wall_s` of
-the snapshots is its clock. Of a resumed run, `wall_s` and ETTR are over all its launcher sessions,
-as in `outlast report`. One thread; nothing is drawn between calls.
+On a terminal, it is a few lines that stay in place. Elsewhere, it is plain lines.
+
+A snapshot is what `outlast status --json` prints. The view reads no clock: `wall_s` of the
+snapshots is its time. For a resumed run, `wall_s` and ETTR cover all its launcher sessions, as in
+`outlast report`. There is one thread, and nothing is drawn between calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
 
 
 class LiveView:
-    """Use as a context manager, or call `close`.
+    """The live view. Use it as a context manager, or call `close`.
 
     console         one for stderr (see words.console_for)
     status_every_s  off a terminal, a status line so often; 0: never
@@ -60,7 +61,8 @@ class LiveView:
     def update(self, snapshot: Facts) -> None:
         """Show this from now on.
 
-        Off a terminal: a line at the start, at each interruption and its end, and now and then.
+        Off a terminal, there is a line at the start, at each interruption and its end, and now and
+        then.
         """
         snapshot = words.escaped_all(snapshot)
         self._facts = snapshot
@@ -80,8 +82,9 @@ class LiveView:
             self._write(Text(words.escaped(text, lines=True)))
 
     def pass_through(self, write: Callable[[], object]) -> None:
-        """Call `write`, which writes to the same terminal by other ways (a worker's output), with
-        the view out of its way.
+        """Call `write` with the view out of its way.
+
+        It writes to the same terminal in another way, such as the output of a worker.
         """
         drawn = self._live is not None
         self._stop()

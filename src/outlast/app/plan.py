@@ -1,6 +1,6 @@
 """`outlast plan`: how often to save and where, how many spares, and how far a run can grow.
 
-The answer says what it rests on, and how sure it is.
+The answer names its assumptions, and says how sure it is.
 
     outlast plan --gpus 16384 --days 54 --params 405e9         all else by stated defaults
     outlast plan --preset llama3-405b --sensitivity            a preset, and what its answer depends

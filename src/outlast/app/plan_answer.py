@@ -1,6 +1,4 @@
-"""What was asked of `outlast plan`, worked out: the plan, and with it what was searched, scaled or
-looked at besides.
-"""
+"""Work out the answer of `outlast plan`: the plan, and all else that was asked for."""
 
 from __future__ import annotations
 

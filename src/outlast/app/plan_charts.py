@@ -12,7 +12,7 @@ from outlast.planner.plan import Plan
 from outlast.planner.scale import Scale
 
 SWINGS_MOST = 15
-SWING_LEAST = 5e-4  # of ETTR: what moves it less says nothing
+SWING_LEAST = 5e-4  # of ETTR: an input that moves it less says nothing
 NOTHING = 5e-5  # a share that would be printed as 0.00 %
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

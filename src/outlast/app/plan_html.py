@@ -1,5 +1,6 @@
-"""A plan as one page to mail: no script, no reference to the outside, and a policy in the page that
-would not load one.
+"""A plan as one page to mail.
+
+It has no script and no reference to the outside, and a policy in the page would not load one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What `outlast plan` plans for: defaults, then a preset, a ledger or a cluster file, then flags.
+"""The inputs of `outlast plan`: defaults, then a preset, a ledger or a cluster file, then flags.
 
-The later wins; each value keeps who gave it.
+Later ones override earlier ones. Each value keeps its source.
 
 A flag is a short name of an input, or of several: `--restart 5min` is `--set
 recovery.regroup=5min`, and leaves detection at 0 s.

@@ -1,4 +1,4 @@
-"""A plan on one screen: the answer, what it rests on, what it depends on most, and its interval."""
+"""A plan on one screen: the answer, its assumptions, what it depends on most, and its interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bar on stderr while much is read; nothing where stderr is no terminal, or little is read."""
+"""A bar on stderr while much is read. There is none if stderr is no terminal, or little is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
 
 
 class _Bar:
-    """rich is imported when there is much: it takes longer than reading little does."""
+    """A bar. It imports rich only for much data: reading little takes less time than the import."""
 
     def __init__(self) -> None:
         self._rich: typing.Any = None

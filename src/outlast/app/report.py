@@ -1,11 +1,11 @@
 """`outlast report`: where the time of a run went, and every interruption.
 
-Read from the ledger, at any time.
+It is read from the ledger, at any time.
 
-Clocks   `wall_s`, `rank_seconds` and ETTR count launcher start to end, summed over the sessions of
-         a resumed run; nobody held ranks in between, so that is apart as `downtime_s`, and
-         `elapsed_s` is both. Times of interruptions are seconds since the run began, on the line of
-         `elapsed_s`.
+Clocks   `wall_s`, `rank_seconds` and ETTR count from launcher start to end, summed over the
+         sessions of a resumed run. No process held ranks in between, so that time is apart as
+         `downtime_s`, and `elapsed_s` is both. Times of interruptions are seconds since the run
+         began, on the line of `elapsed_s`.
 """
 
 from __future__ import annotations

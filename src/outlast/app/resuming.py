@@ -1,4 +1,4 @@
-"""`outlast run --resume`: may this run go on, from what, and which committed steps are lost by it.
+"""`outlast run --resume`: whether a run may go on, from where, and which committed steps it loses.
 
 before anything is written   `check`: refuses what cannot go on, and leaves the folder untouched
 when the vault is open       `find_beginning`: the newest good state
@@ -24,10 +24,10 @@ EARLIER = "earlier-"  # prefix of the folders of checkpoints that `--from-scratc
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Say what a session begins from.
+    """The state that a session begins from.
 
     checkpoint   folder and step of the newest good checkpoint, or ("", 0)
-    refused      what was passed over, and why, a sentence each
+    refused      the checkpoints that were passed over, and why, a sentence each
     committed    newest step of the session before
     highest      newest step of all sessions: doing it again books as repeated
     """

@@ -1,5 +1,6 @@
-"""`outlast run`: from a command line to a run folder, a vault and a launcher; from the run's end to
-an exit code.
+"""`outlast run`: from a command line to a run folder, a vault and a launcher.
+
+At the end of the run, it returns an exit code.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script under outlast; the exit code, which is the training's, whatever becomes of the
-    console.
+    """Run a script under outlast, and return the exit code of the training.
+
+    Problems of the console do not change it.
     """
     with console.unblocked():
         try:
@@ -128,7 +130,10 @@ def _checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class OpenVault:
-    """adopted: it is what a killed launcher left, whose workers had committed `seen_step`."""
+    """An open vault.
+
+    `adopted`: a killed launcher left it, whose workers had committed `seen_step`.
+    """
 
     vault: Vault
     adopted: bool = False
@@ -136,7 +141,7 @@ class OpenVault:
 
 
 def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
-    """Open the run's vault. Of one that a killed launcher left, `--from-scratch` uses nothing."""
+    """Open the run's vault. `--from-scratch` uses nothing of one that a killed launcher left."""
     clean_stale()
     path = vault_folder(folder.run)
     seen_step = 0
@@ -200,7 +205,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
 
 
 def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
-    """Write the rest of the ledger. The exit code is the training's, whatever becomes of that."""
+    """Write the rest of the ledger. If that fails, the exit code is still the training's."""
     try:
         books.close(end)
     except OutlastError as error:
@@ -336,7 +341,7 @@ _LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for
 
 
 class WorkerOutput:
-    """The lines of the workers go where the launcher's own lines would go.
+    """Print the lines of the workers where the launcher's own lines go.
 
     What they wrote to stderr last is remembered, so that no traceback is shown twice.
     """

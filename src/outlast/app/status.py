@@ -1,6 +1,6 @@
 """`outlast status`: how a run stands now.
 
-Read from the ledger, so it works on a live, an ended and a lost run.
+It is read from the ledger, so it works on a live, an ended and a lost run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OVER = ("ended", "failed", "stopped", "lost")
 def status_facts(view: RunView) -> dict[str, typing.Any]:
     """Return the JSON of `outlast status`.
 
-    What the launcher said last; of a run that is over, nobody is shown as training.
+    It is what the launcher said last. In a run that is over, no rank is shown as training.
     """
     records, state = view.records, view.state
     said: dict[str, typing.Any] = dict(_sound(records.snapshot) or {})
@@ -145,8 +145,10 @@ def show_status(console: Console, facts: Facts) -> None:
 
 
 def headline(facts: Facts) -> Text:
-    """`training  step 1,204   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
-    generation 3`, after the run's name where there is one.
+    """Return the first line of the status.
+
+    It is `training  step 1,204   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
+    generation 3`, after the run's name if there is one.
     """
     unseen = facts["state"] != "starting" and not facts.get("steps_seen", True)
     step = "steps not seen" if unseen else f"step {facts['step']:,}"

@@ -1,8 +1,8 @@
-"""`outlast run`'s command line, understood: torchrun's flags and ours, as `RunOptions`.
+"""Understand the command line of `outlast run`: torchrun's flags and ours, as `RunOptions`.
 
-The words are read by torch's own parser, in the process that imports torch anyway. Here they are
-judged: what one node can do is taken over, what changes nothing on one node is noted, and what
-cannot be done is an error that names the flag.
+Torch's own parser reads the words, in the process that imports torch anyway. They are judged here.
+Flags that work on one node are taken over. Flags that change nothing on one node are noted. A flag
+that cannot work is an error that names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outlast.runtime.given import read_text
 
 @dataclass(frozen=True)
 class Program:
-    """Say what every worker runs.
+    """The program that every worker runs.
 
     entry   "script" (a path), "module" (-m) or "program" (--no-python: it is executed as it is)
     """
@@ -50,9 +50,11 @@ class Spares:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """every_steps None: none but those asked for in the script. folder "": in the run's folder.
+    """The options of checkpoints.
 
-    from_scratch: of a run that is resumed, nothing that was saved is used.
+    every_steps    None: only those that the script asks for
+    folder         "": in the run's folder
+    from_scratch   nothing that was saved is used when a run is resumed
     """
 
     every_steps: int | None
@@ -63,7 +65,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """Say what outlast itself writes to stderr, such as its status line.
+    """The options of what outlast itself writes to stderr, such as its status line.
 
     status_every_s   how often its status line comes off a terminal; 0: never
     """
@@ -74,7 +76,7 @@ class StatusOptions:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Say what workers find in MASTER_ADDR and MASTER_PORT, and under which name.
+    """The values of MASTER_ADDR and MASTER_PORT for workers, and the name of the meeting.
 
     run_id         "": one is made up
     master_port    0: any free port
@@ -91,7 +93,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All that `outlast run` was asked for. log_dir and run_dir "": the usual place.
+    """All options of `outlast run`. `log_dir` and `run_dir` "": the usual place.
 
     `notes`: flags without effect here, each in a sentence.
     """

@@ -5,8 +5,8 @@ the worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the 
 
 A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker
 that dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields,
-each of them old or new, with `torn=True`. One that is only put off there by a busy machine looks
-the same.
+each of them old or new, with `torn=True`. A worker that is only put off there by a busy machine
+looks the same.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -30,7 +30,9 @@ _PLACE_ONLY = struct.Struct(f"<{_PLACE}")
 
 @dataclass(slots=True)
 class Beacon:
-    """`step` is the newest committed step; `beats` grows by one at each write.
+    """What a worker says of itself.
+
+    `step` is the newest committed step; `beats` grows by one at each write.
 
     seconds    settled seconds by cause since `opened_ns`; since `since_ns` the rest runs as `cause`
     typical_s  how long each phase lasts when it ends well: a slowly forgetting maximum

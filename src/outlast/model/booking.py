@@ -26,7 +26,7 @@ class Book:
         self._began_s = now_s
 
     def switch(self, *, now_s: float, cause: Cause) -> Cause:
-        """Close the running stretch, open one of `cause`; the cause just closed is returned."""
+        """Close the running stretch, and open one of `cause`. Return the cause just closed."""
         before = self.cause
         self._close(now_s)
         self.cause = cause
@@ -54,8 +54,9 @@ class Book:
     def roll_back(
         self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause
     ) -> None:
-        """The step's productive seconds become repeated; those after the fault, detection; those
-        after detection, regroup.
+        """Take the step back: its productive seconds become repeated.
+
+        Seconds after the fault become detection, and those after detection become regroup.
         """
         self._close(now_s)
         self._recast(now_s, fault_s=fault_s, detected_s=detected_s)

@@ -1,14 +1,15 @@
-"""The JSON form of frozen dataclasses: `[NAME, value, ...]`, the values of all fields in their
-order, read strictly.
+"""The JSON form of frozen dataclasses: `[NAME, value, ...]`, with all fields in their order.
+
+Reading is strict.
 
 A field is an int, float, str, bool, a dataclass of the same codec, a union of these with each other
-or with None, or a tuple of any of them. What is to be done for each is found out once, when the
-codec is made: a coordinator says and takes in tens of thousands of messages for one regroup, and
-nearly all of them carry the same inside (a plan, what survivors hold). So the inner message that
-was written or read last, of each kind, is kept: its like is neither written nor made again, and who
-gets one object from many can treat them as one.
+or with None, or a tuple of any of them. The codec works out once how to handle each field, when it
+is made. A coordinator sends and receives tens of thousands of messages for one regroup. Nearly all
+of them carry the same inner message, such as a plan or an inventory. So the newest inner message of
+each kind is kept, and an equal one is neither written nor made again. A receiver that gets one
+object from many senders can treat them as one.
 
-Everything here is frozen: what is kept cannot change. This module is pure.
+All messages are frozen, so what is kept cannot change. This module is pure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from outlast.errors import CorruptError
 from outlast.model.texts import cut_at_word
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
-_READ = json.JSONDecoder().raw_decode  # `decode` looks for white space, which nobody sends
+_READ = json.JSONDecoder().raw_decode  # `decode` would look for white space, which is never sent
 _Read = typing.Callable[[object], object]  # a JSON value to the field's; raises CorruptError
 _Write = typing.Callable[[typing.Any], str]  # a field's value to its JSON
 
@@ -34,12 +35,12 @@ _Write = typing.Callable[[typing.Any], str]  # a field's value to its JSON
 class _Form:
     """One kind of message.
 
-    values  the types of name and fields, where none is what it seldom is
-    inner   which of the fields have to be read even so
-    read    for each field the type that may pass as it is, and what is to be done with others
+    values  the usual types of name and fields
+    inner   the fields that have to be read even if their types are the usual ones
+    read    for each field, the type that may pass as it is, and the reader for others
     take    all fields of a message
-    text    its JSON, with places for these
-    write   which of them are not written as Python writes them, which is how whole numbers are
+    text    its JSON, with places for the fields
+    write   the fields that need a writer; for whole numbers, Python's own form serves
     """
 
     kind: type
@@ -52,7 +53,7 @@ class _Form:
 
 
 class Codec:
-    """Reads and writes dataclasses of these types, and no others."""
+    """Read and write dataclasses of these types, and no others."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._forms: dict[str, _Form] = {}
@@ -103,7 +104,7 @@ class Codec:
     def _inner(self, value: object) -> object:
         form, fields = self._fields(value)
         newest = self._read.get(form.kind)
-        # and of the same types: those are what the form says
+        # and of the same types: the types are those of the form
         if newest is not None and newest[0] == fields:
             return newest[1]
         message = form.kind(*fields)
@@ -153,7 +154,7 @@ class Codec:
         return _Form(kind, (str, *values), inner, read, _taker(tuple(hints)), text, write)
 
     def _writer(self, hint: typing.Any) -> _Write:
-        """Of a field of this type."""
+        """Return a function that writes a field of this type."""
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin is tuple:
             item = self._writer(args[0])
@@ -171,7 +172,7 @@ class Codec:
         return _WRITERS[hint]
 
     def _reader(self, hint: typing.Any, where: str) -> _Read:
-        """Of a field of this type."""
+        """Return a function that reads a field of this type."""
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin is tuple and args[0] in (int, str):
             return _row_reader(args[0], where)

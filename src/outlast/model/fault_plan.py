@@ -1,6 +1,6 @@
 """Fault plans: which fault strikes what, and when.
 
-Data, so that one plan serves the simulated world and drills on real processes.
+A plan is data, so that one plan serves the simulated world and drills on real processes.
 
     schema = 1
 
@@ -20,8 +20,8 @@ Data, so that one plan serves the simulated world and drills on real processes.
 Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's
 life: see MARKS and, where checkpoints are written, SAVE_MARKS.
 
-A mark can also be a stage of the coordinator: see STAGES. What strikes no process counts
-everybody's visits.
+A mark can also be a stage of the coordinator: see STAGES. A fault that strikes no process counts
+the visits of all.
 
 This module is pure: text in, data out.
 """
@@ -156,9 +156,13 @@ FOR_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """`rank` -1: a spare; None: no process, but `node` (with `peer`: the link between the two; with
-    `agent`: that node's), or `disk` (that of a node), or the store, or the coordinator. One of
-    `mark`, `at_s` and `at_step` says when.
+    """One fault of a plan.
+
+    rank    the rank that is struck; -1: a spare; None: no process. Then it is `node` (with `peer`:
+            the link between the two; with `agent`: that node's agent), or `disk` (that of a node),
+            or the store, or the coordinator
+
+    One of `mark`, `at_s` and `at_step` says when it strikes.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Where the rank-seconds went: from the ledger's records to goodput, badput by cause, and MTTR.
+"""Where the rank-seconds went: compute goodput, badput by cause, and MTTR from a ledger's records.
 
 Units      seconds; `rank_seconds` are seconds times ranks.
 Symbols    wall_s       launcher start to end, summed over sessions; downtime between sessions is
@@ -9,12 +9,12 @@ Symbols    wall_s       launcher start to end, summed over sessions; downtime be
                         shutdown out of the total
            MTTR         fault to first new commit, over interruptions without a parent; children are
                         part of theirs
-Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction:
-           lives book themselves; before the first it is startup; after the last, shutdown; between
-           two lives (and in the last, unsettled stretch of a dead process) it is what the process
-           was doing, until the fault - productive becomes repeated -, then detection, then regroup.
-           Startup of a replacement is regroup. From the first new commit on, a rank that has no
-           process is degraded.
+Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction.
+           Lives book themselves. Before the first life it is startup, and after the last one
+           shutdown. Between two lives, and in the last, unsettled stretch of a dead process, it is
+           what the process was doing, until the fault; productive becomes repeated. Then it is
+           detection, and then regroup. Startup of a replacement is regroup. From the first new
+           commit on, a rank that has no process is degraded.
 Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled
            stretch of a dead process goes to one cause: the one it was in.
 
@@ -63,7 +63,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """MTTR over interruptions without a parent.
+    """The MTTR over interruptions without a parent.
 
     median_s, max_s   over those whose fault time is known; None without any
     *_range_s         over all that resumed: one with an unknown fault enters as the interval from
@@ -183,7 +183,7 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
 def recovery(interruptions: Iterable[Interruption]) -> Recovery:
     """Return the MTTR. A parent without a resume of its own resumes with its last child.
 
-    Of a script whose steps nobody sees an interruption counts, and has no time to recover.
+    An interruption of a script whose steps are not seen counts, but has no time to recover.
     """
     everything = list(interruptions)
     roots = [one for one in everything if one.parent is None]
@@ -315,9 +315,7 @@ class _TimeLine:
         *,
         last: bool,
     ) -> None:
-        """Book from the last settled second through the end of the process to the next life, or the
-        end.
-        """
+        """Book the time from the last settled second to the next life, or to the end."""
         from_s, stop_s, until_s = span_s
         hit = self._first_hit(from_s, until_s)
         gone = not last or (self.alive and hit is not None and hit.resumed_s is None)

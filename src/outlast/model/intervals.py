@@ -17,9 +17,9 @@ Limits     A save blocks training. Of one that overlaps it, pass the part that s
            what fails while it is still being written is not in these forms (the planner's
            simulation has it). Failures that come in waves, or with age, are not exponential.
 
-All take any positive numbers up to 1e300, an MTTF shorter than a save among them, and return what
-the docstring says: never NaN, never an overflow. Raises UsageError for what is NaN, negative, or 0
-where it may not be.
+All functions take any positive numbers up to 1e300, even an MTTF that is shorter than a save. They
+return what the docstring says, and never NaN or an overflow. They raise UsageError for a number
+that is NaN, negative, or 0 where it may not be.
 
 This module is pure: numbers in, numbers out.
 """
@@ -35,11 +35,11 @@ NEGLIGIBLE = 1e-34  # below this x, the exact optimum and Young's are the same f
 
 
 def young_s(save_s: float, mttf_s: float) -> float:
-    """tau = sqrt(2 delta M): the first order.
+    """Return Young's interval: tau = sqrt(2 delta M), the first order.
 
-    Error, for delta <= M: longer than the best interval, by at most sqrt(delta / 2M) of it, and the
-    efficiency is at most delta / 8M of itself below the best. Beyond that it is too long without
-    bound.
+    Error, for delta <= M: it is longer than the best interval, by at most sqrt(delta / 2M) of it.
+    The efficiency is at most delta / 8M of itself below the best. Beyond that it is too long
+    without bound.
     """
     _check(save_s, mttf_s)
     if save_s == 0:
@@ -49,9 +49,9 @@ def young_s(save_s: float, mttf_s: float) -> float:
 
 
 def daly_first_s(save_s: float, mttf_s: float) -> float:
-    """tau = sqrt(2 delta M) - delta: Daly's first order.
+    """Return Daly's first order: tau = sqrt(2 delta M) - delta.
 
-    M where delta >= 2 M, where this would not be above 0.
+    It is M if delta >= 2 M, where the formula would not be above 0.
 
     Error, for delta <= M / 2: shorter than the best interval, by at most sqrt(2 delta / M) / 3 of
     it; the efficiency is at most delta / 10M of itself below the best.
@@ -61,8 +61,10 @@ def daly_first_s(save_s: float, mttf_s: float) -> float:
 
 
 def daly_higher_s(save_s: float, mttf_s: float) -> float:
-    """tau = sqrt(2 delta M) [1 + (1/3) (delta / 2M)^(1/2) + (1/9) (delta / 2M)] - delta for delta <
-    2 M, else M: Daly's higher order.
+    """Return Daly's higher order.
+
+    tau = sqrt(2 delta M) [1 + (1/3) (delta / 2M)^(1/2) + (1/9) (delta / 2M)] - delta for delta <
+    2 M, else M.
 
     Error: within 0.6 % of the best interval for delta <= M / 2, within 6.5 % for any; the
     efficiency is within 0.2 % of the best for any.
@@ -75,9 +77,9 @@ def daly_higher_s(save_s: float, mttf_s: float) -> float:
 
 
 def best_s(save_s: float, mttf_s: float) -> float:
-    """tau = M (1 + W0(-e^(-delta/M - 1))): the exact optimum of Daly's cost, whatever R.
+    """Return the exact optimum of Daly's cost, for any R: tau = M (1 + W0(-e^(-delta/M - 1))).
 
-    Between sqrt(2 delta M) - delta and both Young's and M.
+    It lies between sqrt(2 delta M) - delta and both Young's and M.
     """
     _check(save_s, mttf_s)
     x = save_s / mttf_s
@@ -87,8 +89,9 @@ def best_s(save_s: float, mttf_s: float) -> float:
 
 
 def availability(interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
-    """(T_c - delta) / (T_c (1 + (R + T_c / 2) / M)) with T_c = tau + delta: the share that is
-    productive, to first order; in [0, 1].
+    """Return the share that is productive, to first order, in [0, 1].
+
+    It is (T_c - delta) / (T_c (1 + (R + T_c / 2) / M)) with T_c = tau + delta.
 
     The formula is ours: the cost of which arXiv 2410.18124's interval is the exact optimum.
     """
@@ -101,11 +104,11 @@ def availability(interval_s: float, save_s: float, mttf_s: float, restart_s: flo
 
 
 def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float) -> float:
-    """eta = tau / (M e^(R/M) (e^((tau + delta)/M) - 1)): the share of the wall clock that is
-    productive and kept, in [0, 1]. Exact for Daly's cost.
+    """Return the share of the wall clock that is productive and kept, in [0, 1].
 
-    Tends to 0 (and is 0 below the smallest float) as M becomes short beside tau + delta + R; to tau
-    / (tau + delta) as M becomes long.
+    eta = tau / (M e^(R/M) (e^((tau + delta)/M) - 1)), which is exact for Daly's cost. It tends to 0
+    (and is 0 below the smallest float) as M becomes short beside tau + delta + R. It tends to
+    tau / (tau + delta) as M becomes long.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
@@ -128,12 +131,12 @@ def best_efficiency(save_s: float, mttf_s: float, restart_s: float) -> float:
 def first_order_overhead(
     interval_s: float, save_s: float, mttf_s: float, restart_s: float = 0.0
 ) -> float:
-    """delta / tau + tau / 2M + R / M: seconds lost per productive second.
+    """Return the seconds lost per productive second: delta / tau + tau / 2M + R / M.
 
-    At Young's interval sqrt(2 delta / M) + R / M. inf where no float is as large.
+    At Young's interval it is sqrt(2 delta / M) + R / M. It is inf where no float is as large.
 
-    Error: below the exact overhead (1 / efficiency - 1), by at most the square of itself while it
-    is at most 0.4.
+    Error: it is below the exact overhead (1 / efficiency - 1), by at most the square of itself
+    while it is at most 0.4.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
@@ -149,5 +152,5 @@ def _check(save_s: float, mttf_s: float) -> None:
 
 
 def _share(interval_s: float, save_s: float) -> float:
-    """tau / (tau + delta), of any size; 1 where both are 0."""
+    """Return tau / (tau + delta), of any size; 1 where both are 0."""
     return 1.0 / (1.0 + save_s / interval_s) if interval_s > 0 else float(save_s == 0)

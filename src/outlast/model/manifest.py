@@ -1,5 +1,4 @@
-"""Records that make bytes count: the seal of an image in memory, the manifest of a checkpoint on
-disk.
+"""Records that make bytes valid: the seal of an image in memory, and the manifest of a checkpoint.
 
 A seal is SEAL_BYTES little-endian bytes with a checksum of its own, so that a torn one is seen. It
 names its run by a hash: a seal that another run left behind is not valid here. A manifest is JSON,
@@ -82,7 +81,7 @@ def run_hash(run_id: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """`name` is a plain file name in the manifest's own folder."""
+    """One file of a checkpoint. `name` is a plain file name in the manifest's own folder."""
 
     name: str
     length: int
@@ -91,7 +90,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint consists of.
+    """The record of what a checkpoint consists of.
 
     `kind` is "replicated" or "sharded"; `metadata` is the saver's.
     """

@@ -1,5 +1,6 @@
-"""Whether an exception is a bug of outlast: its innermost frame lies in this package, and it is no
-error that outlast raises on purpose.
+"""Decide whether an exception is a bug of outlast.
+
+It is if its innermost frame lies in this package, and outlast does not raise it on purpose.
 
 This module is pure.
 """

@@ -1,6 +1,6 @@
-"""A policy: what is done, once an interruption has a verdict, beyond going on.
+"""A policy: what outlast does about an interruption once it has a verdict, besides going on.
 
-Data, so that one policy serves live runs, the simulated world and replays.
+It is data, so that one policy serves live runs, the simulated world and replays.
 
     schema = 1
     dry_run = false                     # true: everything is decided and written down, and nothing
@@ -83,7 +83,7 @@ WHEN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Empty, None: not asked for. `incidents` 1: the first counts too."""
+    """The condition of a rule. Empty or None: not asked for. `incidents` 1: the first counts."""
 
     classes: tuple[FailureClass, ...] = ()
     mechanisms: tuple[Mechanism, ...] = ()
@@ -103,8 +103,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """After the n-th action in a row a rule rests for first_s * factor^(n-1), most_s at most; one
-    that comes most_s later than it might begins a new row.
+    """How long a rule rests after it has acted.
+
+    After the n-th action in a row it rests for first_s * factor^(n-1), and most_s at most. An
+    action that comes most_s later than it might begins a new row.
     """
 
     first_s: float
@@ -113,7 +115,7 @@ class Backoff:
 
     @property
     def memory_s(self) -> float:
-        """A row that has lasted for so long rests for most_s, however it began."""
+        """Return the time after which a row rests for most_s, however it began."""
         growing = (
             0.0
             if self.factor == 1
@@ -136,7 +138,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Sureness:
-    """What a drain needs before it is automatic: either of the two."""
+    """The two conditions of an automatic drain, of which it needs one."""
 
     confidence: float = CONFIDENCE_LEAST
     incidents: int = INCIDENTS_LEAST

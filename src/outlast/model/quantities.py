@@ -1,5 +1,4 @@
-"""Reading quantities that people write, with their units, and writing them so that they are read
-back as the same number.
+"""Read quantities with their units, and write them so that they are read back as the same number.
 
 Read is:
   count        16384, 16_384, 1e5, 16k (16,000, not 16,384), 16Ki (16,384); k M G T are powers of
@@ -15,10 +14,10 @@ Read is:
   share        5%, 0.05: from 0 to 1; a bare 5 is refused
   range        LOW:HIGH of any of these, as 1e3:1e8
 
-A number that needs a unit and has none is an error, as is a unit of another kind: each error names
-the input, what is expected, and what was probably meant. NaN and infinity are never read; zero only
-where the caller says so; the word `never` only for durations for which the caller says so. Numbers
-are exact until the last step: the float is the one nearest to what was written.
+A number that needs a unit and has none is an error, and so is a unit of another kind. Each error
+names the input, what is expected, and what was probably meant. NaN and infinity are never read.
+Zero, and the word `never` for a duration, are read only if the caller allows them. Numbers are
+exact until the last step, so the float is the one nearest to the text.
 
 Not promised: commas as separators (16,384 is sixteen thousand here and sixteen there), months and
 years, currencies.
@@ -65,7 +64,7 @@ _DURATION_WORDS = {
 
 
 class Kind(Enum):
-    """What is read; the value is how an error calls it."""
+    """The kind of quantity. Errors use the value."""
 
     COUNT = "a count"
     PARAMETERS = "a number of parameters"
@@ -109,11 +108,13 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 def parse(
     given: object, kind: Kind, *, name: str, zero: bool = False, endless: bool = False
 ) -> float:
-    """What was written, in the base unit: pieces, parameters, bytes, bytes per second, seconds,
-    money, money per hour, share (0 to 1).
+    """Read a quantity, and return it in the base unit.
+
+    Base units are pieces, parameters, bytes, bytes per second, seconds, money, money per hour, and
+    a share (0 to 1).
 
     given    text, or a bare number as a configuration file may have it
-    name     of the input, for the error
+    name     the name of the input, for the error
     zero     whether 0 is allowed
     endless  whether a duration may be `never`, which is inf
 
@@ -215,7 +216,7 @@ def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
 def _read(text: str, kind: Kind) -> Fraction | None:
     """Return the value if the text is a number and a unit of this kind.
 
-    It is not looked at whether the kind allows the value.
+    This does not check whether the kind allows the value.
     """
     if len(text) > TEXT_MAX_COUNT:
         return None
@@ -277,10 +278,7 @@ def _complaint(text: str) -> str:
 
 
 def _meant(text: str, kind: Kind) -> str:
-    """Return the input with the unit that was probably meant, or "".
-
-    What is said can be read.
-    """
+    """Return the input with the unit that was probably meant, or "". The result can be read."""
     one = _ONE.fullmatch(text)
     if one is None:
         return ""

@@ -1,7 +1,6 @@
-"""Verdicts that were written down, as `outlast diagnose --json` prints them or as the ledger holds
-them, read back.
+"""Read back verdicts, as `outlast diagnose --json` prints them or as the ledger holds them.
 
-Keys that are not known are passed over: a later version may say more. This module is pure: text in,
+Unknown keys are passed over, because a later version may write more. This module is pure: text in,
 data out.
 """
 
@@ -24,7 +23,7 @@ E = TypeVar("E", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`at_s`: on any one clock; None: nobody wrote it down.
+    """A recorded verdict. `at_s`: on any one clock; None: it was not recorded.
 
     `outage`: the same for incidents that were over together; None: it stands alone.
     """

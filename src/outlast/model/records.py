@@ -1,4 +1,4 @@
-"""What the ledger holds: frozen records, one type per table.
+"""The records of the ledger: frozen, and one type per table.
 
 Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970
            (UTC).
@@ -67,9 +67,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One membership: `members[rank]` is the worker that holds the rank, -1 where the rank is given
-    up.
-    """
+    """One membership. `members[rank]` is the worker that holds it; -1: the rank is given up."""
 
     generation: int
     world_size: int
@@ -79,8 +77,9 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One process holding one rank, or parked as a spare (rank -1, kind "hot" or "warm"; else kind
-    "rank").
+    """One process that holds a rank, or is parked as a spare.
+
+    A spare has rank -1, and kind "hot" or "warm". Otherwise the kind is "rank".
 
     opened_s   when the worker's Book for this rank began; None while nothing was published
     seconds    settled seconds by cause since `opened_s`: those of the step in flight are NOT in it
@@ -150,7 +149,7 @@ class Interruption:
 
     @property
     def steps_seen(self) -> bool:
-        """Whether anybody saw the steps around it; else nobody knows its end and what it cost."""
+        """Return whether the steps around it were seen; if not, its end and cost are unknown."""
         return self.steps_lost != UNSEEN_COUNT
 
     def public(self, *, began_s: float) -> dict[str, object]:
@@ -189,8 +188,9 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class StepsBucket:
-    """The steps committed in (from_s, to_s]: from_step < step <= to_step, and how long one took,
-    start to commit.
+    """The steps committed in (from_s, to_s]: those with from_step < step <= to_step.
+
+    It also says how long one step took, from start to commit.
     """
 
     from_s: float
@@ -272,17 +272,15 @@ class Records:
 
     @property
     def steps_seen(self) -> bool:
-        """Whether anybody saw the script's steps: its transactions, or calls of torch's optimizers.
+        """Return whether the script's steps are seen: transactions, or calls of torch's optimizers.
 
-        Until the first step of a script without outlast calls nobody knows.
+        Until the first step of a script without outlast calls, that is not known.
         """
         return self.calls_outlast or self.newest_step > 0
 
     @property
     def is_measured(self) -> bool:
-        """Return whether it is known which seconds were productive: all steps that stayed were
-        seen.
-        """
+        """Return whether the productive seconds are known: all steps that stayed were seen."""
         some = self.unique_interruptions()
         return self.steps_seen and all(one.steps_lost >= 0 for one, _ in some)
 
@@ -293,8 +291,9 @@ class Records:
         return max(numbers, default=0)
 
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
-        """All interruptions, each with its session's `began_s`; ids that a later session gave again
-        are moved up.
+        """Return all interruptions, each with its session's `began_s`.
+
+        Ids that a later session gave again are moved up.
 
         One that came before the first outlast call of the script could lose no step.
         """

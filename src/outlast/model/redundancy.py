@@ -1,4 +1,4 @@
-"""How likely state is lost for good: copies and parity, in groups, when nodes fail on their own.
+"""The chance to lose state for good: copies and parity in groups of nodes that fail independently.
 
 Units      Chances from 0 to 1, each for one window: the time from a failure until what it took is
            copied again.
@@ -58,7 +58,7 @@ def copies(count: int) -> Code:
 
 
 def chance_within(window_s: float, mttf_s: float) -> float:
-    """1 - e^(-window / mttf): that one part fails within the window."""
+    """Return the chance that one part fails within the window: 1 - e^(-window / mttf)."""
     need(window_s=window_s, least=0.0)
     need(mttf_s=mttf_s, above=0.0, endless=True)
     return -math.expm1(-window_s / mttf_s)
@@ -68,8 +68,9 @@ def chance_within(window_s: float, mttf_s: float) -> float:
 
 
 def loss_of_group(code: Code, node_chance: float, *, lost: int = 0) -> float:
-    """That a group of which `lost` members are gone loses more than m in all: an upper binomial
-    tail, summed from its small end, exact to rounding.
+    """Return the chance that a group loses more than m members, of which `lost` are gone already.
+
+    It is an upper binomial tail, summed from its small end, and exact to rounding.
     """
     need(node_chance=node_chance, least=0.0, most=1.0)
     left, spare = code.size - lost, code.parity - lost
@@ -83,11 +84,11 @@ def loss_of_group(code: Code, node_chance: float, *, lost: int = 0) -> float:
 
 
 def loss_of_any(code: Code, *, groups: int, failed: int) -> float:
-    """That exactly `failed` nodes, any of the N = groups x (k + m) with the same chance, take a
-    group with them. Exact, by counting subsets.
+    """Return the chance that exactly `failed` nodes take a group with them.
 
-    Of the C(N, failed) subsets, those that spare every group are the coefficient of z^failed in
-    (sum over j <= m of C(k + m, j) z^j)^groups.
+    Each of the N = groups x (k + m) nodes fails with the same chance. The result is exact, by
+    counting subsets. There are C(N, failed) subsets. The number of those that spare every group is
+    the coefficient of z^failed in (sum over j <= m of C(k + m, j) z^j)^groups.
     """
     nodes = groups * code.size
     need(groups=groups, least=1)
@@ -99,8 +100,9 @@ def loss_of_any(code: Code, *, groups: int, failed: int) -> float:
 
 
 def loss_bound_gemini(*, nodes: int, copies: int, failed: int) -> float:
-    """An upper bound of `loss_of_any` for copies in groups of their own: min(1, (N / m) C(N - m, k
-    - m) / C(N, k)), m copies, k failed nodes.
+    """Return an upper bound of `loss_of_any` for copies in groups of their own.
+
+    It is min(1, (N / m) C(N - m, k - m) / C(N, k)) for m copies and k failed nodes.
 
     GEMINI (SOSP 2023) gives 1 minus this as a lower bound of the chance to recover from memory. It
     is the union bound over groups: exact up to failed < 2 m, where no two groups can be lost at

@@ -1,5 +1,6 @@
-"""How often a run fails, what ETTR that allows, how many spares it takes, and what can be said of a
-rate that was hardly ever seen.
+"""How often a run fails, which ETTR that allows, and how many spares it takes.
+
+It also says what is known of a rate when few failures were seen.
 
 Units      Durations in seconds, rates per second, chances from 0 to 1.
 Symbols    m  unit_mttf_s   mean time to failure of one part
@@ -35,12 +36,12 @@ class Part:
 
 
 def mttf_s(count: float, unit_mttf_s: float) -> float:
-    """M = m / n. inf for no parts, or parts that never fail."""
+    """Return M = m / n. It is inf for no parts, or for parts that never fail."""
     return mttf_of_parts_s([Part(count, unit_mttf_s)])
 
 
 def mttf_of_parts_s(parts: Iterable[Part]) -> float:
-    """M = 1 / sum of n_i / m_i: class by class, the rates add up. inf where nothing fails."""
+    """Return M = 1 / sum of n_i / m_i: the rates of classes add up. inf if nothing fails."""
     rate_per_s = 0.0
     for part in parts:
         need(count=part.count, least=0.0)
@@ -53,8 +54,9 @@ def mttf_of_parts_s(parts: Iterable[Part]) -> float:
 
 
 def expected_ettr(*, mttf_s: float, interval_s: float, save_s: float, restart_s: float) -> float:
-    """E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt): Meta's expectation for a long run that never
-    queues; 0 where it would be below 0.
+    """Return Meta's expectation of ETTR for a long run that never queues.
+
+    E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt), and 0 where that would be below 0.
 
     M   mttf_s      of the run: 1 / (nodes x failures per node)
     u0  restart_s   from a failure to training, without what is repeated
@@ -73,7 +75,7 @@ def expected_ettr(*, mttf_s: float, interval_s: float, save_s: float, restart_s:
 
 
 def ettr_interval_s(*, mttf_s: float, save_s: float) -> float:
-    """dt* = sqrt(2 w M): what Meta saves at; Young's interval."""
+    """Return dt* = sqrt(2 w M), the interval that Meta uses. It is Young's."""
     need(mttf_s=mttf_s, above=0.0, endless=True)
     need(save_s=save_s, least=0.0)
     return math.sqrt(2.0) * math.sqrt(save_s) * math.sqrt(mttf_s) if save_s else 0.0
@@ -83,15 +85,15 @@ def ettr_interval_s(*, mttf_s: float, save_s: float) -> float:
 
 
 def spares_poisson(*, down_mean: float, availability: float) -> int:
-    """The fewest spares s with P(Poisson(down_mean) <= s) >= availability.
+    """Return the fewest spares s with P(Poisson(down_mean) <= s) >= availability.
 
     down_mean  nodes / mttf of a node x mean repair time: how many are in repair at a time, on
                average
 
-    Exact as long as every lost node is replaced at once and spares that stand by do not fail: then
-    lost nodes arrive as a Poisson stream, and how many are in repair is Poisson whatever the repair
-    times' distribution (M/G/infinity; Palm 1943). While spares are out the run stands and fails
-    less often, so it is an upper bound then.
+    This is exact as long as every lost node is replaced at once, and spares that stand by do not
+    fail. Lost nodes then arrive as a Poisson stream. The number in repair is Poisson for any
+    distribution of repair times (M/G/infinity; Palm 1943). While spares are out, the run stands and
+    fails less often, so this is an upper bound then.
     """
     need(down_mean=down_mean, least=0.0)
     _check_availability(availability)
@@ -128,12 +130,14 @@ def _fewest(enough: Callable[[int], bool]) -> int:
 
 
 def rate_quantile_per_s(chance: float, *, failures: float, exposure_s: float) -> float:
-    """The rate that the true one is below with this chance: the quantile of Gamma(failures + 1/2,
-    exposure), Jeffreys' posterior of a Poisson rate.
+    """Return the rate that the true one is below with this chance.
+
+    It is the quantile of Gamma(failures + 1/2, exposure), Jeffreys' posterior of a Poisson rate.
 
     exposure_s  summed over all parts that were watched
-    With no failures it is not 0: half a failure in the exposure on average, and below 1.92 failures
-    in the exposure with a chance of 95 %.
+
+    With no failures the rate is not 0. It is half a failure in the exposure on average, and below
+    1.92 failures in the exposure with a chance of 95 %.
     """
     need(failures=failures, least=0.0)
     need(exposure_s=exposure_s, above=0.0)
@@ -148,8 +152,9 @@ def rate_quantile_per_s(chance: float, *, failures: float, exposure_s: float) ->
 def rate_interval_per_s(
     *, failures: float, exposure_s: float, level: float = 0.9
 ) -> tuple[float, float]:
-    """The central credible interval of the rate: with a chance of (1 - level) / 2 it lies above,
-    and with as much below.
+    """Return the central credible interval of the rate.
+
+    The rate lies above it with a chance of (1 - level) / 2, and below it with the same chance.
     """
     if not 0 < level < 1:
         raise UsageError(

@@ -1,5 +1,6 @@
-"""How far a run can grow before failures outpace it, under each named assumption about storage,
-network and the model's growth.
+"""How far a run can grow before failures outpace it.
+
+The answer is given under each named assumption about storage, network and the model's growth.
 
 Units      GPUs (a float: caps reach 1e25), seconds, bytes, bytes per second.
 Symbols    N    gpus          m    unit_mttf_s: mean time to failure of one GPU; M(N) = m / N
@@ -32,7 +33,7 @@ GPUS_MAX = 1e40  # beyond this is called "no cap"
 
 
 class Latency(str, Enum):
-    """What a message to all takes besides its bytes."""
+    """The time that a message to all takes besides its bytes."""
 
     NONE = "none"
     RING = "ring"  # one hop after the other: hop x N
@@ -61,20 +62,21 @@ def fixed_model(state_bytes: float) -> Growth:
 
 
 def chinchilla(state_bytes: float, at_gpus: float) -> Growth:
-    """Parameters, and so the state, grow with the square root of N, from what they are at
-    `at_gpus`.
+    """Return the growth of a model whose state grows with the square root of N.
+
+    It begins with the state at `at_gpus`.
     """
     return Growth("Chinchilla-scaled model", state_bytes, 0.5, at_gpus)
 
 
 def whole_memory(memory_bytes: float) -> Growth:
-    """Every GPU's memory is full, and all of it is moved: S = memory_bytes x N."""
+    """Return the growth where all of every GPU's memory is moved: S = memory_bytes x N."""
     return Growth("whole GPU memory", memory_bytes, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """B(N) = bandwidth N^exponent, and a latency."""
+    """A network with B(N) = bandwidth N^exponent, and a latency."""
 
     name: str
     bandwidth: float
@@ -110,13 +112,13 @@ def constant_storage(bandwidth: float) -> Network:
 
 
 def torus(dimensions: int, gpu_bandwidth: float) -> Network:
-    """All state crosses the bisection of a torus: b N^((d-1)/d)."""
+    """Return the network where all state crosses the bisection of a torus: b N^((d-1)/d)."""
     need(dimensions=dimensions, least=1)
     return Network(f"{dimensions}D torus", gpu_bandwidth, (dimensions - 1) / dimensions)
 
 
 def full_bisection(gpu_bandwidth: float) -> Network:
-    """A fat tree that is not oversubscribed: each GPU moves its own shard at its own speed."""
+    """Return a fat tree without oversubscription: each GPU moves its shard at its own speed."""
     return Network("full bisection", gpu_bandwidth, 1.0)
 
 
@@ -128,8 +130,9 @@ def transfer_s(gpus: float, growth: Growth, network: Network) -> float:
 def cap_gpus(
     unit_mttf_s: float, growth: Growth, network: Network, *, transfers: float = 1.0
 ) -> float:
-    """N at which the mean time between failures is as long as `transfers` transfers (1: a save; 2:
-    a save and a load). inf: not below 1e40.
+    """Return the N at which the time between failures is as long as so many `transfers`.
+
+    1 transfer is a save; 2 are a save and a load. inf: N is not below 1e40.
 
     Without latency it is (m b N0^a / (transfers S0))^(1 / (1 + a - beta)); no cap where a - beta <=
     -1.
@@ -139,22 +142,24 @@ def cap_gpus(
 
 
 def cap_storage_fixed_gpus(unit_mttf_s: float, save_s: float) -> float:
-    """N = m / delta: the cap of a model that does not grow, on storage that does not grow."""
+    """Return N = m / delta, the cap of a model that does not grow, on storage that does not."""
     need(unit_mttf_s=unit_mttf_s, save_s=save_s, above=0.0)
     return unit_mttf_s / save_s
 
 
 def cap_storage_chinchilla_gpus(unit_mttf_s: float, save_s: float, at_gpus: float) -> float:
-    """N = (m sqrt(N0) / delta0)^(2/3): the cap of a Chinchilla-scaled model that takes delta0 =
-    save_s to save at N0 = at_gpus; storage does not grow.
+    """Return the cap of a Chinchilla-scaled model on storage that does not grow.
+
+    N = (m sqrt(N0) / delta0)^(2/3), if it takes delta0 = save_s to save at N0 = at_gpus.
     """
     need(unit_mttf_s=unit_mttf_s, save_s=save_s, at_gpus=at_gpus, above=0.0)
     return math.pow(unit_mttf_s * math.sqrt(at_gpus) / save_s, 2 / 3)
 
 
 def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus: float) -> float:
-    """The beta that puts the cap, without latency, at so many GPUs: what the network would have to
-    be.
+    """Return the beta that puts the cap, without latency, at so many GPUs.
+
+    This is what the network would have to be.
     """
     need(unit_mttf_s=unit_mttf_s, bandwidth=bandwidth, above=0.0)
     need(gpus=gpus, least=2.0)
@@ -189,8 +194,10 @@ class Standing:
 def standing(
     gpus: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
 ) -> Standing:
-    """Saving and loading take T(N) each, a restart `restart_s` (detection, new members,
-    re-initialisation) and a load; the interval is the best of Daly's cost.
+    """Return the standing of a run at the best interval of Daly's cost.
+
+    Saving and loading take T(N) each. A restart takes `restart_s` (detection, new members,
+    re-initialisation) and a load.
 
     Saves and repeated work are there only because a save takes time, so their whole cost counts as
     that of the transfer.
@@ -234,9 +241,9 @@ def gpus_at_efficiency(
 
 
 def _last(holds: Callable[[float], bool]) -> float:
-    """The largest N >= 1 for which it holds, where it holds up to some N only; to 12 digits.
+    """Return the largest N >= 1 for which it holds, to 12 digits.
 
-    0: for none. inf: up to 1e40.
+    It holds up to some N only. 0: it holds for none. inf: it holds up to 1e40.
     """
     low, high = 0.0, math.log(GPUS_MAX)
     if not holds(1.0):

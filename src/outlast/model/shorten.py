@@ -1,8 +1,9 @@
-"""Messages that would be too long for the wire, made short enough by cutting what is for people.
+"""Shorten messages that would be too long for the wire, by cutting text that is for people.
 
-An agent that comes to a new coordinator tells in one message all that its workers have said: a
-traceback of each, say. Every text is bounded where it is made, but not how many there are. So the
-longest ones are cut, all to one length, until the whole fits. Short ones stay as they are.
+An agent that enrols with a new coordinator sends all that its workers have said in one message.
+That may be a traceback of each worker. Every text is bounded where it is made, but their number is
+not. So the longest ones are cut, all to one length, until the whole fits. Short ones stay as they
+are.
 
 What may be cut is a field of type `Text` or `Some` (model/messages/). This module is pure.
 """

@@ -1,5 +1,6 @@
-"""The few special functions that closed forms need, in plain Python: accurate near the points where
-textbook forms lose their digits.
+"""The few special functions that closed forms need, in plain Python.
+
+They are accurate near the points where textbook forms lose their digits.
 
 Symbols    P(a, x)     regularised lower incomplete gamma: the chance that a Gamma(a, 1) variable is
            at most x; Q = 1 - P
@@ -23,8 +24,10 @@ TINY = 1e-300  # what Lentz's method puts in the place of zero
 
 
 def log_gap(u: float) -> float:
-    """-ln(1 - u) - u for u < 1: u^2/2 + u^3/3 + ... near 0, where the plain form has no digits
-    left. At most as wrong as a few roundings.
+    """Return -ln(1 - u) - u for u < 1.
+
+    Near 0 it is u^2/2 + u^3/3 + ..., because the plain form has no digits left there. The error is
+    a few roundings at most.
     """
     if abs(u) > 0.25:
         return -math.log1p(-u) - u
@@ -35,8 +38,9 @@ def log_gap(u: float) -> float:
 
 
 def lambert_gap(x: float) -> float:
-    """1 + W0(-e^(-1 - x)) for x >= 0, in [0, 1]: the distance from the branch point, with all its
-    digits however small x is.
+    """Return 1 + W0(-e^(-1 - x)) for x >= 0, in [0, 1].
+
+    It is the distance from the branch point, with all its digits for any small x.
 
     It is the u with -ln(1 - u) - u = x, found by Newton's method; ~ sqrt(2x) for small x, and 1 -
     e^(-1 - x) for large.
@@ -81,7 +85,7 @@ def _gamma(a: float, x: float) -> tuple[float, float]:
 
 
 def _gamma_weight(a: float, x: float) -> float:
-    """x^a e^-x / Gamma(a + 1). For large a as a deviance, in which nothing large cancels."""
+    """Return x^a e^-x / Gamma(a + 1). For large a, use a deviance, where nothing large cancels."""
     if a < 10:
         return math.exp(a * math.log(x) - x - math.lgamma(a + 1))
     ratio = x / a
@@ -107,7 +111,7 @@ def _gamma_terms(a: float, x: float) -> Iterator[tuple[float, float]]:
 
 
 def _fraction(terms: Iterable[tuple[float, float]], first: float) -> float:
-    """1 / (first + n1 / (d1 + n2 / (d2 + ...))) by Lentz's method."""
+    """Return 1 / (first + n1 / (d1 + n2 / (d2 + ...))) by Lentz's method."""
     d = 1 / (first or TINY)
     c, value = 1 / TINY, d
     for above, below in terms:
@@ -145,7 +149,7 @@ def gamma_quantile(chance: float, shape: float) -> float:
 
 
 def _gamma_guess(chance: float, shape: float) -> float:
-    """Wilson-Hilferty; the first term of the series where that is not above 0."""
+    """Guess by Wilson-Hilferty, or by the first term of the series if that is not above 0."""
     z, ninth = NormalDist().inv_cdf(chance), 1 / (9 * shape)
     cube = 1 - ninth + z * math.sqrt(ninth)
     series = math.exp((math.log(chance) + math.lgamma(shape + 1)) / shape)

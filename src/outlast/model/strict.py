@@ -1,5 +1,6 @@
-"""Reading what people write: unknown keys are errors that say what was meant, and each error names
-its place.
+"""Read strictly what people write.
+
+Unknown keys are errors that say what was probably meant, and each error names its place.
 
 This module is pure: data in, data out.
 """

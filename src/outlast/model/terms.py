@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 
 
 class Mechanism(str, Enum):
-    """How an interruption showed itself. Known at once; it is not why."""
+    """How an interruption showed itself. This is known at once, and does not say why."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -22,7 +22,7 @@ class Mechanism(str, Enum):
 
 
 class FailureClass(str, Enum):
-    """Why it happened; `unknown` until evidence says so.
+    """Why an interruption happened. It is `unknown` until evidence says more.
 
     The rows of Llama 3's table of interruptions map onto these.
     """
@@ -55,7 +55,7 @@ class FailureClass(str, Enum):
 
 
 class Rung(str, Enum):
-    """What was done about an interruption, cheapest first."""
+    """The ways to recover from an interruption, cheapest first."""
 
     REPEAT = "repeat"  # every process lives; the step is repeated in place
     REENTER = "reenter"  # survivors enter the function given to outlast.main again
@@ -101,7 +101,7 @@ class Waypoint(IntEnum):
 
 
 class Cause(str, Enum):
-    """What a rank's second was spent on. The causes of a rank sum to wall-clock time exactly."""
+    """The use of a rank's second. The causes of a rank sum to wall-clock time exactly."""
 
     STARTUP = "startup"
     PRODUCTIVE = "productive"

@@ -1,4 +1,4 @@
-"""Numbers and sentences in words, for every part that says something to people.
+"""Write numbers and sentences in words, for every part that prints something for people.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,7 +40,7 @@ def some(names: Sequence[str], most_count: int = 3) -> str:
 def duration(seconds: float | None) -> str:
     """Write a duration as 360 us, 3 ms, 1.24 s, 2 m 05 s, 3 h 07 m; "-" for None.
 
-    What is not nothing is not said to be 0.
+    Only 0 itself is written as 0.
     """
     if seconds is None:
         return "-"
@@ -69,8 +69,8 @@ def count(number: int, one: str, many: str = "") -> str:
 def recovery_words(one: Mapping[str, Any]) -> str:
     """Say how long an interruption (`Interruption.public`) lasted.
 
-    It is exact, or an interval where its beginning is not known, or "open" while it goes on, or "-"
-    where nobody sees the script's steps.
+    The result is exact, or an interval if its beginning is not known. It is "open" while the
+    interruption goes on, and "-" if the script's steps are not seen.
     """
     if one.get("resumed_s") is None:
         return "open"

@@ -1,5 +1,6 @@
-"""What a diagnosis ends in: who, where, why, how sure, what was seen, what would refute it, what to
-do.
+"""A verdict, the result of a diagnosis.
+
+It says who, where, why, and how sure, what was seen, what would refute it, and what to do.
 
 Confidence is the probability, in [0, 1], that the class is right given all evidence that was read.
 For the class `unknown` it is that of the best named class (which stands first in `others`), and at
@@ -22,7 +23,7 @@ SCHEMA = "outlast.verdict/1"
 
 
 class Role(str, Enum):
-    """What a piece of evidence is worth."""
+    """The role of a piece of evidence."""
 
     ROOT = "root"  # can be why
     EFFECT = "effect"  # follows from something else: teardown, peers of the dead
@@ -92,7 +93,7 @@ class Cleared:
 def summary(verdict: Mapping[str, object]) -> str:
     """Return a verdict (its public shape) as one line: the class, how sure, and the reason.
 
-    Of a class that is not known the reason alone is said: it tells what is known instead.
+    If the class is not known, it is the reason alone, which says what is known instead.
     """
     name, reason = str(verdict.get("class", "unknown")), str(verdict.get("reason", ""))
     if name == "unknown":
@@ -104,10 +105,15 @@ def summary(verdict: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` is the sentence that people read first; `action` what to do now; `next_test` the
-    cheapest thing that would tell more; `commands` lines to paste. `stacks` are of the guilty,
-    `timeline` is the minute around the first sign of failure, `cleared` says why others are
-    innocent.
+    """The result of a diagnosis.
+
+    reason      the sentence that people read first
+    action      what to do now
+    next_test   the cheapest test that would tell more
+    commands    lines to paste
+    stacks      of the guilty ranks
+    timeline    the minute around the first sign of failure
+    cleared     why other ranks are innocent
     """
 
     failure_class: FailureClass

@@ -1,9 +1,10 @@
-"""The wire form of messages: 4 bytes big-endian length, then a JSON array `[NAME, value, ...]` of
-at most MESSAGE_MAX_BYTES.
+"""The wire form of messages: a length, then a JSON array.
 
-Fields go by their order: both ends are of one version, and names were more than half of all that is
-said. Decoding is strict (model/codec.py): an unknown name, a missing or an extra field, or a value
-of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
+The length is 4 bytes, big-endian. The array `[NAME, value, ...]` has at most MESSAGE_MAX_BYTES.
+
+Fields are told by their order. Both ends have the same version, and names would be more than half
+of all bytes. Decoding is strict (model/codec.py): an unknown name, a missing or an extra field, or
+a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _CODEC = Codec(typing.get_args(Message))
 
 
 def encode(message: Message) -> bytes:
-    """One frame: length and JSON. Texts are cut where it would be too long (model/shorten.py).
+    """Write one frame: length and JSON. Texts are cut if it would be too long (shorten.py).
 
     Raises CorruptError for a message that is too long even so.
     """
@@ -42,8 +43,10 @@ def decode(body: bytes | bytearray | memoryview) -> Message:
 
 
 class FrameReader:
-    """Cuts a byte stream into messages, up to the first frame that is none or over the limit:
-    `error` then says why, and nothing follows.
+    """Cut a byte stream into messages.
+
+    It stops at the first frame that is no message or over the limit. `error` then says why, and
+    nothing follows.
     """
 
     def __init__(self) -> None:

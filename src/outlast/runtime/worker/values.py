@@ -21,9 +21,9 @@ class Values:
     rank that is replaced finds what its predecessor had. Each rank has its own.
 
     Give numbers, texts, None, tensors without a graph, NumPy arrays, and lists, tuples, sets or
-    dicts of them. So the hidden state of a recurrent model is kept as well, or an observation of an
-    environment. Every step seals them, so they should be small. Setting an attribute that was not named
-    at first raises StateError.
+    dicts of them. So the hidden state of a recurrent model can be kept as well, or an observation
+    of an environment. Every step seals the values, so they should be small. Setting an attribute
+    that was not named at first raises StateError.
     """
 
     def __init__(self, **values: Any) -> None:
