@@ -66,9 +66,9 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
     recipe = chance.choice(("pipe", "second"))
     work = Path(tempfile.mkdtemp(prefix="job-"))
     victims = [(victim + more) % RANKS for more in range(max(1, kind.guilty))]
-    _lay_out(work, kind=kind.name, victims=victims, step=step, layout=layout, recipe=recipe)
+    lay_out(work, kind=kind.name, victims=victims, step=step, layout=layout, recipe=recipe)
     began_s = time.time()
-    job = _started(work)
+    job = started(work)
     whole = folder / "whole"
     whole.parent.mkdir(parents=True)
     try:
@@ -87,7 +87,7 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
             if recipe == "second" and (work / "fr").exists():
                 shutil.copytree(work / "fr", whole / "dumps", ignore=_no_parts)
     finally:
-        _end(job)
+        end_all(job)
         shutil.rmtree(work, ignore_errors=True)
     _kernel_log(whole, kind, began_s)
     truth = {
@@ -104,7 +104,7 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
     print(f"{folder.name}: {layout}, rank {victim}, {'hangs' if hangs else 'ended'}", flush=True)
 
 
-def _lay_out(work: Path, **plan: object) -> None:
+def lay_out(work: Path, **plan: object) -> None:
     """Copy the job's code into its folder, beside the plan."""
     code = work / "code"
     code.mkdir()
@@ -113,7 +113,7 @@ def _lay_out(work: Path, **plan: object) -> None:
     (code / "plan.json").write_text(json.dumps({**plan, "folder": str(work / "fr")}))
 
 
-def _started(work: Path) -> subprocess.Popen[bytes]:
+def started(work: Path) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(RANKS), "--log-dir", str(work / "logs"), "--redirects", "3"),
@@ -143,7 +143,7 @@ def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
         now = sum(path.stat().st_size for path in work.rglob("*.log"))
         if now != size:
             size, changed_s = now, time.monotonic()
-        steps = max((_steps_of(path) for path in work.rglob("stdout.log")), default=0)
+        steps = max((steps_of(path) for path in work.rglob("stdout.log")), default=0)
         if steps and kind.is_hang and time.monotonic() - changed_s > QUIET_S:
             return True
         if kind.from_outside and steps >= STRUCK_AT_STEP:
@@ -152,11 +152,11 @@ def _wait(job: subprocess.Popen[bytes], work: Path, kind: Kind) -> bool:
     return True
 
 
-def _steps_of(path: Path) -> int:
+def steps_of(path: Path) -> int:
     return path.read_text(errors="replace").count(" done\n")
 
 
-def _end(job: subprocess.Popen[bytes]) -> None:
+def end_all(job: subprocess.Popen[bytes]) -> None:
     """Kill all: torchrun does not end ranks that are stopped or hold the interpreter lock."""
     pids = [one.pid for one in find_processes(pids=[job.pid])]  # loaders' workers too
     for pid in [job.pid, *pids]:

@@ -94,7 +94,7 @@ class Job:
         return self.now == self.step and self.is_victim
 
     def batches(self) -> Any:
-        if self.kind.startswith("loader_"):
+        if self.kind.startswith("loader_") or self.kind == "calm_loads":
             samples = Samples(self.kind, self.step * 4 if self.is_victim else -1)
             yield from DataLoader(samples, batch_size=4, num_workers=1)
         while True:
@@ -130,8 +130,17 @@ class Job:
             self.optimizer.step()
             self.optimizer.zero_grad()
             print(f"step {self.now} done", flush=True)
+            self.calm()
             time.sleep(0.02)
         dist.barrier()
+
+    def calm(self) -> None:
+        """Do what takes longer in a healthy job: a slow rank, or one that saves."""
+        if self.kind == "calm_slow" and self.is_victim:
+            time.sleep(0.3)
+        if self.kind == "calm_saves" and self.rank == 0 and self.now % 5 == 0:
+            torch.save(torch.zeros(1 << 22), self.folder / "model.pt")
+            time.sleep(0.5)
 
     def by_hand(self) -> None:
         first, second = self.pairs

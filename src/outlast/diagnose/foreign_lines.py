@@ -110,7 +110,8 @@ def with_strangers_marked(
     Findings that are tied to a rank name it. `last_signs_s` is as `job_processes` takes it.
     """
     slurm = {one for sample in samples for one in sample.identities.get("Slurm job", ())}
-    job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s)
+    files = [one.name for one in samples]
+    job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s, files=files)
     changed: dict[int, Finding] = {}
     aside: list[tuple[Kill, str]] = []
     for kill in kills_of(findings):

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.went_on import RULE as WENT_ON
 from outlast.diagnose.stacks.reader import Stack, doing
 
 KILLS = ("oom.", "segfault.")  # rules of what a kernel says about a process that it ended
@@ -104,6 +105,7 @@ class JobProcesses:
     slurm_jobs    ids that the job's own logs name
     all_stand     every rank that left anything stands in a stack, and nothing says that one ended
     ended_by      exit codes of all ranks that failed by themselves
+    has_logs      other files than the kernel's log were read, even if nothing stands in them
     """
 
     is_known: bool = False
@@ -115,6 +117,7 @@ class JobProcesses:
     slurm_jobs: frozenset[str] = frozenset()
     all_stand: bool = False
     ended_by: tuple[int, ...] = ()
+    has_logs: bool = False
 
 
 def is_kill(one: Finding) -> bool:
@@ -161,10 +164,12 @@ def job_processes(
     *,
     slurm_jobs: Iterable[str] = (),
     last_signs_s: Iterable[float] = (),
+    files: Iterable[str] = (),
 ) -> JobProcesses:
     """Collect what launchers, loaders and stacks say of the job's processes.
 
-    `last_signs_s` are the times of each rank's last recorded collective.
+    `last_signs_s` are the times of each rank's last recorded collective, and `files` the names of
+    all texts that were read.
     """
     own = [one for one in findings if _is_of_the_job(one)]
     codes: dict[int, int] = {}
@@ -199,6 +204,7 @@ def job_processes(
         ),
         slurm_jobs=frozenset(slurm_jobs),
         all_stand=_all_stand(findings),
+        has_logs=bool(set(files) - {one.evidence.file for one in findings if is_kill(one)}),
         ended_by=tuple(code for code in codes.values() if code not in (0, -15, -2, -1, -6)),
     )
 
@@ -209,6 +215,7 @@ def _is_of_the_job(one: Finding) -> bool:
         or isinstance(one, Stack)
         or one.rule.startswith(("elastic.", "exit.", "c10d.", "nccl.", "gloo.", "python."))
         or one.rule.startswith(("loader.", "store.", "data.", "torch.", "cuda.", "ledger."))
+        or one.rule == WENT_ON
     )
 
 
@@ -236,7 +243,8 @@ def _all_stand(findings: Sequence[Finding]) -> bool:
 def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
     """Decide how a kill is tied to the job, and say why."""
     signals = SIGNALS[kill.kind]
-    if not job.is_known:
+    is_foreign = bool(kill.command) and not _TRAINS.match(kill.command)
+    if not job.is_known and not (is_foreign and job.has_logs):
         return Tie.FITS, "the kernel's log is all that was read"
     if kill.pid is not None and kill.pid in job.codes:
         if job.codes[kill.pid] in signals:
@@ -251,7 +259,7 @@ def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
         return (Tie.TIED if same else Tie.EXCLUDED), f"its cgroup is of Slurm job {job_id[1]}"
     if job.all_stand:
         return Tie.EXCLUDED, "stacks were taken of all ranks"
-    if kill.command and not _TRAINS.match(kill.command):
+    if is_foreign:
         return Tie.EXCLUDED, f"the command {kill.command} is none of the job's"
     return _by_exit_and_time(kill, job, signals)
 

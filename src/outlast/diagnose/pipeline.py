@@ -30,6 +30,7 @@ from outlast.diagnose.foreign_lines import (
 )
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
+from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.task_labels import without_node_labels
 from outlast.model.verdict import Verdict
 
@@ -66,6 +67,8 @@ def conclude(material: Material) -> Conclusion:
     """Decide from all that was read. The same material gives the same verdict."""
     notes: list[str] = []
     own = without_node_labels(material.findings)
+    own, handled = with_handled_marked(own)
+    notes += [handled] if handled else []
     split = split_attempts(own, material.dumps, material.written_s)
     notes += split.notes
     blame = (

@@ -26,6 +26,7 @@ DOUBTS = {
     "stranger": "the process was not one of the job's",
     "untied": "nothing ties the process to the job",
     "contradicted": "the rank's dump shows it alive and waiting",
+    "handled": "the log goes on after it",
 }
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 

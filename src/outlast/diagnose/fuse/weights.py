@@ -30,7 +30,8 @@ class Weights:
                 several devices the same fault of software
     doubts      for lines that may not be of the job. A line may be older than all that the job
                 itself says; two clocks in two zones can cause that too. Or a kernel ended a process
-                while all ranks lived: it was none of them, but may be one that they needed
+                while all ranks lived: it was none of them, but may be one that they needed. Or
+                the log goes on after an exception, which may be a lead all the same
     certain     no verdict is surer than this: logs omit things
     """
 
@@ -53,6 +54,7 @@ class Weights:
             "stranger": 0.0,
             "untied": 0.45,
             "contradicted": 0.3,
+            "handled": 0.2,
         }
     )
     certain: float = 0.97

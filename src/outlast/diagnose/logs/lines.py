@@ -31,6 +31,7 @@ from outlast.diagnose.logs import (
     process_table,
     source_echo,
     tracebacks,
+    went_on,
     xids,
 )
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
@@ -87,18 +88,22 @@ GENERIC = frozenset(
     }
 )
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
-# rules for services that programs ask again when they do not answer
-ASKED_AGAIN = ("dependency.service", "object.store")
+# rules for what programs do without, or ask again when it does not answer
+ASKED_AGAIN = ("dependency.", "object.store")
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|ignor(?:ed|ing)|skipp(?:ed|ing)"
     r"|recovered|resuming|falling back)\b"
 )
 _GAVE_UP = re.compile(
-    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted|\bnot be\b|\bcannot\b|please (?:re)?try"
+    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted|please (?:re)?try"
+    r"|\b(?:not|cannot|can't|unable to) (?:be )?(?:retr|re-?attempt|ignor|skip|recover|resum|fall)"
     r"|(?:fail|abort)(?:s|ed|ing)?\b.{0,40}\b(?:after|all)\b"
     r"|(?:no|out of|all|last|maximum|max)\b.{0,12}\bretr(?:y|ies)"
 )
-_WARNING = re.compile(r"(?:user|future|deprecation|resource)warning: |\[w\d{3,6} [^\]]{1,80}\] ")
+_WARNING = re.compile(
+    r"(?:user|future|deprecation|resource|runtime|import)warning: |\[w(?:\d{3,6})? [^\]]{1,80}\] ?"
+    r"|^.{0,60}?(?<![\w.])warn(?:ing)?(?:[\]:|]| -)|^w\d{4} [\d:.]{8,15} "
+)
 _POD_NODE = re.compile(r"^Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}$")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
@@ -146,6 +151,7 @@ class LineReader:
         self._processes = process_table.ProcessTable()
         self._around: tuple[list[bytes], int] = ([], 0)  # the block, and the line's place in it
         self._before: list[bytes] = []  # the last lines of the block before it
+        self._went_on = went_on.WentOn(one_writer=self._rank is not None)
         self._tracebacks, self._stacks, self._table, self._csv, self._steps = (
             tracebacks.Tracebacks(),
             StackReader(),
@@ -170,6 +176,7 @@ class LineReader:
             if len(found[at]) == 1:
                 del found[at]
         wanted, at, place = sorted(found), 0, 0
+        raised: list[tuple[Finding, str]] = []
         while True:
             if not self._busy:
                 while place < len(wanted) and wanted[place] < at:
@@ -180,10 +187,21 @@ class LineReader:
             if at >= len(lines):
                 break
             self._around = (lines, at)
-            yield from self._given_out(
-                self._one(self._line + at + 1, _text(lines[at]), found.get(at, ()))
-            )
+            text = _text(lines[at])
+            for one in self._given_out(self._one(self._line + at + 1, text, found.get(at, ()))):
+                if one.order == self._line + at + 1 and went_on.may_be_handled(one):
+                    raised.append((one, text))
+                yield one
             at += 1
+        for one in self._went_on.block(self._line + 1, lines, raised):
+            row = RULES[went_on.RULE]
+            yield replace(
+                one,
+                rule=row.name,
+                evidence=replace(one.evidence, role=row.role),
+                failure_class=None,
+                mechanism=None,
+            )
         self._line += len(lines)
         self._before = lines[-source_echo.NEIGHBOURS :]
 
@@ -512,7 +530,7 @@ def _is_no_exception(rule: Rule, low: str) -> bool:
         return False
     if _WARNING.search(low) is not None:
         return True
-    handled = rule.name.startswith(BY_TYPE) or rule.name in ASKED_AGAIN
+    handled = rule.name.startswith((*BY_TYPE, *ASKED_AGAIN))
     return handled and _HANDLED.search(low) is not None and _GAVE_UP.search(low) is None
 
 

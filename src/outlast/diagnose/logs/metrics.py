@@ -73,6 +73,12 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 _NAME = re.compile(r"[a-z][a-z_]{0,40}(?:\.[a-z_]{1,40}){0,5}(?: \[[^\]]{1,10}\])?")
 # a field of a table at the end of its line which says that there is nothing; nvidia-smi -q and
 # smartctl set the value apart by blanks, an exception does not
+_COUNT = re.compile(
+    r"(?:uncorrectable|corrected|correctable|rows|errors?|timeouts?|failures?|failed|ooms?|num_ooms"
+    r"|out of memory|retries)(?: count)?[\"']?(?: |: ?|=)(\d{1,9})\b(?![.:\w])"
+    r"|(?<![\w.:-])(\d{1,9}) (?:uncorrectable|errors?|timeouts?|failures?|failed|ooms?"
+    r"|out of memory)"
+)
 _CLEAR = re.compile(
     r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$"
 )
@@ -87,7 +93,17 @@ def says_nothing(low: str) -> bool:
         low.startswith(("# help ", "# type ", "dcgm_fi_"))
         or is_header(low)
         or _CLEAR.search(low[-80:].rstrip()) is not None
+        or _all_clear(low)
     )
+
+
+def _all_clear(low: str) -> bool:
+    """Return True for a line of counts of faults ("ECC uncorrectable 0, remapped rows 0"), all 0.
+
+    Two at least, so that an exit code of 0 or a rank is not one.
+    """
+    counts = [before or after for before, after in _COUNT.findall(low)]
+    return len(counts) >= 2 and all(int(one) == 0 for one in counts)
 
 
 def is_header(low: str) -> bool:

@@ -151,6 +151,11 @@ class Tracebacks:
         return _FRAME.match(body) is not None or (one.after_frame and body.startswith("    "))
 
 
+def label_of(text: str) -> str:
+    """Return what a launcher or a container's log puts before the lines of one writer; or ""."""
+    return _label(text)[0]
+
+
 def _label(text: str) -> tuple[str, int]:
     """Return the label of the line's writer, and how many characters it and a time take."""
     found = _LABEL.match(text[:300])

@@ -63,6 +63,12 @@ DEDUCED: tuple[Rule, ...] = (
         R.ADVICE,
         "outlast: a rank that left a log was there, and this is the last that it said",
     ),
+    Rule(
+        "log.went_on",
+        "",
+        R.ADVICE,
+        "outlast: a log that goes on after an exception was written by a program that handled it",
+    ),
     # torchrun's table of failures
     Rule(
         "elastic.stumbled",

@@ -1,0 +1,192 @@
+"""Exceptions that a program handled: its log goes on after them as it did before.
+
+A program may print a traceback and train on. Such a line names a cause that was none. The log
+tells: lines of a form that it had before (a step, a bar of progress) come again. A few of the same
+writer suffice. Where several ranks may write one log without labels, more are wanted than all ranks
+print until they notice that one is gone. An exception before the first step is handled, too, if
+lines of one form follow in which a number grows: steps, which no rank takes without the others.
+Lines that tell of exceptions are no progress, however often they come.
+
+The form of a line is its letters: numbers, dates and bars change.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.tracebacks import label_of
+from outlast.model.terms import Mechanism
+from outlast.model.verdict import Role
+
+RULE = "log.went_on"
+BEFORE_LINES = 80  # so many before are looked at, and a form has to be there so often
+BEFORE_COUNT = 3
+AFTER_COUNT = 5  # lines of the same writer
+AFTER_ANY_COUNT = 24  # lines of any writer
+STEPS_COUNT = 10  # values of a number that grows, in lines of one form
+FORMS_MAX = 32  # of these lines
+AFTER_LINES = 2_000  # so many after are looked at
+OPEN_MAX = 24
+_LETTERS_MIN, _CHARACTERS = 4, 200
+# no part of a time, a date, a fraction or a name
+_NUMBER = re.compile(rb"(?<![\d.,\w-])(?<!\d:)(\d{1,9}(?:\.\d{1,9})?)(?![\d.:,\w]*[.:\w-])")
+# such lines come again and again while nothing goes on
+_IDLES = re.compile(rb"wait|retr|attempt|time[d ]?.?out|still|heartbeat", re.IGNORECASE)
+_NOT_LETTERS = bytes(one for one in range(256) if not (65 <= one <= 90 or 97 <= one <= 122))
+
+
+@dataclass(slots=True)
+class Growing:
+    """The numbers in lines of one form, and how many times each grew without ever falling."""
+
+    last: list[float] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)
+
+    def feed(self, line: bytes) -> bool:
+        """Return True once some number took `STEPS_COUNT` values, each larger than the last."""
+        now = [float(one) for one in _NUMBER.findall(line[:_CHARACTERS])]
+        if len(now) != len(self.last):
+            self.last, self.grown = now, [1] * len(now)
+            return False
+        self.grown = [
+            0 if new < old else count + (new > old)
+            for new, old, count in zip(now, self.last, self.grown, strict=True)
+        ]
+        self.last = now
+        return max(self.grown, default=0) >= STEPS_COUNT
+
+
+@dataclass(slots=True)
+class _Open:
+    """One exception, and what came after it."""
+
+    finding: Finding
+    label: str
+    forms: frozenset[bytes]
+    own_count: int = 0
+    any_count: int = 0
+    left_count: int = AFTER_LINES
+    steps: dict[bytes, Growing] = field(default_factory=dict)
+    has_steps: bool = False
+
+    @property
+    def is_handled(self) -> bool:
+        enough = self.own_count >= AFTER_COUNT or self.any_count >= AFTER_ANY_COUNT
+        return enough or self.has_steps
+
+    def look(self, lines: Sequence[bytes], *, one_writer: bool, failures: Set[bytes]) -> None:
+        """Count the lines of a known form among those that come after, and look for steps.
+
+        `failures` are forms of lines that are no progress.
+        """
+        for line in lines[: self.left_count]:
+            if self.is_handled:
+                return
+            form = form_of(line)
+            if form in failures:
+                continue
+            if form in self.forms:
+                self.any_count += 1
+                self.own_count += one_writer or (bool(self.label) and _writer(line) == self.label)
+            elif form and not _IDLES.search(form) and self._may_follow(form):
+                self.has_steps |= self.steps.setdefault(form, Growing()).feed(line)
+        self.left_count -= len(lines)
+
+    def _may_follow(self, form: bytes) -> bool:
+        return form in self.steps or len(self.steps) < FORMS_MAX
+
+
+class WentOn:
+    """A reader of the lines around exceptions. `block` is called once for each block of lines.
+
+    one_writer  the whole log is of one rank, by its name
+    """
+
+    def __init__(self, *, one_writer: bool) -> None:
+        self._one_writer = one_writer
+        self._before: deque[bytes] = deque(maxlen=BEFORE_LINES)
+        self._open: list[_Open] = []
+        self._failures: set[bytes] = set()  # the forms of lines that tell of exceptions
+
+    def block(
+        self, first_line: int, lines: Sequence[bytes], raised: Iterable[tuple[Finding, str]]
+    ) -> list[Finding]:
+        """Return a finding for each exception after which the log goes on.
+
+        first_line  the number of the first of the lines
+        raised      exceptions in this block, and the text of their lines
+        """
+        raised = list(raised)
+        self._failures |= {form_of(text.encode("utf-8", "replace")) for _, text in raised}
+        for one in self._open:
+            self._look(one, lines)
+        for finding, text in raised:
+            at = finding.order - first_line
+            if len(self._open) < OPEN_MAX and 0 <= at < len(lines):
+                before = [*self._before, *lines[max(0, at - BEFORE_LINES) : at]][-BEFORE_LINES:]
+                new = _Open(finding, label_of(text), _usual_forms(before))
+                self._look(new, lines[at + 1 :])
+                self._open.append(new)
+        self._before.extend(lines[-BEFORE_LINES:])
+        handled = [one.finding for one in self._open if one.is_handled]
+        self._open = [one for one in self._open if one.left_count > 0 and not one.is_handled]
+        return handled
+
+    def _look(self, one: _Open, lines: Sequence[bytes]) -> None:
+        one.look(lines, one_writer=self._one_writer, failures=self._failures)
+
+
+def _usual_forms(lines: Sequence[bytes]) -> frozenset[bytes]:
+    counts = Counter(map(form_of, lines))
+    return frozenset(form for form, count in counts.items() if form and count >= BEFORE_COUNT)
+
+
+def _writer(line: bytes) -> str:
+    return label_of(line[:300].decode("utf-8", "replace"))
+
+
+def form_of(line: bytes) -> bytes:
+    """Return the letters at the beginning of a line; empty where there are few."""
+    letters = line[:_CHARACTERS].translate(None, _NOT_LETTERS)
+    return letters if len(letters) >= _LETTERS_MIN else b""
+
+
+def may_be_handled(one: Finding) -> bool:
+    """Return True for a line about an exception, which a program may have handled."""
+    return one.mechanism in (Mechanism.EXCEPTION, Mechanism.CORRUPT) and one.evidence.role in (
+        Role.ROOT,
+        Role.MESSENGER,
+    )
+
+
+def with_handled_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str]:
+    """Mark the exceptions after which their log goes on, and say so in a sentence ("" for none)."""
+    at = {(one.evidence.file, one.evidence.line) for one in findings if one.rule == RULE}
+    if not at:
+        return list(findings), ""
+    handled = [
+        one
+        for one in findings
+        if (one.evidence.file, one.evidence.line) in at and may_be_handled(one) and not one.doubt
+    ]
+    ids = set(map(id, handled))
+    kept = [_marked(one) if id(one) in ids else one for one in findings]
+    if not handled:
+        return kept, ""
+    first = handled[0].evidence
+    more = f", and {len(handled) - 1} more such" if len(handled) > 1 else ""
+    return kept, (
+        f"{first.file}:{first.line}{more} tells of an exception after which the log goes on as"
+        " before: it ended nothing"
+    )
+
+
+def _marked(one: Finding) -> Finding:
+    messenger = replace(one.evidence, role=Role.MESSENGER)
+    return replace(one, doubt="handled", mechanism=None, evidence=messenger)
