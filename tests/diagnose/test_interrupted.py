@@ -128,6 +128,25 @@ def test_a_ledger_alone_does_not_say_who_sent_the_signal() -> None:
             {"signal": None},
             "raised ValueError: nan; reco",
         ),
+        (
+            replace(
+                KILL,
+                mechanism=Mechanism.EXCEPTION,
+                error="RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.",
+            ),
+            {"signal": None},
+            "lost a worker of its DataLoader (pid 77), which was killed by signal 9 (SIGKILL);",
+        ),
+        (
+            replace(
+                KILL,
+                mechanism=Mechanism.EXCEPTION,
+                error="RuntimeError: DataLoader worker (pid 77) is killed by signal: User defined"
+                " signal 1.",
+            ),
+            {"signal": None},
+            "(pid 77), which was killed by a signal (User defined signal 1); reco",
+        ),
     ],
 )
 def test_each_way_to_fail_has_its_sentence(

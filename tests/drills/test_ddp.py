@@ -685,3 +685,24 @@ def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
         outcome = drill.finish()
     assert all(drill.fired(number) for number in range(3)), str(outcome)
     nothing_shows(outcome, calm(*arguments), faults=4)
+
+
+def test_a_killed_loader_worker_is_one_interruption_and_named(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
+    """Whatever the rank does at that moment, the death is told where the next batch is fetched."""
+    arguments = ("--steps", 200, "--step-s", 0.0, "--loaders", 2)
+    expected = calm_run("quick.py", *arguments, workers=2)
+    with Drill(tmp_path, "quick.py", *arguments, workers=2) as drill:
+        drill.until(lambda: drill.oldest_of(2) >= 20, "step 20 on both ranks")
+        rank = drill.pid_of(1)
+        worker = int(Path(f"/proc/{rank}/task/{rank}/children").read_text().split()[0])
+        os.kill(worker, signal.SIGKILL)
+        outcome = drill.finish()
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == expected.digests, str(outcome)
+    (only,) = outcome.interruptions
+    assert (only["ranks"], only["mechanism"], only["rung"]) == ([1], "exception", "repeat"), only
+    said = f"Rank 1 (pid {rank}) lost a worker of its DataLoader (pid {worker}), which was killed"
+    assert f"{said} by signal 9 (SIGKILL)" in outcome.stderr, str(outcome)
+    outcome.ledger_is_sound()

@@ -122,6 +122,9 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
     assert is_own_bug(ours + "AttributeError: no attribute '_scale'")
     assert not is_own_bug(ours + "outlast.errors.StateError: run.state(x=...) is a dict")
     below = ours + '  File "net.py", line 3, in forward\n    x.y\nAttributeError: y'
+    assert not is_own_bug(
+        ours + "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    )
     assert not is_own_bug(below)
     assert not is_own_bug("")
     for traceback, expected in (

@@ -45,6 +45,19 @@ RECOVERED = {
     Rung.RESTART: "by restarting all ranks",
     Rung.STOP: "",
 }
+# as torch says it: strsignal(3) in glibc
+_LOADER = re.compile(
+    r"DataLoader worker \(pid (\d{1,9})\) is killed by signal: ([A-Z][A-Za-z0-9 ]{3,40})"
+)
+_SAID = {
+    "Killed": SIGKILL,
+    "Segmentation fault": 11,
+    "Bus error": 7,
+    "Aborted": 6,
+    "Terminated": 15,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+}
 _NUMBER = re.compile(r"signal (\d{1,2})")
 _PARTS = re.compile(r"; (?![^()]*\))")  # but not within brackets
 
@@ -163,6 +176,8 @@ def _how(
         case Mechanism.SIGNAL:
             return _by_signal(_signals(own, error), were, sender)
         case Mechanism.EXCEPTION:
+            if loader := _LOADER.search(error):
+                return _lost_loader(int(loader[1]), loader[2])
             return f"raised {error}" if error else "raised an exception"
         case Mechanism.EXIT:
             return f"ended: {error}" if error else "ended"
@@ -174,6 +189,13 @@ def _how(
             word = {"slow": f"{were} too slow", "corrupt": "had a corrupt image"}
             failed = word.get(mechanism.value, f"{were} no longer heard of")
             return f"{failed}: {cause}" if cause else failed
+
+
+def _lost_loader(pid: int, said: str) -> str:
+    """Return how a rank lost a worker of its loader. `said`: the signal, in torch's words."""
+    number = _SAID.get(said)
+    how = f"was killed by a signal ({said})" if number is None else _by_signal([number], "was", "")
+    return f"lost a worker of its DataLoader (pid {pid}), which {how}"
 
 
 def _signals(own: Sequence[Mapping[str, Any]], error: str) -> list[int]:

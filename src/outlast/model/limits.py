@@ -194,6 +194,7 @@ WATCH_TENSORS_COUNT = 16  # and of no more tensors than these
 # between two such looks: one takes some 0.1 ms, and on a device it waits for the device
 WATCH_EVERY_STEPS = 8
 WATCH_REFRESH_STEPS = 16  # the list of what there is to look at is made again this often
+LOADER_END_S = 0.2  # a loader's worker whose connection is gone has ended by then, if it was killed
 LOG_ENTRIES_KEPT_COUNT = 500  # newest entries of Trainer's log_history, kept with each step
 LOADER_POSITION_BYTES = 256 << 10  # room for the position of a loader that keeps state of its own
 IMAGE_ALIGN_BYTES = 64  # tensors begin at a multiple of this in an image

@@ -11,7 +11,8 @@ import re
 
 _OURS = re.compile(r"(?:^|[/\\])outlast[/\\](?:app|diagnose|engine|model|planner|runtime|sim)[/\\]")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line \d+', re.MULTILINE)
-_ON_PURPOSE = "outlast.errors."
+# what outlast raises on purpose: its own errors, and torch's words for a loader's lost worker
+_ON_PURPOSE = ("outlast.errors.", "RuntimeError: DataLoader worker (pid ")
 REPORT = (
     "this is a bug in outlast, not in the script: report it with this traceback and the run's"
     " folder"

@@ -44,6 +44,7 @@ from outlast.errors import StateError
 from outlast.model.limits import LOADER_POSITION_BYTES
 from outlast.model.texts import cut_at_word
 from outlast.runtime.worker import random_state
+from outlast.runtime.worker.loader_deaths import open_watched
 from outlast.runtime.worker.sampler import StepSampler, mix
 
 _HINT = (
@@ -196,7 +197,7 @@ class StepSource(BatchSource):
         self._keyed.start = self.step
         with random_state.isolated(mix(self._sampler.seed)):
             self._mine = self._copy() if self._mine is None else self._mine
-            return iter(self._mine)
+            return open_watched(self._mine)
 
     def _copy(self) -> DataLoader[Any]:
         theirs = self._loader
@@ -308,7 +309,7 @@ class StatefulSource(BatchSource):
         if self._state is not None:
             loader.load_state_dict(self._state)
         with random_state.isolated(self._seed(self._epoch)), self._seeding_dataset():
-            return iter(loader)
+            return open_watched(loader)
 
     @contextlib.contextmanager
     def _seeding_dataset(self) -> Iterator[None]:
