@@ -15,6 +15,7 @@ from outlast.engine.coordinator.decisions import (
     decide_last_save,
     decide_own_state,
     decide_source,
+    describe_kept,
     work_out_cost,
 )
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts, Transfer
@@ -157,20 +158,47 @@ def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
     """Sharded state lies sealed; replicated state is written by a survivor that holds it."""
 
     def decide(
-        restore: RestoreVerdict, *, sharded: bool = False, newest: int = 4, donor_lives: bool = True
+        restore: RestoreVerdict,
+        *,
+        sharded: bool = False,
+        newest: int = 4,
+        donor_lives: bool = True,
+        start: Restart | None = None,
     ) -> LastSave:
         return decide_last_save(
-            restore=restore, sharded=sharded, checkpoint=Checkpoint(newest, "four"),
+            restore=restore, start=start, sharded=sharded, checkpoint=Checkpoint(newest, "four"),
             donor_lives=donor_lives,
         )  # fmt: skip
 
     held = RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it")
-    assert decide(held) == LastSave("hand_over", "rank 2 holds the state of step 7")
+    assert decide(held) == LastSave("hand_over", 7, "rank 2 holds the state of step 7")
     assert decide(held, sharded=True).method == "sealed"
+    image = Restart(7, "transfer", "slot")
+    sealed = decide(NOTHING, start=image, donor_lives=False)
+    assert (sealed.method, sealed.step) == ("sealed", 7), "its donor is gone, and its image is not"
     for nothing, reason in (
-        (decide(NOTHING), "no state is left that could be saved"),
+        (decide(NOTHING), NOTHING.reason),
+        (decide(NOTHING, start=Restart(4, "checkpoint", "checkpoint", "four")), NOTHING.reason),
+        (decide(NOTHING, start=image, newest=7), "the checkpoint of step 7 is as new"),
         (decide(replace(held, step=0), newest=0), "no step was committed"),
         (decide(held, newest=7), "the checkpoint of step 7 is as new"),
         (decide(held, donor_lives=False), "no rank that holds the replicated state is alive"),
     ):
-        assert nothing == LastSave("none", reason)
+        assert nothing == LastSave("none", -1, reason)
+
+
+@pytest.mark.parametrize(
+    ("committed", "checkpoint", "kept"),
+    [
+        (0, Checkpoint(), ""),
+        (4, Checkpoint(4, "four"), "on from the checkpoint of step 4 in four"),
+        (5, Checkpoint(4, "four"), "saved: why; 1 committed step is lost; `outlast run --resume`"),
+        (7, Checkpoint(), "step 7 cannot be saved: why; 7 committed steps are lost; there is no"),
+    ],
+)
+def test_a_run_that_saves_nothing_says_what_is_kept(
+    committed: int, checkpoint: Checkpoint, kept: str
+) -> None:
+    said = describe_kept(committed=committed, checkpoint=checkpoint, reason="why")
+    assert kept in said
+    assert bool(said) is bool(kept)

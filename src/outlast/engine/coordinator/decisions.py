@@ -294,29 +294,60 @@ def _extended(
 class LastSave:
     """How the newest state is saved by a run that gives up.
 
-    method   "none"; "sealed": all of it lies in the ranks' slots; "hand_over": a survivor first
-             writes the replicated state
+    method   "none"; "sealed": all of it lies in shared memory; "hand_over": a survivor first writes
+             the replicated state
+    step     of that state; -1: none
     """
 
     method: str
+    step: int
     reason: str
 
 
 def decide_last_save(
-    *, restore: RestoreVerdict, sharded: bool, checkpoint: Checkpoint, donor_lives: bool
+    *,
+    restore: RestoreVerdict,
+    start: Restart | None,
+    sharded: bool,
+    checkpoint: Checkpoint,
+    donor_lives: bool,
 ) -> LastSave:
-    """Decide whether a run that gives up has anything to save that lies on no disk yet."""
-    if restore.step is None:
-        return LastSave("none", "no state is left that could be saved")
-    if restore.step <= 0:
-        return LastSave("none", "no step was committed")
-    if restore.step <= checkpoint.step:
-        return LastSave("none", f"the checkpoint of step {checkpoint.step} is as new")
-    if sharded:
-        return LastSave("sealed", f"the images of step {restore.step} lie in shared memory")
+    """Decide whether a run that gives up has anything to save that lies on no disk yet.
+
+    start   what all ranks would begin from if they restarted; None: a survivor would hand over
+    """
+    handed_over = start is not None and start.replicated == "transfer"
+    step = start.step if start is not None and handed_over else restore.step
+    if step is None:
+        return LastSave("none", -1, restore.reason)
+    if step <= 0:
+        return LastSave("none", -1, "no step was committed")
+    if step <= checkpoint.step:
+        return LastSave("none", -1, f"the checkpoint of step {checkpoint.step} is as new")
+    if sharded or handed_over:
+        return LastSave("sealed", step, f"the images of step {step} lie in shared memory")
     if not donor_lives:
-        return LastSave("none", "no rank that holds the replicated state is alive")
-    return LastSave("hand_over", f"rank {restore.donor} holds the state of step {restore.step}")
+        return LastSave("none", -1, "no rank that holds the replicated state is alive")
+    return LastSave("hand_over", step, f"rank {restore.donor} holds the state of step {step}")
+
+
+def describe_kept(
+    *, committed: int, checkpoint: Checkpoint, reason: str, go_on: str = "`outlast run --resume`"
+) -> str:
+    """Say what is kept of a run that gives up and saves nothing; "" if it has committed nothing.
+
+    committed   the newest step that was committed
+    reason      why its state is not saved
+    """
+    if committed <= 0:
+        return ""
+    there = f"{go_on} goes on from the checkpoint of step {checkpoint.step} in {checkpoint.folder}"
+    lost = committed - checkpoint.step
+    if lost <= 0:
+        return there
+    steps = "1 committed step is" if lost == 1 else f"{lost} committed steps are"
+    rest = there if checkpoint.folder else "there is no checkpoint"
+    return f"warning: the state of step {committed} cannot be saved: {reason}; {steps} lost; {rest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from outlast.engine.coordinator.decisions import (
     decide_drain,
     decide_last_save,
     decide_recovery,
+    describe_kept,
     work_out_cost,
 )
 from outlast.engine.coordinator.member import Member
@@ -30,7 +31,7 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.placement import offers
-from outlast.engine.protocol.outputs import End, Output, SaveLast
+from outlast.engine.protocol.outputs import End, Output, SaveLast, Tell
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
@@ -317,7 +318,7 @@ class Regroup:
     ) -> list[Output]:
         """Plan the next generation, or end the run."""
         if verdict.rung is Rung.STOP:
-            return self._give_up(now_s, verdict.reason, restore)
+            return self._give_up(now_s, verdict.reason, restore, start)
         if verdict.survivors != "exit":
             return self.plans.move(now_s, verdict, restore, start)
         if self.stop.end is not None:  # a stop was asked for, so no process is started again
@@ -326,23 +327,33 @@ class Regroup:
 
     # --- given up: what lives is saved first -----------------------------------------------------
 
-    def _give_up(self, now_s: float, reason: str, restore: RestoreVerdict) -> list[Output]:
-        """End the run. If its newest state lies on no disk yet, save that state first."""
+    def _give_up(
+        self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
+    ) -> list[Output]:
+        """End the run. If its newest state lies on no disk yet, save that state first.
+
+        Where there is nothing to save, it is said what is kept.
+        """
         run, end = self.run, End(1, "failed", reason, self.run.faults.user_error[1])
         if not run.options.saves_last:
             return self.stop.kill_all(now_s, end)
         members = run.roster.members()
         save = decide_last_save(
-            restore=restore, sharded=run.roster.sharded, checkpoint=run.sources.checkpoint,
+            restore=restore, start=start, sharded=run.roster.sharded,
+            checkpoint=run.sources.checkpoint,
             donor_lives=any(m.rank == restore.donor and not m.life.dead for m in members),
         )  # fmt: skip
         if save.method == "hand_over":
             self._gives_up = end
             return [*self.plans.hand_over(now_s, restore)]
-        saved: list[Output] = []
-        if save.method == "sealed" and restore.step is not None:
-            saved = [SaveLast(restore.step, run.roster.sharded)]
-        return [*saved, *self.stop.kill_all(now_s, end)]
+        if save.method == "sealed":
+            last: list[Output] = [SaveLast(save.step, run.roster.sharded)]
+        else:
+            kept = "" if run.roster.recovery_mode == "plain" else describe_kept(
+                committed=run.progress.step, checkpoint=run.sources.checkpoint, reason=save.reason
+            )  # fmt: skip
+            last = [Tell(kept)] if kept else []
+        return [*last, *self.stop.kill_all(now_s, end)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
         """Go on with a transfer image that a donor has sealed. A run that gives up saves it, and
