@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._run import CalmRun, Drill, Outcome, drilled
 
 pytestmark = pytest.mark.timeout(200)
 SCRIPT = "plain.py"
@@ -60,6 +60,31 @@ def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
     assert "2 whole restarts" in outcome.stderr, outcome
     assert [one["rung"] for one in outcome.interruptions] == ["restart", "restart", "stop"], outcome
     assert all("struck at count" in one["error"] for one in outcome.interruptions), outcome
+
+
+def test_a_plain_script_that_may_not_restart_ends_at_its_first_failure(tmp_path: Path) -> None:
+    """As under torchrun, whose default this is."""
+    strikes = [{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}]
+    outcome = counted(tmp_path, flags=("--max-restarts", 0), strikes=strikes)
+    assert outcome.code == 1, outcome
+    assert ends(outcome) == {}, outcome
+    assert [one["rung"] for one in outcome.interruptions] == ["stop"], outcome
+    assert "0 whole restarts are allowed (--max-restarts), and all ranks" in outcome.stderr, outcome
+
+
+def test_a_rank_is_replaced_though_no_whole_restart_is_allowed(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
+    """The script calls outlast, so the other ranks keep their processes."""
+    arguments = ("--steps", 20)
+    expected = calm_run("quick.py", *arguments, workers=2)
+    strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
+    outcome = drilled(
+        tmp_path, "quick.py", *arguments, workers=2, flags=("--max-restarts", 0), strikes=strikes
+    )
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected.digests, outcome
+    assert [one["rung"] for one in outcome.interruptions] == ["respawn"], outcome
 
 
 @pytest.mark.drill

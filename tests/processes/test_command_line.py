@@ -18,6 +18,7 @@ from outlast.errors import UsageError
 from outlast.model.limits import WORKERS_MAX_COUNT
 from outlast.model.policy import Action
 from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.worker.arguments import parse
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,17 @@ def test_a_policy_is_read_before_anything_begins(
 def test_defaults_of_the_environment_hold_as_in_torchrun(reader: ZygoteClient, script: str) -> None:
     assert read(reader, script).meeting.role == "from_environment"
     assert read(reader, "--role", "given", script).meeting.role == "given"
+
+
+def test_no_restarts_at_all_is_not_the_same_as_no_word_of_them(
+    reader: ZygoteClient, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 is torchrun's default, and is not ours."""
+    given = [(), ("--max-restarts", "0"), ("--max_restarts=2",)]
+    assert [read(reader, *flags, script).meeting.max_restarts for flags in given] == [None, 0, 2]
+    monkeypatch.setenv("PET_MAX_RESTARTS", "0")
+    asked = [parse([*flags, script])["options"]["max_restarts"] for flags in given]
+    assert asked == [0, 0, 2]
 
 
 def test_a_worker_count_may_be_a_word(reader: ZygoteClient, script: str) -> None:

@@ -80,8 +80,8 @@ class Meeting:
 
     run_id         "": one is made up
     master_port    0: any free port
-    max_restarts   whole restarts without progress; None: not given (torchrun's own default is none
-                   at all, ours is a budget)
+    max_restarts   whole restarts without progress; None: not given (torchrun's own default is 0,
+                   ours is a budget)
     """
 
     run_id: str
@@ -297,7 +297,7 @@ def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
                 f"--rdzv-endpoint {asked['rdzv_endpoint']} has no port", hint="write host:port"
             )
         port = int(text)
-    if asked["max_restarts"] < 0:
+    if (asked["max_restarts"] or 0) < 0:
         raise UsageError(f"--max-restarts {asked['max_restarts']}: cannot be negative")
     run_id = "" if asked["standalone"] or asked["rdzv_id"] == "none" else asked["rdzv_id"]
     return Meeting(
@@ -305,7 +305,7 @@ def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
         asked["role"],
         addr,
         port,
-        asked["max_restarts"] if "max_restarts" in given else None,
+        asked["max_restarts"],
     )
 
 

@@ -182,10 +182,10 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
     """Return the verdict of a restart. `left` are processes that live, and could go on."""
     if not budgets.restarts.take(step=situation.committed):
         # The budget of restarts is used up, so the run ends.
-        return _stop(
-            f"{budgets.restarts.capacity} whole restarts without enough progress in between",
-            situation,
-        )
+        most = budgets.restarts.capacity
+        spent = f"{most} whole restarts without enough progress in between"
+        none = "0 whole restarts are allowed (--max-restarts), and all ranks would have to restart"
+        return _stop(spent if most else none, situation)
     if situation.recovery_mode == "plain":
         why = "a script that has made no outlast call is restarted as a whole"
     elif not situation.state:

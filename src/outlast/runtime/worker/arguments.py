@@ -54,12 +54,25 @@ def _parser() -> argparse.ArgumentParser:
         "Start a training script as torchrun does, and keep it going through dead, hung and slow"
         " processes."
     )
+    _count_restarts_our_way(parser)
     group = parser.add_argument_group("outlast")
     _add_processes(group)
     _add_state(group)
     _add_failures(group)
     _add_console(group)
     return parser
+
+
+def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
+    """Tell a 0 that was given from torchrun's default, which is 0 as well; and say what counts."""
+    (restarts,) = [one for one in parser._actions if one.dest == "max_restarts"]
+    if "PET_MAX_RESTARTS" not in os.environ:
+        restarts.default = None
+    restarts.help = (
+        "How often all workers may be restarted at once before the run fails (default: 3; ten newly"
+        " committed steps give one back). To replace a lost rank or to repeat a step is no such"
+        " restart. 0: never, so a script without outlast calls ends at its first failure."
+    )
 
 
 def _add_console(group: argparse._ArgumentGroup) -> None:
