@@ -192,7 +192,7 @@ def test_a_second_fault_while_the_first_is_mended(
 
 @pytest.mark.drill
 @pytest.mark.parametrize("mark", ["settled", "grouping", "joined"])
-def test_a_second_fault_while_a_step_is_finished_on_the_word_of_a_plan(
+def test_a_second_fault_while_a_step_is_finished_by_a_plan(
     tmp_path: Path, calm: Calm, mark: str
 ) -> None:
     """Rank 2 dies once all had prepared step 6: the others apply it, and stand in its block when
@@ -277,7 +277,7 @@ def test_all_ranks_lost_start_from_the_newest_checkpoint_or_step_zero(
 
 
 @pytest.mark.drill
-def test_a_lost_spare_is_replaced_and_interrupts_nobody(tmp_path: Path, calm: Calm) -> None:
+def test_a_lost_spare_is_replaced_without_an_interruption(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 150, flags=("--spares", 1)) as drill:
         drill.until(
             lambda: any(spare.get("parked") for spare in drill.status.get("spares", [])),
@@ -306,9 +306,7 @@ def test_without_its_zygote_a_run_still_replaces_ranks(tmp_path: Path, calm: Cal
 
 
 @pytest.mark.drill
-def test_a_lost_store_interrupts_nobody_and_the_next_regroup_finds_another(
-    tmp_path: Path, calm: Calm
-) -> None:
+def test_a_lost_store_is_replaced_without_an_interruption(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         os.kill(drill.store(), signal.SIGKILL)

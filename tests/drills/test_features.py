@@ -56,7 +56,7 @@ def test_the_drilled_seeds_have_every_feature() -> None:
     assert drilled >= all_names(), all_names() - drilled
 
 
-def test_what_a_rule_excludes_is_never_drawn() -> None:
+def test_a_feature_that_a_rule_excludes_is_never_drawn() -> None:
     """After the rules no rule applies any more: a later one does not undo an earlier one."""
     for seed in MANY:
         broken = [rule.name for rule in RULES if rule.conflicts(draw(seed))]
@@ -142,7 +142,7 @@ def test_a_difference_names_its_rank_and_its_parts() -> None:
     assert not calm.problems
 
 
-def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Path) -> None:
+def test_a_reduction_keeps_only_what_the_problem_needs(tmp_path: Path) -> None:
     """Method: a run is bad if it has dropout, meters in its tail, and the second fault."""
     fault = Fault("tail", 9, 1)
 
@@ -164,7 +164,7 @@ def test_a_reduction_keeps_what_the_problem_needs_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.drill
-def test_a_plain_script_is_as_it_was_in_peace(tmp_path: Path) -> None:
+def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
     found = drill(plain(world=2, reads_rank=True), [Fault("backward", 5, 1)], tmp_path / "drill")
     assert not found.problems, str(found)
 
@@ -187,7 +187,7 @@ def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_ranks_that_began_anew_know_what_moves_after_the_vote(tmp_path: Path) -> None:
+def test_restarted_ranks_know_the_state_that_moves_after_the_vote(tmp_path: Path) -> None:
     """A rank is lost behind its block, all ranks start over, and its successor is lost as well.
 
     The second hand-over comes from a rank that is as new as the successor, and has run no step.
@@ -201,7 +201,7 @@ def test_ranks_that_began_anew_know_what_moves_after_the_vote(tmp_path: Path) ->
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_drawn_script_is_as_it_was_in_peace(tmp_path: Path, seed: int) -> None:
+def test_a_drawn_script_ends_as_without_faults(tmp_path: Path, seed: int) -> None:
     """The whole state of every rank at the end, under the faults of this seed and without any."""
     found = drill(draw(seed), draw_faults(draw(seed)), tmp_path / "drill")
     assert not found.problems, str(found)

@@ -45,7 +45,7 @@ def all_ranks_are_as_calm(outcome: Outcome, calm: Outcome, *, faults: int) -> No
     outcome.ledger_is_sound()
 
 
-def test_a_kill_leaves_no_trace_in_views_of_parameters_used_sometimes(
+def test_a_kill_leaves_no_trace_with_bucket_views_and_unused_parameters(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
     """One kill in a backward: what `test_a_kill_at_any_place_leaves_no_trace` does at length."""
@@ -93,7 +93,7 @@ def test_a_kill_in_the_all_reduce_leaves_no_trace(
 
 @pytest.mark.drill
 @pytest.mark.parametrize("zero", ["after", "before"])
-def test_all_ranks_that_start_anew_know_which_gradients_are_zeros(
+def test_restarted_ranks_know_which_gradients_are_zeros(
     tmp_path: Path, calm_run: CalmRun, zero: str
 ) -> None:
     """A collective before run.steps: every rank comes from what one survivor hands over."""

@@ -64,7 +64,7 @@ def test_a_stopped_rank_is_replaced_and_does_not_come_back(
     assert outcome.interruptions[0]["rung"] in ("spare", "respawn")
 
 
-def test_a_stop_that_is_over_at_once_interrupts_nobody(
+def test_a_stop_that_is_over_at_once_is_no_interruption(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
     with Drill(tmp_path, "ddp.py", *STEPS) as drill:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(120)]
 HELD_UP_S = 4.0
 
 
-def test_what_a_stopped_launcher_did_not_see_is_booked_as_detection(tmp_path: Path) -> None:
+def test_time_that_a_stopped_launcher_missed_is_booked_as_detection(tmp_path: Path) -> None:
     """SIGSTOP of the launcher, SIGKILL of rank 1, SIGCONT of the launcher 4 s later.
 
     The other rank stands in the vote all the while; of its seconds, only the step is repeated.

@@ -78,7 +78,7 @@ def test_a_rank_lost_with_zygote_and_store_is_back_at_once(
     back_in_time(drill.finish(), expected)
 
 
-def test_a_stopped_store_alone_interrupts_nobody(drill: Drill, expected: dict[int, str]) -> None:
+def test_a_stopped_store_alone_is_no_interruption(drill: Drill, expected: dict[int, str]) -> None:
     """Training does not use it. It is replaced, and so is the one that stood ready."""
     before = stores(drill)
     os.kill(before[0], STOP)

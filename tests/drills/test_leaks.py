@@ -123,7 +123,7 @@ def strike(drill: Drill, number: int) -> int:
 
 @pytest.mark.drill
 @pytest.mark.timeout(120 + int(FAULTS * SECONDS_EACH))
-def test_nothing_is_held_for_each_fault_that_was(tmp_path: Path) -> None:
+def test_no_resource_is_held_for_each_past_fault(tmp_path: Path) -> None:
     """The looks after ten faults and after all of them are compared."""
     arguments = ("--steps", 10_000_000, "--step-s", 0.005)
     within_s = 100 + FAULTS * SECONDS_EACH

@@ -196,7 +196,7 @@ def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_silence_of_one_is_none_while_a_peer_speaks(tmp_path: Path) -> None:
+def test_the_silence_of_one_rank_is_no_hang_while_a_peer_prints(tmp_path: Path) -> None:
     """Rank 1 says nothing for three times the bound; rank 0 prints all the while."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep", "for_s": 4.0}]
     outcome = counted(

@@ -143,9 +143,7 @@ def test_a_signal_while_regrouping_waits_for_the_step_in_flight(
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_rank_lost_after_the_vote_that_ends_the_run_holds_up_nobody(
-    tmp_path: Path, script: str
-) -> None:
+def test_a_rank_lost_after_the_last_vote_holds_no_peer_up(tmp_path: Path, script: str) -> None:
     """The signal comes while rank 1 is on its way into the vote of step 6; it is killed once that
     has passed. The others know that the run is to end, its successor does not: all do one more step
     together.

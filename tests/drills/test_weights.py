@@ -121,7 +121,7 @@ def test_a_manifest_of_a_newer_outlast_is_refused_with_both_versions(
         outlast.load(folder, model=Net())
 
 
-def test_what_cannot_be_exported_is_said_and_nothing_is_overwritten(
+def test_a_failed_export_names_its_cause_and_overwrites_nothing(
     ended: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "there.pt").write_text("mine")

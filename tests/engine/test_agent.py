@@ -64,7 +64,7 @@ def progress(node: Node) -> list[tuple[int, int]]:
     ]
 
 
-def test_what_all_have_committed_counts_a_spare_as_soon_as_it_holds_a_rank() -> None:
+def test_the_step_committed_by_all_includes_a_spare_once_it_holds_a_rank() -> None:
     """A parked spare is given the rank of one that is gone. It has not moved yet."""
     node = Node()
     node.agent.on_command(StartWorker(3, -1, "hot", 1), now_s=0.0)

@@ -74,11 +74,11 @@ def trains() -> Watched:
     return one
 
 
-def test_every_stage_on_the_way_to_training_names_who_is_waited_for() -> None:
+def test_every_stage_before_training_names_the_awaited_ranks() -> None:
     assert trains().waits is None, "who trains waits for nobody"
 
 
-def test_a_regroup_names_who_has_not_left_and_until_when_it_may() -> None:
+def test_a_regroup_names_ranks_that_have_not_left_and_their_deadline() -> None:
     one = trains()
     one.hears(WorkerExited(2, 102, None, 9, False, 1, (1,), (), "body", 1.0, 1.0, ""), now_s=1.0)
     assert one.what == "other signs of the same fault"

@@ -73,7 +73,7 @@ def underway(worker: int, place: int = 1) -> Underway:
     return Underway(worker, 1, place)
 
 
-def test_what_all_workers_of_a_node_say_is_one_message() -> None:
+def test_equal_messages_of_all_workers_of_a_node_are_sent_as_one() -> None:
     agent_session = an_agent_session()
     assert lines(agent_session.on_worker(underway(7), now_s=0.0)) == []
     assert lines(agent_session.on_worker(underway(8), now_s=0.0)) == []
@@ -82,7 +82,7 @@ def test_what_all_workers_of_a_node_say_is_one_message() -> None:
     ]
 
 
-def test_nobody_waits_for_a_silent_worker_longer_than_a_moment() -> None:
+def test_a_batch_waits_only_a_moment_for_a_silent_worker() -> None:
     agent_session = an_agent_session()
     assert SetTimer("batch", 5.0 + limits.BATCH_WAIT_S) in agent_session.on_worker(
         underway(7), now_s=5.0
@@ -98,7 +98,7 @@ def test_nobody_waits_for_a_silent_worker_longer_than_a_moment() -> None:
     assert lines(agent_session.on_timer(now_s=5.003, name="batch")) == []
 
 
-def test_nobody_waits_for_the_dead() -> None:
+def test_a_batch_does_not_wait_for_dead_workers() -> None:
     agent_session = an_agent_session()
     agent_session.on_event(
         WorkerExited(9, 9, None, 9, False, 0, (), (), "body", 1.0, 1.0, ""), now_s=1.0
@@ -109,7 +109,7 @@ def test_nobody_waits_for_the_dead() -> None:
     ]
 
 
-def test_what_is_not_alike_is_said_apart_and_a_word_alone_as_it_is() -> None:
+def test_different_messages_are_sent_apart_and_a_single_one_unchanged() -> None:
     agent_session = an_agent_session()
     agent_session.on_worker(underway(7), now_s=1.0)
     agent_session.on_worker(underway(8, place=3), now_s=1.0)
@@ -119,7 +119,7 @@ def test_what_is_not_alike_is_said_apart_and_a_word_alone_as_it_is() -> None:
     ]
 
 
-def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
+def test_a_workers_second_message_sends_the_waiting_batch_first() -> None:
     agent_session = an_agent_session()
     agent_session.on_worker(underway(7), now_s=1.0)
     broke = Broke(8, 1, 0, "collective", "", "", 1.0)
@@ -128,7 +128,7 @@ def test_whoever_says_another_thing_sends_what_waits_on_its_way_first() -> None:
     assert lines(agent_session.on_worker(underway(7, place=3), now_s=1.0)) == [underway(7, place=2)]
 
 
-def test_of_what_each_has_measured_the_most_is_told() -> None:
+def test_the_largest_of_the_measured_values_is_sent() -> None:
     chorus = MessageBatch()
     for worker, taken_s in ((7, 0.2), (8, 0.5), (9, 0.1)):
         chorus.add(Joined(worker, 2, 4, taken_s, 1.0 - taken_s))
@@ -166,7 +166,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(st.one_of(WORDS, st.sampled_from(["time", "lost", "back"])), max_size=30))
-def test_each_message_arrives_once_and_in_order_whatever_breaks(
+def test_each_message_arrives_once_and_in_order_despite_lost_connections(
     course: list[Any],
 ) -> None:
     """`time`: the moment is over; `lost`, `back`: the connection.
@@ -209,7 +209,7 @@ def test_each_message_arrives_once_and_in_order_whatever_breaks(
         ]
 
 
-def test_a_new_coordinator_hears_what_was_said_since_and_nothing_twice() -> None:
+def test_a_new_coordinator_hears_later_messages_and_none_twice() -> None:
     """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had
     heard of neither.
     """
@@ -233,7 +233,7 @@ def test_a_new_coordinator_hears_what_was_said_since_and_nothing_twice() -> None
 
 
 @pytest.mark.parametrize("killed", [(), (9,), (7, 8)])
-def test_messages_said_together_are_sent_as_if_each_was_said_alone(
+def test_messages_said_together_are_sent_as_if_said_one_by_one(
     killed: tuple[int, ...],
 ) -> None:
     """Some of them were to be killed, and have not ended yet: nobody waits for their words."""

@@ -26,7 +26,7 @@ def test_a_token_comes_back_after_enough_steps_and_not_before() -> None:
     capacity=st.integers(1, 5),
     refill=st.integers(1, 20),
 )
-def test_no_more_is_taken_than_the_stock_and_what_progress_gave(
+def test_no_more_tokens_are_taken_than_were_given(
     steps: list[int], capacity: int, refill: int
 ) -> None:
     budget = Budget(capacity, refill)
@@ -71,7 +71,7 @@ def test_a_step_executed_again_ends_the_count_of_faults_before_it() -> None:
 
 
 @given(strays=st.lists(st.integers(20, 26), max_size=30))
-def test_a_step_that_fails_each_time_is_counted_whatever_strikes_before_it(
+def test_a_step_that_always_fails_is_counted_despite_earlier_faults(
     strays: list[int],
 ) -> None:
     """Step 28 never gets done, and each attempt but the struck ones comes to it."""

@@ -287,14 +287,14 @@ def test_the_first_step_is_compared_before_its_vote() -> None:
         (0, 5, 4, 0),  # the image of an attempt that was rolled back does not
     ],
 )
-def test_an_image_goes_where_what_a_repeat_begins_from_stays(
+def test_an_image_does_not_overwrite_the_one_that_a_repeat_needs(
     newest: int, newest_step: int, committed: int, slot: int
 ) -> None:
     found = choose_slot(newest=newest, newest_step=newest_step, step=5, committed=committed)
     assert found == slot
 
 
-def test_nobody_leaves_before_the_final_state_is_handed_over() -> None:
+def test_no_rank_leaves_before_the_final_state_is_handed_over() -> None:
     """Method: the last vote passes, then the state is written, then all vote that it is there."""
     rank = Rank()
     rank.machine.until = 0

@@ -142,7 +142,7 @@ def test_the_newest_good_checkpoint_is_offered_and_bad_ones_are_named(
     assert [(one.step, why) for one, why in refused] == [(step, "spoilt") for step in newer]
 
 
-def test_what_has_no_manifest_is_not_even_read() -> None:
+def test_a_folder_without_a_manifest_is_not_read() -> None:
     read = []
     newest_good([Lies(3, False), Lies(2), Lies(1)], why_not=lambda one: read.append(one.step) or "")  # type: ignore[func-returns-value]
     assert read == [2]
@@ -217,7 +217,7 @@ def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
     assert order == Manifest(5, False, (("rank-0", 8, "1"), ("rank-1", 8, "1")))
 
 
-def test_nobody_is_started_from_a_checkpoint_before_somebody_has_read_it() -> None:
+def test_no_rank_starts_from_a_checkpoint_before_it_was_read() -> None:
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     one.run.sources.choose(one.run.sources.checkpoint.restart())
@@ -272,7 +272,7 @@ def test_a_rank_that_has_sealed_nothing_reads_its_checkpoint_again() -> None:
     )
 
 
-def test_a_run_that_was_stopped_while_checkpoints_were_read_starts_nobody() -> None:
+def test_a_run_stopped_while_checkpoints_are_read_starts_no_process() -> None:
     one = clearing()
     one.run.sources.choose(Restart())
     one.regroup.plans.when_cleared(2.0)

@@ -99,7 +99,7 @@ def test_ticks_may_be_left_out_until_such_a_worker_is_asked() -> None:
 
 
 @pytest.mark.parametrize("hang_after_s", [None, 60.0])
-def test_nobody_is_a_hang_because_a_process_does_not_end(hang_after_s: float | None) -> None:
+def test_a_process_that_does_not_end_is_no_hang(hang_after_s: float | None) -> None:
     """The other rank has ended. The run is not repeated because this process takes hours to end."""
     node = Node(answers={1: "a.py:3 in saves"}, hang_after_s=hang_after_s)
     gone = WorkerExited(2, 102, 0, None, False, 0, (), (), "exit", 0.0, 0.0, "")
@@ -117,7 +117,7 @@ def test_a_plain_rank_may_go_on_for_hours_when_another_has_ended() -> None:
     assert node.said(WorkerHung) == []
 
 
-def test_the_run_says_who_does_not_end_and_kills_nobody() -> None:
+def test_the_run_names_a_process_that_does_not_end_and_kills_none() -> None:
     """It says so each time, and keeps the first word for the report."""
     run = Run(replicated=True)
     coordinator, (first, second) = run.coordinator, (run.workers[0], run.workers[1])

@@ -45,7 +45,7 @@ def test_a_stopped_process_is_named_after_its_grace() -> None:
     assert verdict.culprits == (2,)
 
 
-def test_who_does_not_answer_is_named_before_who_is_behind() -> None:
+def test_a_rank_that_does_not_answer_is_named_before_one_behind() -> None:
     members = [standing(0, collectives=None), standing(1, collectives=4), standing(2)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (1,)
 
@@ -69,7 +69,7 @@ def test_fewer_collectives_name_the_culprit_and_an_older_step_counts_more() -> N
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT])
-def test_nobody_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phase) -> None:
+def test_no_rank_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phase) -> None:
     """Rank 0 sends what the others receive, and so has entered one collective less.
 
     What all wait for is rank 2, which may take its time.
@@ -85,7 +85,7 @@ def test_nobody_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phas
     )
 
 
-def test_nobody_is_named_where_all_stand_alike_until_the_ceiling() -> None:
+def test_no_rank_is_named_before_the_ceiling_if_all_stand_alike() -> None:
     members = [standing(0, age_s=9.0), standing(1, age_s=9.5), standing(2, age_s=9.0)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == ()
     assert find_longest(members=members, overdue=late(*members)).culprits == (2,)
@@ -213,7 +213,7 @@ def test_a_rank_that_never_has_a_processor_is_given_up_in_the_end() -> None:
     ] == [2]
 
 
-def test_who_moves_is_not_looked_at_closely() -> None:
+def test_a_rank_that_moves_is_not_looked_at_closely() -> None:
     """It costs files for each thread: only from half a deadline on."""
     watch = Watch()
     assert not any(watch.agent.looks_closely(worker, now_s=watch.now_s) for worker in (1, 2, 3))
@@ -262,7 +262,9 @@ def test_a_successor_is_held_to_the_learned_length_of_first_steps() -> None:
     assert limits.FIRST_STEPS_FLOOR_S <= found[0].at_s - stood_s <= limits.FIRST_STEPS_FLOOR_S + 1.0
 
 
-def test_all_alike_are_given_time_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_at_one_place_are_given_time_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "STEP_CEILING_S", 8.0)
     watch = Watch()
     assert not watch.stand(4.0, {1: 7, 2: 7, 3: 7})
@@ -307,7 +309,7 @@ def test_no_rank_is_blamed_for_waiting_while_another_works_elsewhere(
     assert not watch.stand(60.0, {1: 6, 2: 7, 3: 7})
 
 
-def test_who_stands_elsewhere_in_time_is_awaited_and_nobody_is_named() -> None:
+def test_a_rank_elsewhere_within_its_deadline_is_awaited_not_named() -> None:
     for phase in (Phase.REGROUP, Phase.CHECKPOINT, Phase.DATA, Phase.WAIT):
         members = [standing(0), standing(1), standing(2, phase)]
         verdict = find_culprits(members=members, overdue=late(*members[:2]))
@@ -320,7 +322,7 @@ def test_who_stands_elsewhere_in_time_is_awaited_and_nobody_is_named() -> None:
     assert not find_culprits(members=members, overdue=late(*members)).awaited
 
 
-def test_who_is_a_step_behind_is_named_wherever_its_peers_went() -> None:
+def test_a_rank_a_step_behind_is_named_at_any_place_of_its_peers() -> None:
     for phase in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.BETWEEN):
         members = [
             standing(0, Phase.VOTE, step=8),
@@ -330,14 +332,14 @@ def test_who_is_a_step_behind_is_named_wherever_its_peers_went() -> None:
         assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
 
 
-def test_who_is_behind_and_within_its_own_deadline_is_not_named() -> None:
+def test_a_rank_behind_within_its_own_deadline_is_not_named() -> None:
     """A successor's first step compiles, and its peers' deadlines were learned long ago."""
     members = [standing(0), standing(1, collectives=2), standing(2)]
     verdict = find_culprits(members=members, overdue=late(members[0], members[2]))
     assert (verdict.culprits, verdict.awaited) == ((), True)
 
 
-def test_who_sets_up_for_too_long_is_named_while_its_peers_build_the_group() -> None:
+def test_a_rank_in_setup_too_long_is_named_while_peers_build_the_group() -> None:
     members = [
         standing(0, Phase.SETUP, step=0, collectives=0),
         standing(1, Phase.REGROUP, step=0, collectives=0),
@@ -359,7 +361,7 @@ def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
     assert deadlines.of(phase=Phase.BODY, steps_done=9) == limits.STEP_FLOOR_S
 
 
-def test_in_an_evaluation_too_who_entered_fewer_collectives_is_named() -> None:
+def test_in_an_evaluation_fewer_collectives_name_the_culprit_too() -> None:
     members = [
         standing(0, Phase.EVALUATION),
         standing(1, Phase.EVALUATION, collectives=4),
@@ -397,7 +399,7 @@ def test_waiting_ranks_are_not_asked_again_before_the_awaited_is_late() -> None:
     assert watch.agent.quiet_until_s() == pytest.approx(stood_s + limits.DATA_FLOOR_S)
 
 
-def test_a_question_is_dropped_as_soon_as_all_that_were_overdue_have_moved() -> None:
+def test_a_question_is_dropped_once_all_overdue_ranks_have_moved() -> None:
     """Nobody has answered it yet."""
     watch = Watch()
     while not watch.agent.asks:
@@ -406,7 +408,7 @@ def test_a_question_is_dropped_as_soon_as_all_that_were_overdue_have_moved() -> 
     assert not watch.agent.asks
 
 
-def test_a_hearing_of_a_large_run_takes_time_in_proportion_to_its_ranks() -> None:
+def test_finding_culprits_takes_time_in_proportion_to_the_ranks() -> None:
     """20,000 that stand alike, so that nobody is to blame: comparing each with each took the
     coordinator minutes.
     """

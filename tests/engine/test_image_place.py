@@ -56,7 +56,7 @@ def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
     assert [place.is_complete for place in PLACES] == [False, True, False, True, True]
 
 
-def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
+def test_of_two_steps_calls_the_survivors_image_is_wanted() -> None:
     """Between two legs there is no step: both images are of the same one."""
     before, behind = Place(BEGUN, 0), Place(BEGUN, 0, calls=1)
     for order in ((before, behind), (behind, before)):
@@ -65,7 +65,7 @@ def test_of_two_legs_the_image_of_the_survivors_leg_is_wanted() -> None:
         assert choose_image(images, begun=True, phases=0, calls=0)[2] == before
 
 
-def test_what_changes_behind_a_phase_is_not_only_code_between_calls() -> None:
+def test_changes_behind_a_phase_are_not_only_code_between_calls() -> None:
     """Between two calls of run.steps stand code, which a successor does again, and phases."""
     ended, entered = (5, Place(BEGUN, 0)), (5, Place(ENTERED, 0, calls=1))
     behind_phase = (5, Place(BEGUN, 1, calls=1))

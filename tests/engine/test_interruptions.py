@@ -91,7 +91,7 @@ def test_a_reason_that_comes_again_is_said_once() -> None:
     assert newest(log).reason == "rank 1 ended; rank 2 hangs; ranks are forked"
 
 
-def test_what_turns_out_to_be_a_lost_node_is_not_the_users_error() -> None:
+def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
     """A rank raises, and then its node is gone."""
     log = log_of(Mechanism.EXCEPTION)
     assert newest(log).failure_class is FailureClass.USER_CODE
@@ -105,7 +105,7 @@ def test_what_turns_out_to_be_a_lost_node_is_not_the_users_error() -> None:
 
 
 @pytest.mark.parametrize(("steps", "lost"), [(3, 5), (-1, 1)])
-def test_what_all_begin_from_in_the_end_is_what_it_cost(steps: int, lost: int) -> None:
+def test_the_restart_that_happens_decides_the_booked_cost(steps: int, lost: int) -> None:
     """Two steps were thought to be lost; then an older, or a newer, checkpoint was the newest good
     one.
     """
@@ -204,7 +204,7 @@ def test_the_culprit_is_waited_for_no_less_when_the_first_victim_ends() -> None:
     )
 
 
-def test_who_loses_contact_because_the_store_is_lost_is_not_blamed() -> None:
+def test_a_rank_that_loses_contact_with_a_lost_store_is_not_blamed() -> None:
     """Rank 0 speaks before the agent says that the store is gone; both ranks live."""
     run = Run()
     run.say(
@@ -306,7 +306,7 @@ def exited_well(worker: int) -> WorkerExited:
     return WorkerExited(worker, 100 + worker, 0, None, False, 4, (), (), "", 9.0, 9.0, "")
 
 
-def test_who_is_told_to_leave_is_told_why() -> None:
+def test_an_order_to_leave_gives_its_reason() -> None:
     """Rank 1 is killed."""
     run = Run()
     run.dies(5)

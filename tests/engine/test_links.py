@@ -82,7 +82,7 @@ def test_a_rank_behind_is_not_blamed_while_a_peer_cannot_be_reached() -> None:
     assert "rank 0 cannot reach rank 1" in verdict.reason
 
 
-def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
+def test_an_accused_rank_behind_a_cut_link_is_not_blamed() -> None:
     before = ReportedMember(1, 0, "vote", 4, 2.0, 1.0, False, 8, "")
     now = ReportedMember(1, 0, "vote", 4, 2.3, 1.0, False, 8, "", cut_off=(1,))
     heard = Inquiry(2, set(), accused={1: before}, reason="has come less far")
@@ -93,7 +93,7 @@ def test_who_was_accused_and_turns_out_to_be_cut_off_is_not_blamed() -> None:
     ) == ((), True)
 
 
-def test_who_does_not_answer_or_stands_alone_is_blamed_all_the_same() -> None:
+def test_a_rank_that_does_not_answer_or_is_alone_is_blamed_all_the_same() -> None:
     cut = _stands(0, 4, cut_off=(1,))
     deaf = find_culprits(members=[cut, _stands(2, 4, collectives=None)], overdue={1: 1.0, 3: 1.0})
     alone = find_culprits(members=[cut, _stands(2, 4, Phase.DATA)], overdue={1: 1.0, 3: 1.0})
@@ -197,7 +197,7 @@ def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
     assert one.generation == generation + 1
 
 
-def test_however_often_a_link_fails_its_generations_the_run_goes_on_trying() -> None:
+def test_a_run_goes_on_trying_however_often_a_link_fails() -> None:
     """More often than one step may fail, and all processes live each time."""
     sessions = coordinator_sessions()
     trains(sessions)

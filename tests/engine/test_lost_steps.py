@@ -131,7 +131,7 @@ def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
     assert run.interruption.steps_lost == 2
 
 
-def test_what_a_failure_cost_is_not_said_again_of_the_next_one() -> None:
+def test_the_cost_of_a_failure_is_not_booked_again_with_the_next() -> None:
     """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far
     again: eleven were committed again, and one is lost.
     """

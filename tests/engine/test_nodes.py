@@ -74,7 +74,7 @@ LEASE_S = 6.0
 
 
 @given(st.lists(st.sampled_from(["say", "lose", "carry"]), max_size=60))
-def test_what_is_said_arrives_once_and_in_order_whatever_connections_break(
+def test_messages_arrive_once_and_in_order_despite_lost_connections(
     course: list[str],
 ) -> None:
     """`lose` breaks the connection with all that is on its way; `carry` lets one message arrive."""
@@ -94,7 +94,7 @@ def test_what_is_said_arrives_once_and_in_order_whatever_connections_break(
     assert heard == list(range(1, said + 1))
 
 
-def test_what_comes_twice_is_taken_once() -> None:
+def test_a_message_that_comes_twice_is_taken_once() -> None:
     inbox = Inbox()
     message = FromNode(1, 0, 0.0, Hello(1, 1))
     assert (inbox.takes(message), inbox.takes(message), inbox.heard) == (True, False, 1)
@@ -170,7 +170,7 @@ def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(
     assert lease.is_out(now_s=agents(void_s))
 
 
-def test_a_lease_is_prolonged_by_each_answer_whatever_was_asked_since() -> None:
+def test_each_answer_prolongs_a_lease_despite_later_questions() -> None:
     lease = Lease()
     lease.begins(asked_s=0.0, lease_s=LEASE_S)
     for number in (1, 2, 3):
@@ -323,7 +323,7 @@ def test_an_agent_tells_the_next_coordinator_what_it_houses() -> None:
     assert site.connects().script == "sharded"
 
 
-def test_what_many_workers_have_raised_can_be_told_in_one_enrolment() -> None:
+def test_the_tracebacks_of_many_workers_fit_into_one_enrolment() -> None:
     """Each of 32 workers has left a traceback as long as one may be: together twice what fits."""
     site = Site.make(capacity=32)
     site.is_welcome()
@@ -531,7 +531,7 @@ def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
     assert told.mechanism is Mechanism.LOST_NODE
 
 
-def test_an_agent_that_houses_what_is_given_away_is_to_start_over() -> None:
+def test_an_agent_whose_ranks_were_given_away_has_to_start_over() -> None:
     sessions, site = coordinator_sessions(), Site.make()
     sessions.start(now_s=0.0)
     site.is_welcome()

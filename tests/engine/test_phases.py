@@ -40,12 +40,12 @@ def test_a_rank_that_asks_for_the_next_step_has_done_all_phases() -> None:
     assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, False)
 
 
-def test_while_nobody_asked_for_it_the_newcomer_comes_through_the_script() -> None:
+def test_a_newcomer_comes_through_the_script_if_no_rank_is_past_it() -> None:
     verdict = decide_replicated(holdings=[DEAD, AT_6, replace(AT_6, ranks=(2,), phases=1)])
     assert (verdict.step, verdict.phases, verdict.replay) == (6, 1, True)
 
 
-def test_after_a_step_settled_forward_its_phases_lie_ahead_of_everybody() -> None:
+def test_after_a_step_settled_forward_its_phases_lie_ahead_of_all() -> None:
     """What the survivors did after step 5 says nothing of step 6."""
     in_hook = Holding((1,), True, 5, (5, 6), 5, True, (), phases=1, begun=True)
     verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, ranks=(2,))])
@@ -72,7 +72,7 @@ def test_a_commit_opens_the_phases_after_it() -> None:
     assert (machine.phases, machine.begun) == (0, False)
 
 
-def test_the_donor_has_run_the_code_behind_the_step_unless_nobody_has() -> None:
+def test_the_donor_has_run_the_code_behind_the_step_if_any_rank_has() -> None:
     """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to
     the next step.
     """

@@ -93,7 +93,7 @@ def test_a_survivor_goes_its_way_and_a_successor_starts(
 
 
 @pytest.mark.parametrize(("way", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
-def test_who_stands_still_before_it_has_any_state_starts_still(way: str, replicated: str) -> None:
+def test_a_process_that_boots_is_started_by_the_next_plan_too(way: str, replicated: str) -> None:
     """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's
     group cannot be built.
     """
@@ -109,7 +109,7 @@ def test_who_stands_still_before_it_has_any_state_starts_still(way: str, replica
     assert told(run)[1] == ("start", "slot", replicated)
 
 
-def test_whoever_holds_a_torn_state_leaves_it_by_entering_main_again() -> None:
+def test_a_rank_leaves_a_torn_state_by_entering_main_again() -> None:
     """Both begin step 11 from a transfer image of step 10.
 
     Rank 0 sees it pass and fails as it is applied; rank 1 dies, and nobody can get to 11.

@@ -102,7 +102,7 @@ def test_the_first_rule_that_matches_counts() -> None:
     assert (said.rule, said.action, said.met) == ("first", Action.PAGE, ("first", "second"))
 
 
-def test_what_no_rule_matches_is_retried() -> None:
+def test_an_incident_that_no_rule_matches_is_retried() -> None:
     said = decide(policy(Rule("other", When(classes=(FailureClass.HBM,)), Action.STOP)))
     assert (said.action, said.rule, said.acts, said.reason) == (
         Action.RETRY,
@@ -247,7 +247,7 @@ def test_two_incidents_of_other_kinds_drain_nothing() -> None:
     )
 
 
-def test_where_nobody_is_named_no_node_is_touched() -> None:
+def test_no_node_is_touched_if_none_is_blamed() -> None:
     said = decide(policy(Rule("it", GPU, Action.DRAIN)), nodes="")
     assert (said.action, said.held, said.nodes) == (Action.PAGE, "nobody", ())
     assert decide(policy(Rule("it", When(incidents=2), Action.EXCLUDE)), nodes="").rule == ""

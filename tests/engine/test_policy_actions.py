@@ -141,7 +141,7 @@ def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
     assert world.coordinator.budgets.respawns.left(step=0) == left[0]
 
 
-def test_what_befalls_those_that_move_is_paid_for() -> None:
+def test_failures_of_moved_ranks_are_paid_for() -> None:
     """They are killed again and again where they come up: a crash loop is one, whatever it began
     with.
     """
@@ -215,7 +215,7 @@ def test_a_rank_that_is_lost_on_a_barred_node_comes_up_elsewhere() -> None:
     assert not world.rolled_back
 
 
-def test_but_for_one_whose_state_lies_there_and_nowhere_else() -> None:
+def test_a_rank_whose_only_state_is_on_a_barred_node_comes_up_there() -> None:
     """Elsewhere it would have to go back to a checkpoint, and all others with it."""
     world = a_world(
         replace(FOUR, way="sharded", steps=200, checkpoint_every=50), KILL, LATER, rule=SLOW
@@ -288,7 +288,7 @@ def test_homes_are_known_by_generation() -> None:
     assert lived.at(0, 9) == "a"
 
 
-def test_of_an_interruption_that_the_policy_made_nothing_is_made() -> None:
+def test_the_policy_does_not_act_on_its_own_interruption() -> None:
     """Whoever diagnoses sees that rank 0 was killed, and does not know by whom."""
     world = a_world(FOUR)
     diagnosed(world, verdict())
@@ -302,7 +302,7 @@ def test_of_an_interruption_that_the_policy_made_nothing_is_made() -> None:
 # --- other actions --------------------------------------------------------------------------------
 
 
-def test_a_page_is_said_and_nothing_else() -> None:
+def test_a_page_is_shown_and_changes_nothing() -> None:
     world = a_world(FOUR)
     diagnosed(world, verdict(FailureClass.NETWORK))
     ran(world)
@@ -332,7 +332,7 @@ def test_a_dry_run_does_nothing_but_say_so() -> None:
     assert [(one["action"], one["dry_run"]) for one in events(world, DECIDED)] == [("drain", True)]
 
 
-def test_on_the_only_node_there_is_nothing_is_drained() -> None:
+def test_the_only_node_is_not_drained() -> None:
     world = a_world(Options(steps=40))
     diagnosed(world, verdict())
     diagnosed(world, verdict(nodes=("",)), at_s=LATE_S + 0.01)
@@ -365,7 +365,7 @@ def test_a_shrink_that_finds_no_room_ends_the_run_in_time() -> None:
 # --- another coordinator --------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_comes_anew_does_what_was_decided() -> None:
+def test_a_new_coordinator_does_what_was_decided() -> None:
     """The first one dies between the decision and the next step."""
     world = a_world(replace(FOUR, steps=200))
     diagnosed(world, verdict())
@@ -399,7 +399,7 @@ def test_a_new_coordinator_knows_what_the_policy_has_done() -> None:
     assert world.coordinator.nodes.barred == {"node-0"}
 
 
-def test_a_shrink_is_waited_for_by_a_coordinator_that_comes_anew() -> None:
+def test_a_new_coordinator_goes_on_waiting_for_a_shrink() -> None:
     world = a_world(replace(FOUR, nodes=2, spare_nodes=0, steps=100_000, step_s=1.0), rule=SHRINK)
     diagnosed(world, verdict(), at_s=60.0)
     world.timeline.after(100.0, lambda: world.host.die(for_s=0.5))

@@ -336,7 +336,7 @@ def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(way: str, mark: str)
     assert (end.state, end.exit_code, end.reason) == ("stopped", 130, "somebody asked")
 
 
-def test_all_that_stand_at_one_place_for_ever_are_moved_on() -> None:
+def test_ranks_that_stand_at_one_place_for_ever_are_moved_on() -> None:
     """Nobody can be told from the others, and one has to go."""
     faults = [fault("hang", rank, "voting", 5, 0.0) for rank in range(3)]
     world = a_world("in_place", *faults, steps=8)
@@ -404,7 +404,7 @@ def test_a_rank_that_was_collateral_is_the_culprit_when_it_ends_later() -> None:
 # --- how interruptions are booked -----------------------------------------------------------------
 
 
-def test_one_event_is_booked_once_whoever_speaks_first() -> None:
+def test_one_event_is_booked_once_in_any_order_of_reports() -> None:
     for seed in range(40):
         world = a_world(
             "in_place", fault("kill", 1, "body", 20, 0.012), spares=1, steps=24, seed=seed
@@ -490,7 +490,7 @@ def test_an_interrupted_phase_repeats_no_step(way: str, after: int) -> None:
     assert (in_step.step, in_step.steps_repeated, in_step.steps_lost) == (after, 1, 0)
 
 
-def test_lost_contact_with_nobody_dead_repeats_the_step() -> None:
+def test_lost_contact_without_a_death_repeats_the_step() -> None:
     world = a_world("in_place", steps=6)
 
     def cut() -> None:

@@ -74,7 +74,7 @@ def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
     assert (rungs[-1].rung, rungs[-1].replace) == (Rung.RESPAWN, {2: -1})
 
 
-def test_a_step_that_fails_again_with_nobody_to_blame_restarts_all() -> None:
+def test_a_step_that_fails_again_without_a_culprit_restarts_all() -> None:
     """A script without main cannot be entered again."""
     budgets = default_budgets(None)
     verdicts = again_and_again(CALM, budgets, limits.REPEATS_PER_STEP_COUNT + 1)
@@ -92,7 +92,7 @@ def test_survivors_enter_main_again_where_that_is_their_way() -> None:
     assert decide(replace(CALM, recovery_mode="reenter", lost=(0,))).survivors == "reenter"
 
 
-def test_why_all_restart_is_what_is_so() -> None:
+def test_the_reason_for_a_restart_is_true() -> None:
     """Of a script that never made collectives of its own, that is not said; nor that a step fails
     again where nobody lives.
     """
@@ -119,7 +119,7 @@ def test_why_all_restart_is_what_is_so() -> None:
         ({"lost": (0, 1, 2, 3)}, Rung.RESTART),
     ],
 )
-def test_all_restart_where_nobody_can_go_on(change: dict[str, object], rung: Rung) -> None:
+def test_all_ranks_restart_if_none_can_go_on(change: dict[str, object], rung: Rung) -> None:
     verdict = decide(replace(CALM, **{"lost": (1,), **change}))  # type: ignore[arg-type]
     assert (verdict.rung, verdict.survivors, verdict.replace) == (rung, "exit", {})
 
@@ -129,7 +129,7 @@ def test_all_restart_where_nobody_can_go_on(change: dict[str, object], rung: Run
     way=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
 )  # fmt: skip
-def test_a_crash_loop_ends_whatever_the_situation(
+def test_a_crash_loop_ends_in_every_situation(
     lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]
 ) -> None:
     """Without a step committed in between, some rung is the last; and each verdict names a source
@@ -195,7 +195,7 @@ def test_random_faults_while_old_steps_repeat_are_no_crash_loop() -> None:
     )
 
 
-def test_before_the_first_step_little_is_borne() -> None:
+def test_few_failures_are_allowed_before_the_first_step() -> None:
     budgets = default_budgets(None)
     new = replace(CALM, committed=0, reached=0, trained=False)
     rungs = [

@@ -76,7 +76,7 @@ def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
     assert "ranks [0] are forked from the zygote" in booked(run).reason
 
 
-def test_what_a_rank_that_stands_in_a_step_holds_is_handed_over_again() -> None:
+def test_the_state_of_a_rank_inside_a_step_is_handed_over_again() -> None:
     """All have started over from rank 0's transfer image of step 10, and one dies in the next step.
 
     The image lies there, without what the script did since.

@@ -24,7 +24,7 @@ def held(
     return Holding((rank,), alive, committed, steps, committed + passed, in_hook, (), usable)
 
 
-def test_a_step_that_nobody_prepared_is_repeated() -> None:
+def test_a_step_that_no_rank_prepared_is_repeated() -> None:
     verdict = decide_replicated(holdings=[held(0, 7), held(1, 7), held(2, 7, alive=False)])
     assert (verdict.step, verdict.settle, verdict.donor, verdict.heal) == (
         7,
@@ -138,7 +138,7 @@ def cut_short(draw: st.DrawFn) -> list[Holding]:
 
 
 @given(holdings=cut_short())
-def test_no_committed_step_is_lost_while_anybody_lives(holdings: list[Holding]) -> None:
+def test_no_committed_step_is_lost_while_any_rank_lives(holdings: list[Holding]) -> None:
     """Nor by a rank that died after it had committed: all others had prepared that step."""
     verdict = decide_replicated(holdings=holdings)
     if not any(one.alive for one in holdings):
@@ -160,7 +160,7 @@ def test_no_committed_step_is_lost_while_anybody_lives(holdings: list[Holding]) 
             )
 
 
-def test_what_the_last_plan_decided_stays_decided() -> None:
+def test_the_decision_of_the_last_plan_stays() -> None:
     """One rank was told to go forward to 8, did, and forgot its state to enter main again; the
     others have heard nothing of it.
     """

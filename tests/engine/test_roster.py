@@ -45,7 +45,7 @@ def killed(outputs: list[Output]) -> list[int]:
 # --- who holds up a generation --------------------------------------------------------------------
 
 
-def test_who_is_not_in_the_new_generation_in_time_is_killed() -> None:
+def test_a_rank_that_does_not_join_in_time_is_killed() -> None:
     """Rank 1 was forked again and boots for too long; rank 0 is in."""
     run = Run()
     run.dies(5)
@@ -68,7 +68,7 @@ def late(coordinator: Coordinator) -> list[int]:
     return killed(coordinator.on_timer(now_s=limits.BOOT_DEADLINE_S + 10.0, name="move"))
 
 
-def test_the_rank_least_far_is_killed_though_nobody_has_registered() -> None:
+def test_the_rank_least_far_is_killed_though_none_has_registered() -> None:
     """Rank 0 builds the first group, and waits in it for rank 1, which boots for too long."""
     run = starts()
     first, second = run.workers()[0], run.workers()[1]
@@ -77,7 +77,7 @@ def test_the_rank_least_far_is_killed_though_nobody_has_registered() -> None:
     assert late(run.coordinator) == [second]
 
 
-def test_of_a_script_that_has_made_no_outlast_call_nobody_is_late() -> None:
+def test_no_rank_is_late_in_a_script_without_outlast_calls() -> None:
     """Both processes are at work, and nobody hears more of them, for as long as they run."""
     run = starts()
     for worker in run.workers().values():
@@ -145,7 +145,7 @@ def test_a_rank_that_has_ended_needs_no_place() -> None:
     assert one.stage is Stage.CLEARING
 
 
-def test_a_waypoint_costs_few_looks_however_many_ranks_there_are(
+def test_a_waypoint_costs_few_looks_with_any_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Method: count how often members are asked whether they are late, while 200 come up."""

@@ -256,7 +256,7 @@ def test_a_second_agent_of_a_name_is_turned_away_and_told_why(pair: Pair) -> Non
         assert words in said
 
 
-def test_it_may_try_again_and_people_are_told_once(pair: Pair) -> None:
+def test_a_refused_agent_tries_again_and_people_are_told_once(pair: Pair) -> None:
     for _ in range(3):
         assert pair.connects(1).turned_away()
         pair.waits(0.5)
@@ -356,7 +356,7 @@ def test_two_agents_of_a_name_never_hold_a_lease_at_once(course: list[tuple[Any,
         pair.holds()
 
 
-def test_sooner_or_later_one_of_two_is_in() -> None:
+def test_one_of_two_agents_of_a_name_gets_in_eventually() -> None:
     """Both try again and again, as their drivers do; the one that is in goes away for ever."""
     pair = Pair()
     for which in (0, 1):

@@ -64,7 +64,7 @@ def test_all_workers_are_hung_once_none_has_spoken_for_the_bound() -> None:
     assert node.hung(60.0) == [], "said once"
 
 
-def test_without_a_bound_nobody_is_hung_however_long_it_takes() -> None:
+def test_without_a_bound_on_silence_no_rank_counts_as_hung() -> None:
     """Past the deadline of the boot, too: a script that never calls outlast.join stays in that
     phase.
     """

@@ -35,7 +35,7 @@ def test_a_process_that_never_starts_is_given_up_in_the_end() -> None:
     assert tried[-1] <= limits.START_GIVE_UP_S + limits.START_RETRY_MAX_S
 
 
-def test_a_run_of_which_nothing_starts_ends_soon() -> None:
+def test_a_run_in_which_no_process_starts_ends_soon() -> None:
     """The installation is broken, or the machine: nobody waits for half an hour."""
     tried = tries(any_started=False, lasts_s=1e9)
     assert len(tried) == limits.FIRST_STARTS_COUNT

@@ -55,7 +55,7 @@ def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
     assert known_of_the_end(is_asked_to_stop(one, now_s=4.0)) == (STOPPED, True)
 
 
-def test_a_stop_at_once_is_handed_on_before_it_is_known_who_lives() -> None:
+def test_a_stop_at_once_is_handed_on_before_the_living_are_known() -> None:
     """Asked twice while the agents enrol with a new coordinator."""
     sessions = coordinator_sessions()
     sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})

@@ -197,7 +197,7 @@ def test_a_sharded_step_is_not_known_as_committed_while_a_rank_is_gone() -> None
 
 
 @pytest.mark.parametrize(("committed_s", "resumed_s"), [(None, []), (7.0, [7.0])])
-def test_what_was_committed_in_an_older_generation_ends_no_interruption(
+def test_a_commit_of_an_older_generation_ends_no_interruption(
     committed_s: float | None, resumed_s: list[float]
 ) -> None:
     """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0
@@ -311,7 +311,7 @@ def test_errors_raised_without_a_coordinator_are_booked_after_a_takeover() -> No
     assert sessions.coordinator.stage is Stage.GATHERING
 
 
-def test_an_error_is_booked_beside_what_was_dealt_with_before() -> None:
+def test_an_error_is_booked_beside_an_earlier_failure() -> None:
     """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
     before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
@@ -427,7 +427,7 @@ def test_plans_carry_the_time_of_a_fault_from_before_the_takeover(
 
 
 @pytest.mark.parametrize("transfers", [{"a": (2, 5), "b": (1, 3)}, {"a": (1, 3), "b": (2, 5)}])
-def test_the_newest_transfer_image_counts_in_whatever_order_nodes_come(
+def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
     transfers: dict[str, tuple[int, int]],
 ) -> None:
     """All ranks have ended since state was handed over: they begin from what was."""

@@ -63,7 +63,7 @@ def test_a_script_that_goes_on_where_it_was_loses_nothing() -> None:
     assert (one.steps_repeated, one.steps_lost) == (0, 0)
 
 
-def test_what_nobody_can_tell_is_not_said_to_be_nothing() -> None:
+def test_an_unknown_loss_is_not_reported_as_none() -> None:
     """An optimizer without a count of its own; the second rank's word changes nothing any more."""
     log = decided(60)
     log.went_on_from(None)
@@ -97,7 +97,7 @@ def records(*events: Event) -> Records:
     return Records(Meta("r", "r", 1, "0", 0.0, 0.0), (part,))
 
 
-def test_what_an_unseen_script_does_is_its_own_affair_and_not_start_up() -> None:
+def test_the_time_of_an_unseen_script_is_not_booked_as_start_up() -> None:
     run = records()
     assert (run.calls_outlast, run.steps_seen, run.is_measured) == (False, False, False)
     seconds = account(run, now_s=None).rank_seconds

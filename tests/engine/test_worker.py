@@ -54,7 +54,7 @@ def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
     assert (said.committed, said.prepared, said.passed) == (5, 6, passed)
 
 
-def test_who_has_not_begun_says_of_no_step_that_it_passed() -> None:
+def test_a_process_that_boots_reports_no_passed_step() -> None:
     """A process that boots is to start from step 5, and is told to leave before it has."""
     machine = WorkerMachine(worker=1)
     machine.on_message(replace(plan(generation=2, step=5, settle="none"), then="start"))
@@ -63,7 +63,7 @@ def test_who_has_not_begun_says_of_no_step_that_it_passed() -> None:
 
 
 @pytest.mark.parametrize(("step", "begun", "over"), [(5, True, True), (6, False, False)])
-def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(
+def test_requests_behind_a_step_are_forgotten_with_the_step(
     step: int, begun: bool, over: bool
 ) -> None:
     """The rank stands behind step 5, and has heard that no other follows.
@@ -82,7 +82,7 @@ def test_what_was_asked_for_behind_a_step_is_forgotten_with_the_step(
 # --- how long it goes on --------------------------------------------------------------------------
 
 
-def test_what_was_begun_in_a_generation_goes_on_in_that_generation_only() -> None:
+def test_work_begun_in_a_generation_goes_on_only_there() -> None:
     assert (trains().in_time(1), trains().in_time(2)) == (True, False)
     machine = trains()
     goes_on_with(machine, plan(generation=2, step=5))
@@ -114,7 +114,7 @@ def test_a_rank_that_entered_main_again_leaves_without_its_main_thread() -> None
     assert machine.newer_plan(than=-1) is None
 
 
-def test_who_is_past_its_last_step_says_at_once_what_it_holds() -> None:
+def test_a_rank_past_its_last_step_sends_its_inventory_at_once() -> None:
     machine = trains()
     machine.finished(stopped=False)
     out = machine.on_message(Leave(1, "rank 0 is lost"))
@@ -122,7 +122,7 @@ def test_who_is_past_its_last_step_says_at_once_what_it_holds() -> None:
     assert Wake() in out
 
 
-def test_a_rank_that_begins_steps_anew_is_woken_before_its_inventory() -> None:
+def test_a_rank_in_a_new_steps_call_is_woken_before_its_inventory() -> None:
     """Run.steps is called again: a step may be under way, and only the main thread knows how far
     that is.
     """

@@ -112,7 +112,7 @@ def test_trainer_without_join_first_is_told_the_line_to_add(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(180)
-def test_what_trainer_cannot_repeat_is_refused_by_name(tmp_path: Path) -> None:
+def test_features_that_trainer_cannot_repeat_are_refused_by_name(tmp_path: Path) -> None:
     body = (
         "import torch, outlast, outlast.hf\n"
         "from transformers import TrainingArguments\n"
