@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-Edge = tuple[int, int, str]  # who waits, for whom, why
+Edge = tuple[int, int, str]  # the rank that waits, the rank it waits for, why
 
 LINES_MAX = 400
 

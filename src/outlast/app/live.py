@@ -49,7 +49,7 @@ class LiveView:
         self._said_s: float | None = None
         self._began: set[int] = set()
         self._ended: set[int] = set()
-        # what is waited for, since when, and whether that was said
+        # the wait, since when it lasts, and whether it was shown
         self._wait: tuple[str, float, bool] = ("", 0.0, False)
 
     def __enter__(self) -> LiveView:

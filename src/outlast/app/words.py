@@ -17,7 +17,7 @@ from outlast.model.texts import span as span
 
 Facts = Mapping[str, typing.Any]
 
-PLAIN_WIDTH = 120  # columns where nobody says how wide the output is
+PLAIN_WIDTH = 120  # columns if the width of the output is not known
 
 
 def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Console:

@@ -128,7 +128,7 @@ def _check_numbers(about: Mapping[str, Any]) -> None:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{name} is {value}")
     for name in ("steps_repeated", "steps_lost"):
-        value = about.get(name, 0)  # None: nobody knows
+        value = about.get(name, 0)  # None: it is not known
         if value is not None and type(value) is not int:
             raise ValueError(f"{name} is no count")
 

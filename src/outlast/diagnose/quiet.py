@@ -17,7 +17,7 @@ from enum import Enum
 QUIET_FACTOR = 10.0
 QUIET_MIN_S = 60.0
 BLIND_FACTOR = 5.0
-GAPS_MIN = 5  # with fewer gaps seen, nobody knows what is usual
+GAPS_MIN = 5  # with fewer gaps seen, the usual gap is not known
 GAPS_KEPT = 500
 UNKNOWN_GAP_S = 60.0
 

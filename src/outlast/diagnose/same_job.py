@@ -80,8 +80,8 @@ _GLOG = re.compile(
     rb"(?<![A-Za-z0-9])[IWEF](0[1-9]|1[0-2])([0-3][0-9])"
     rb" ([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])\.[0-9]{3,9} "
 )
-# what is said at the start and not later: torchrun's first words, torch's of its environment,
-# gloo's and NCCL's of who met
+# lines that come at the start and not later: torchrun's first ones, torch's about its environment,
+# gloo's and NCCL's about which ranks met
 _START = re.compile(
     rb"torch/distributed/run\.py:|torch\.distributed\.run|elastic_operator with launch"
     rb" configs|Starting worker group"

@@ -194,7 +194,7 @@ def _lost(
         earlier = (rank, BEGIN, strike.step - 1)
         known = set(unstable)
         if earlier in peace and earlier in war:
-            known |= _differing(peace[earlier], war[earlier])  # an earlier kill has told of it
+            known |= _differing(peace[earlier], war[earlier])  # an earlier kill has shown it
         end = (rank, END, last)
         later = _differing(peace[end], war[end]) if end in peace and end in war else set()
         for key in sorted(_differing(peace[at], war[at]) - known):

@@ -27,7 +27,7 @@ class Lying(Protocol):
 
 
 T = TypeVar("T", bound=Lying)
-COMPLETE_KEPT = 16  # saves: what is reported again is so soon after
+COMPLETE_KEPT = 16  # saves: a shard is reported again only soon after its save
 
 
 @dataclass(slots=True)

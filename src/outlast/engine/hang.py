@@ -94,7 +94,7 @@ class Deadlines:
 
         The worker has committed `steps_done` steps in this process.
         """
-        if phase in _EXEMPT or phase is Phase.EXIT:  # nobody is killed for not ending
+        if phase in _EXEMPT or phase is Phase.EXIT:  # no process is killed for not ending
             return None
         if phase in _FIXED:
             return _FIXED[phase]

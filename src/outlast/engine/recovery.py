@@ -80,7 +80,7 @@ def decide_rung(
     """
     left = budgets.copy()
     if situation.free:
-        # An interruption that is nobody's fault is free.
+        # An interruption without a faulty process is free.
         spent = default_budgets(None)
     else:
         spent = left

@@ -205,7 +205,7 @@ class Codec:
 
 
 def _seconds(value: float) -> str:
-    # what is not finite has another name in JSON
+    # a number that is not finite has another name in JSON
     return repr(value) if value - value == 0.0 else _JSON.encode(value)
 
 

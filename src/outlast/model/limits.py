@@ -7,7 +7,7 @@ from __future__ import annotations
 
 # --- regroup --------------------------------------------------------------------------------------
 COMPANION_WAIT_S = 0.003  # after a first fault, wait this long for others of the same event
-# a collective failed, nobody is known dead: wait this long for the culprit's notice
+# a collective failed, and no process is known to be dead: wait this long for the culprit's notice
 COLLATERAL_WAIT_S = 0.05
 # a survivor blocked in a collective must have left it by then; measured 1-2 ms after waking
 LEAVE_DEADLINE_S = 0.5
@@ -58,8 +58,8 @@ PING_DEADLINE_S = 0.2
 # of the time that a rank stands still, so much may be excused because its threads were ready and
 # had no processor
 STARVED_MAX_S = 60.0
-# the script of a rank is over, and its process goes on: that is said after so long, and again each
-# time that twice as long has passed
+# the script of a rank is over, and its process goes on: that is reported after so long, and again
+# each time that twice as long has passed
 LINGER_S = 10.0
 LINGER_ANSWER_S = 1.0  # such a process says by then where it stands, or is looked at from outside
 INQUIRY_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included
@@ -77,7 +77,7 @@ LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by th
 # words that the other workers of a node are about to say too wait this long for them
 BATCH_WAIT_S = 0.002
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
-SILENT_LOOK_S = 0.5  # who is waited for and cannot be heard is looked for this often
+SILENT_LOOK_S = 0.5  # a rank that is awaited and cannot be heard is looked for this often
 RECONNECT_S = 0.5  # an agent without a connection tries again this often
 # nodes that were asked for and do not come: then the run begins on those that are there, if they
 # have room
@@ -89,9 +89,7 @@ NODE_WAIT_S = 1_800.0
 # long ...
 LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # ... up to this
-LISTENER_WAIT_S = (
-    10.0  # a connection that has not said by then whose it is, and proven it, is closed
-)
+LISTENER_WAIT_S = 10.0  # a connection that has not named and proven its node by then is closed
 LISTENER_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
 # descriptors of the coordinator's process besides its connections: ledger, logs, store
 LISTENER_FILES_COUNT = 256
@@ -104,16 +102,16 @@ REPEATS_PER_STEP_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
 # losses in stock that are mended by replacing ranks, however many at once ...
 RESPAWNS_COUNT = 16
-# ... and a newly committed step gives all of them back: somebody who kills ranks of a run that
-# moves on costs it time, and does not end it
+# ... and a newly committed step gives all of them back: kills in a run that makes progress cost it
+# time, and do not end it
 RESPAWN_REFILL_STEPS = 0
 RESTARTS_COUNT = 3  # whole restarts in stock; so many newly committed steps give one back
 REFILL_STEPS = 10
 # interruptions at one step, of any kind, before the verdict "crash loop"; executing it, if only
 # again, ends the count
 SAME_STEP_FAULTS_COUNT = 5
-# interruptions, at whatever steps, of a run that executes old steps again and commits no new one,
-# before that verdict
+# interruptions, at any steps, of a run that executes old steps again and commits no new one, before
+# that verdict
 STANDSTILL_FAULTS_COUNT = 20
 
 # a drain that something else comes between is tried so often; then what lives on the node stays
@@ -127,7 +125,8 @@ SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training
 
 # --- processes ------------------------------------------------------------------------------------
 TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
-# SIGKILL to the kernel's word that the process is gone: giving tens of gigabytes back takes seconds
+# SIGKILL to the kernel's report that the process is gone: giving tens of gigabytes back takes
+# seconds
 KILL_DEADLINE_S = 60.0
 WORKERS_MAX_COUNT = 256  # per node
 ORPHAN_EXIT_CODE = 113  # a worker whose agent is gone ends with this
@@ -162,7 +161,7 @@ MESSAGE_MAX_BYTES = 1 << 20
 TRACEBACK_MAX_BYTES = 64 << 10  # as it is written on the wire
 CHANNEL_BUFFER_MAX_BYTES = 8 << 20  # unsent to one peer
 CHANNEL_READ_BYTES = 64 << 10
-# that a word to an agent and one from it leave behind, until they are acknowledged
+# that a message to an agent and one from it leave behind, until they are acknowledged
 OBJECTS_PER_AGENT_COUNT = 16
 LOOP_CROWD_COUNT = 256  # ready descriptors that a loop serves in their own order
 
@@ -178,13 +177,13 @@ LOG_TAIL_LINES = 200  # of each worker's stderr, kept for the verdict
 LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker left in its pipes
 
 # --- console --------------------------------------------------------------------------------------
-CONSOLE_BUFFER_BYTES = 1 << 20  # printed and not yet written; what comes on top is left out
+CONSOLE_BUFFER_BYTES = 1 << 20  # printed and not yet written; lines beyond that are left out
 CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not hold up the end
 
 # --- vault ----------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
-VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for everybody else
+VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for other programs
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
 TENSOR_HEADER_BYTES = 256  # estimate of a tensor's entry in an image's header, alignment included
 STATE_TEXT_BYTES = 4 << 10  # room for a state's text to grow from step to step
@@ -208,11 +207,11 @@ CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is neve
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 STATUS_EVERY_S = 10.0  # off a terminal, of the live view's status line
-# flushes in a row that fail before anybody is told: a lock may be held for a moment
+# flushes in a row that fail before that is reported: a lock may be held for a moment
 LEDGER_TRIES_COUNT = 3
 
 EVIDENCE_BUDGET_S = 0.02  # what a recovery waits for the reading of evidence, in all
-STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, which nobody uses by default
+STACKS_SIGNAL = 42  # a real-time signal in the middle of their range, not used by default
 # on top of that, for a hung process to write down its stacks: it does so within 2 ms of getting a
 # processor, and on a busy machine it gets one after some tens of them. Its hang took a second to
 # see

@@ -80,7 +80,7 @@ class Phase(str, Enum):
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"  # inside run.phase(...)
     BETWEEN = "between"  # user code between steps
-    WAIT = "wait"  # waiting for the coordinator's word
+    WAIT = "wait"  # waiting for the coordinator's message
     REGROUP = "regroup"  # building the group, moving state
     EPILOGUE = "epilogue"  # after the last step
     EXIT = "exit"  # the script has ended well; the interpreter cleans up

@@ -59,7 +59,7 @@ NOTES = ("source", "sources", "ranges")  # keys of every table that say somethin
 class Origin(str, Enum):
     """Where an input comes from. The later ones override the earlier ones."""
 
-    DEFAULT = "default"  # nobody: a stated default
+    DEFAULT = "default"  # a stated default
     WORKED_OUT = "worked out"  # from other inputs
     PRESET = "preset"
     LEDGER = "ledger"

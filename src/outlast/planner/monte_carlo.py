@@ -31,7 +31,7 @@ from outlast.planner.outcomes import Outcomes
 from outlast.planner.runs import run
 from outlast.planner.scenario import DAY_S, HOUR_S, Scenario
 
-FAILURES_MAX = 5_000  # of one replica: some seconds of work, whatever the number of replicas
+FAILURES_MAX = 5_000  # of one replica: some seconds of work for any number of replicas
 BATCH_FAILURES = 2_500_000  # of all replicas that are looked at together: about 100 MB
 BATCH_REPLICAS = 4_096
 INTERVAL = (0.05, 0.95)

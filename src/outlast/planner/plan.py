@@ -46,7 +46,7 @@ REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
 WORK_MOST = 400_000  # failures simulated for the answer: more replicas where runs are short
 PLAN_FAILURES = 600  # simulated in each replica
 SENSITIVITY_REPLICAS = 256
-SENSITIVITY_FAILURES = 80  # in each replica, where nobody asked for more than a glance
+SENSITIVITY_FAILURES = 80  # in each replica, if not every input was asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,8 @@ def _failure(working: _Working, name: str) -> FailureRate:
     count = working.number(f"{path}.count") if working.value(f"{path}.count") is not None else 0.0
     if working.value(f"{path}.exposure") is not None:
         exposure_s = working.number(f"{path}.exposure")
-        # none seen is no rate of zero: the posterior Gamma(1/2, exposure) is what is drawn from
+        # no failure seen does not mean a rate of zero: rates are drawn from the posterior
+        # Gamma(1/2, exposure)
         seen = max(count, FEW)
         working.work_out(
             f"{path}.mttf",

@@ -44,7 +44,7 @@ class Writer:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        # how many pieces were written: who waits for the end sees by it that something still moves
+        # how many pieces were written: `close` sees by it that something still moves
         self._moves = 0
         # lines, by descriptor, since the last that were written
         self._left_out: dict[int, int] = {}

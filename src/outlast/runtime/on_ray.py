@@ -31,7 +31,7 @@ def on_ray(address: str) -> OnCores:
     """
     if find_spec("ray") is None:
         raise UsageError("--ray needs the package ray", hint="pip install 'outlast[ray]'")
-    # a cluster that is started here reports to nobody, unless its owner wants it to
+    # a cluster that is started here sends no usage statistics, unless its owner wants it to
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 

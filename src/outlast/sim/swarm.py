@@ -22,7 +22,7 @@ class Tally:
         self._overlapping = 0
         self._sim_s = 0.0
         self._not_fired = 0
-        # what is counted -> how often each kind of it came
+        # subject -> how often each kind of it came
         self._counts: dict[str, Counter[str]] = {
             name: Counter() for name in ("results", "ends", "faults", "rungs", "marks")
         }

@@ -29,7 +29,7 @@ CONFIDENCE_ODD = 0.85  # the one of a ring whose order of calls is unlike the ot
 CONFIDENCE_TIE = 0.5
 # the dumps were taken after the waiting had failed: order of arrival is all that is left
 CONFIDENCE_AFTERWARDS = 0.6
-CONFIDENCE_IDLE = 0.6  # nobody with a dump waits for it, but it is in nothing while others wait
+CONFIDENCE_IDLE = 0.6  # no rank with a dump waits for it, but it is idle while others wait
 CONFIDENCE_HIDDEN = 0.5  # it may wait in a send or receive that its backend does not record
 
 

@@ -63,7 +63,7 @@ class Job:
     groups: tuple[Group, ...]
     doubles: tuple[tuple[Dump, Dump], ...]  # of one rank: the one used, and the other
     broken: Mapping[int, str]
-    unknown: tuple[Dump, ...]  # nobody's
+    unknown: tuple[Dump, ...]  # of unknown ranks
 
 
 def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: int) -> Job:

@@ -16,7 +16,7 @@ from typing import Any
 
 from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
 
-MEMBERS_MAX_COUNT = 1 << 20  # ranks in all groups that a packer keeps in mind; then it begins anew
+MEMBERS_MAX_COUNT = 1 << 20  # ranks in all groups that a packer keeps in mind; then it forgets them
 
 
 class _Table:

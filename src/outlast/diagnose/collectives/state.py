@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NOBODY = -1  # the rank of a dump that does not say whose it is
+NOBODY = -1  # the rank of a dump that does not say which rank wrote it
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ def _late_ranks(
         and not graph.out.get(end[0])
     ]
     hidden = {rank for rank in late if any(state.hides_p2p for state in _states(graph.job, rank))}
-    # these may well wait for those, in what is not recorded
+    # the late ranks may wait for the stuck ones, in operations that are not recorded
     if len(late) > len(hidden) or (graph.stuck and not now.is_afterwards):
         late = [rank for rank in late if rank not in hidden]
     return late, hidden

@@ -30,7 +30,7 @@ from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
-# what is raised because a peer is gone, late, or sent what was not expected
+# errors that are raised because a peer is gone, late, or sent something unexpected
 PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")

@@ -53,7 +53,7 @@ MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
 _SAID_OF_PEERS = ("gloo.size", "c10d.mismatch", "c10d.unequal_inputs")
 _OTHER_SIZE = ("gloo.size", "c10d.mismatch")
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
-BUSY_SHARE = 0.34  # more stacks than these that do not wait show nobody
+BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
 
 class Blame(Protocol):
@@ -263,7 +263,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
             else frozenset()
         )
         ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
-    # thrown out of their waiting, or closed before they could say more; if there is anybody else
+    # thrown out of their waiting, or closed before they could say more; if there is any other rank
     for victims in (accounts.lost, closed - accounts.busy):
         if (ranks.keys() | suspects.keys()) - victims:
             ranks = {rank: one for rank, one in ranks.items() if rank not in victims}

@@ -93,7 +93,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
-    # A line in doubt says less than the same line without a doubt, whichever came first.
+    # A line in doubt says less than the same line without a doubt, in any order.
     first = min(some, key=lambda one: (bool(one.doubt), *_moment(one)))
     probability = weights.grades[
         Grade.HINT

@@ -109,8 +109,8 @@ ONE_VOICE: dict[str, str] = {
     **dict.fromkeys(("cuda.ecc", "xid.48", "xid.dram"), "ecc"),
 }
 
-# One fault under two names, in any order: a full /dev/shm is ENOSPC to who writes and a bus error
-# to who maps
+# One fault under two names, in any order: a full /dev/shm is ENOSPC to a process that writes, and a
+# bus error to one that maps
 SAME_FAULT: dict[str, tuple[str, ...]] = {
     "disk.full": ("loader.bus", "host.shm", "nccl.shm", "exit.bus"),
     # a line says what slows it down, beside the line that it is slowed down

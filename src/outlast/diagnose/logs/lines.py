@@ -87,7 +87,7 @@ GENERIC = frozenset(
         "files.missing",
     }
 )
-BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type, whoever raised it
+BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type alone
 # rules for what programs do without, or ask again when it does not answer
 ASKED_AGAIN = ("dependency.", "object.store")
 _HANDLED = re.compile(

@@ -162,7 +162,7 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=10140,
     ),
-    # the store and its sockets: they break when somebody else has died
+    # the store and its sockets: they break when another process has died
     root(
         "store.port_taken",
         r"failed to listen on any local network address|address already in"

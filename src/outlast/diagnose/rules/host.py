@@ -14,7 +14,7 @@ ERRNO = "posix errno"
 EXC = Mechanism.EXCEPTION
 
 RULES: tuple[Rule, ...] = (
-    # /dev/shm first: it is memory, whatever errno says
+    # /dev/shm first: it is memory, though errno may say otherwise
     root(
         "host.shm",
         r"/dev/shm.{0,120}(?:no space left|cannot allocate|failed|too small|errno 28|size)|(?:no"

@@ -200,7 +200,7 @@ RULES: tuple[Rule, ...] = (
         also=(C.NIC, C.POWER_SUPPLY),
         priority=4170,
     ),
-    root(  # before the rules of devices: what was corrected did no harm, whoever says it
+    root(  # before the rules of devices: a corrected error did no harm, on any device
         "pcie.corrected",
         r"aer: (?:multiple )?correct(?:ed|able) error|severity=corrected|corrected error message"
         r" received|event severity: corrected",

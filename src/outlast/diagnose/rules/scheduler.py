@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
         priority=6120,
     ),
     # limits and people
-    root(  # what ended it is said; whether it was slow or stood still before, other lines tell
+    root(  # the line says what ended it; other lines say whether it was slow or stood still before
         "slurm.time",
         r"due to time limit|time limit exhausted|job has timed out|deadlineexceeded|active on the"
         r" node longer than the specified deadline"

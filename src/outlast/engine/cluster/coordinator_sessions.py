@@ -84,7 +84,7 @@ class CoordinatorSessions:
         self._seats: dict[str, _Seat] = {}
         self._moved = Moved()
         self._alarm = Alarm("leases")  # one timer for all leases
-        self._late = False  # it came so late that nobody was counted out
+        self._late = False  # it came so late that no node was counted out
         self._before = _Before({}, 0.0)
         self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 

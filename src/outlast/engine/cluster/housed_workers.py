@@ -84,7 +84,7 @@ class HousedWorker:
         if isinstance(message, Registered):
             known = self.said.get(Registered)
             if isinstance(known, Registered) and said_before(message, known):
-                return  # it comes a second time, after a newer word
+                return  # it comes a second time, after a newer message
         if isinstance(message, _KEPT):
             self.said.pop(type(message), None)
             self.said[type(message)] = message
@@ -101,7 +101,7 @@ class HousedWorker:
     def report(self) -> Housed:
         """Return what the next coordinator is told of this worker."""
         plan = None if self.plan is None else self.plan.held_by(self.rank)
-        # A word that several workers said at once is kept as the first of them said it.
+        # A message that several workers sent at once is kept as that of the first one.
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
         return Housed(
             self.worker,

@@ -285,7 +285,7 @@ class CommitMachine:
         """Vote for a step whose block is over. It is committed by that, or repeated."""
         if self.worker.broken:
             self.stage = StepStage.CUT
-            return  # there is nobody to vote with: the caller stands still
+            return  # there is no peer to vote with: the caller stands still
         try:
             yield ProveEqual(self.committed + 1)
             yield from self._vote(place)
@@ -363,8 +363,8 @@ class CommitMachine:
             self.stage = StepStage.CUT
         plan = self._take_plan()
         if plan is None or plan.settle == "forward":
-            # A step that failed while it was applied on the word of a plan is torn: that plan
-            # cannot be followed any more.
+            # A step that failed while a plan applied it is torn: that plan cannot be followed any
+            # more.
             plan = yield from self._cut_short(error, peers_only=False)
         yield from self.follow(plan)
 
@@ -453,7 +453,7 @@ class CommitMachine:
 
     def _hand_over_votes(self) -> Flow[None]:
         if self.stopping:
-            return  # the run does not go on, so nobody needs the state
+            return  # the run does not go on, so no rank needs the state
         waits: bool = yield HandOver(self.committed)
         if waits:
             yield from self._vote_between(closing=True)

@@ -49,7 +49,7 @@ class Epilogue:
     ) -> list[Output]:
         """A script has failed behind the last step; its process is about to end."""
         if member.path.raised:
-            return []  # the same word has come twice
+            return []  # the same message has come twice
         member.path.raised = error, traceback
         kind, why = Mechanism.EXCEPTION, f"rank {member.rank} failed behind the last step"
         return self._fail(now_s, member, kind, at_s, why)

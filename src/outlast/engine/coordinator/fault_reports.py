@@ -62,7 +62,7 @@ class FaultReports:
         run = self.run
         stale = message.generation != run.course.generation
         if stale or member.rank < 0 or member.life.condemned:
-            # The word is of a generation that is over, or of a worker that is being killed.
+            # The report is of a generation that is over, or of a worker that is being killed.
             return []
         if self.stop.by_signal:
             # Its peers were sent SIGTERM, so a broken step is no fault.
@@ -91,7 +91,7 @@ class FaultReports:
         """Book a failed collective of `member` as collateral of some other fault."""
         run = self.run
         if not run.course.is_in(*IN_A_GENERATION):
-            return run.records()  # collateral of what is being dealt with
+            return run.records()  # collateral of a fault that is already being handled
         if run.links and run.interruptions.open:
             # The generation failed for a link that is known to be cut,
             # so the same interruption goes on.

@@ -135,7 +135,7 @@ class NodeChanges:
         for member in (*roster.live(), *roster.spares(), *roster.orphans.values()):
             if member.home == node:
                 if member.rank >= 0:
-                    # The rank's own word went with its node, so take what the run knows.
+                    # The rank's own report went with its node, so take what the run knows.
                     roster.remains.note_done(member.rank, run.progress.executed)
                 out += self.exits.on_lost_with_node(now_s, member, reason)
         roster.remains.lose_images(node)

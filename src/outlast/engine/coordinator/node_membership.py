@@ -26,7 +26,7 @@ class NodeMembership:
         self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
         # have started over, and are about to be in again, with what had been sealed there
         self.returning: set[str] = set()
-        self.barred: set[str] = set()  # whatever becomes of them, they get no more work
+        self.barred: set[str] = set()  # they get no more work, even if they come back
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
 
     def __contains__(self, node: str) -> bool:

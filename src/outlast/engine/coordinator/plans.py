@@ -180,7 +180,7 @@ class Plans:
         phases = plan.phases if plan is not None and plan.step == message.step else -1
         run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
         if not waits:
-            # Nobody waits for it: it is the final state, or this was said before.
+            # No plan waits for it: it is the final state, or this was reported before.
             return []
         if run.course.is_in(Stage.HANDOVER):
             return self.clear(now_s, "state is handed over")

@@ -99,7 +99,7 @@ class ProcessExits:
             if not run.roster.outlast:
                 run.interruptions.not_seen()  # the script ended well, and made no step before
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
-        # Write the end down before anybody is killed: the next coordinator has to know it.
+        # Write the end down before any process is killed: the next coordinator has to know it.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")
         return [*run.records(), *self.stop.finish(now_s, end)]
 

@@ -174,7 +174,7 @@ class Regroup:
             remains.note_done(member.rank, message.committed)
             member.path.inventory = message
             member.script.attached = member.script.attached or message.committed >= 0
-            if member.script.attached:  # though nobody has heard yet that it joined
+            if member.script.attached:  # though its Joined has not arrived yet
                 remains.now_attached(member.rank)
         if not quiet:  # these inventories are of a generation that is over
             return []
@@ -378,7 +378,7 @@ class Regroup:
         """
         run = self.run
         if message.generation != run.course.generation:
-            # This word is of a generation that is over.
+            # This message is of a generation that is over.
             return []
         for member in members:
             member.path.come_to(message.place)

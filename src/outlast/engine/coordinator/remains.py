@@ -43,7 +43,7 @@ class Remains:
         self.imageless: set[int] = set()  # ranks whose images are lost
         self._left: dict[int, Holding] = {}
         self._done: dict[int, int] = {}
-        self._moved: dict[int, str] = {}  # homes that nobody has written down yet
+        self._moved: dict[int, str] = {}  # homes that are not written down yet
 
     # --- where ranks live ----------------------------------------------------------------------
 

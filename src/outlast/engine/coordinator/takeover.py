@@ -194,7 +194,7 @@ class Takeover:
         """
         run = self.run
         run.course.enter(Stage.REBUILDING)
-        run.progress.is_live(True)  # whatever anybody says now is of the newest plan
+        run.progress.is_live(True)  # all reports from now on are of the newest plan
         self._found = Found(set(nodes))
         noted = event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)})
         return [noted, set_timer(Timer.REBUILD, now_s + patience_s), *self.policy.rearm()]
@@ -419,7 +419,7 @@ class Takeover:
     def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
         """Give dead holders to ranks without a process, and kill a donor that was to be killed."""
         run, roster = self.run, self.run.roster
-        for rank in lost:  # nobody is there, and nobody says how it ended
+        for rank in lost:  # its process is gone, and nothing tells how it ended
             home = roster.homes.get(rank, "")
             member = roster.add(rank=rank, kind="rank", now_s=now_s, home=home)
             member.life.dead = member.life.condemned = True

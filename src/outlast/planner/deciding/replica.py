@@ -433,7 +433,7 @@ class Replica:
         )
         self._stretch.begin, self._stretch.since_s = round(stands), at_s
         if point.tier is None or point.step < self._stretch.begin:
-            return  # nobody elsewhere holds it: the node is needed
+            return  # no rank elsewhere holds it: the node is needed
         self.out.beside[Beside.DRAIN] += 1
         self._tiers.fall_back(Extent.PROCESS, point.step)
         self._engine.ladder.has_committed(point.step)

@@ -274,7 +274,7 @@ def _relaunches(records: Records) -> list[float]:
     """
     gaps = []
     for before, after in pairwise(records.sessions):
-        if before.session.state != "stopped":  # somebody stopped it: no failure
+        if before.session.state != "stopped":  # a stop that was asked for is no failure
             gaps.append(
                 (after.session.started_s - after.began_s) - (before.session.over_s - before.began_s)
             )

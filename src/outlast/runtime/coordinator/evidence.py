@@ -249,7 +249,7 @@ class Evidence:
         try:
             self._write(folder, interruption, case)
         except OSError:
-            return  # a disk that takes no evidence stops nobody
+            return  # a disk that takes no evidence stops nothing
         self._written[root] = folder
         self._desk.ask(root, folder)
 
@@ -270,7 +270,7 @@ class Evidence:
         }
         (folder / "standing.json").write_text(json.dumps(standing, indent=1) + "\n")
         for one in case.processes.values():
-            # so nobody has written over its stacks since
+            # so its stacks have not been written over since
             over = one.exit_code is not None or one.signal is not None
             if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)

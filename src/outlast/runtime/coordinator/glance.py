@@ -89,7 +89,7 @@ class Glance:
             if not stat.S_ISREG(found.st_mode):
                 return
             at = max(0, found.st_size - most_bytes) if end else 0
-            # what is written meanwhile is not waited for
+            # this does not wait for bytes that are written meanwhile
             left = min(most_bytes, found.st_size - at)
             while left > 0 and (piece := os.pread(fd, min(PIECE_BYTES, left), at)):
                 yield piece

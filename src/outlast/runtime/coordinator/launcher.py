@@ -256,7 +256,7 @@ class Launcher:
 
     def _kill(self, worker: int) -> None:
         if self._starts.killed(worker):
-            return  # it never comes to be, and that is said like any other end
+            return  # it never starts, and that is reported like any other end
         if (pid := self._host.pids().get(worker)) is not None and self._end is None:
             hung = any(
                 pid in one.pids and one.mechanism is Mechanism.HANG

@@ -47,7 +47,7 @@ BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
 ENDED_MAX_COUNT = 16
 _ANSWER_BYTES_MAX = 1 << 30
 _LENGTH = struct.Struct("<Q")
-_ENDED_BADLY = 70  # exit code of a reading process that raised what nobody expected
+_ENDED_BADLY = 70  # exit code of a reading process that raised an unexpected error
 
 
 def read_dumps(

@@ -47,7 +47,8 @@ from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, sc
 
 _BUSY_S = 2.0
 _BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
-# what is not written now stays queued for the next flush: a recovery does not wait for a lock
+# records that are not written now stay queued for the next flush: a recovery does not wait for a
+# lock
 _BUSY_FLUSH_S = 0.02
 
 

@@ -63,7 +63,7 @@ class Vault:
         self.folder = folder
         self._groups = groups
         self.run_id = run_id
-        self._owner_fd = owner_fd  # -1 for those who only opened it
+        self._owner_fd = owner_fd  # -1 for processes that only opened it
         self._run = run_hash(run_id)
         self._ranks: dict[int, Area] = {}
         self._transfers = [
@@ -486,7 +486,7 @@ def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
 
 
 def _is_stale(folder: Path) -> bool:
-    # Removes while the lock is held, so that nobody adopts what is going away.
+    # Remove it while the lock is held, so that no process adopts a vault that is going away.
     if not _is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
         return False
     try:

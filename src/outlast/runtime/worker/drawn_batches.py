@@ -55,7 +55,7 @@ class DrawnBatches(BatchSource):
         self._base: int | None = None
         self._given = 0
         self._ahead: list[Any] = []  # the next batch, if it was drawn already
-        # returns what must not move in `prefetch`, by name; None: nobody asks any more
+        # returns what must not move in `prefetch`, by name; None: it is not checked any more
         self._looks: Callable[[], dict[str, str]] | None = None
 
     def prefetch(self) -> None:

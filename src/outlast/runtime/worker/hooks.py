@@ -132,8 +132,8 @@ class OptimizerHooks:
         self._step = _StepCalls()
         self._inside = False
         self._handles: list[Any] = []
-        # what a backward of this step raised for a lost peer: its gradients are torn, whoever
-        # swallows this
+        # the error that a backward of this step raised for a lost peer: the gradients are torn,
+        # even if the script swallows it
         self.lost: RuntimeError | None = None
         # what this step was refused for, even if the script swallows it
         self.refused: TransactionError | None = None

@@ -41,7 +41,7 @@ def import_all(preload: list[str]) -> None:
         for module in pkgutil.iter_modules([os.path.dirname(__file__)])
     ]
     for name in ("torchdata.stateful_dataloader", *ours):
-        with contextlib.suppress(ImportError):  # it will be said in the worker that needs it
+        with contextlib.suppress(ImportError):  # the worker that needs it will raise
             importlib.import_module(name)
     _first_optimizer_steps()
     for name in preload:

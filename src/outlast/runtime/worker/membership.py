@@ -471,7 +471,7 @@ class Membership:
         self.guards.calls.on_held = None
         self.script.in_steps = self.script.rehearses = self.script.rehearsed = False
         if self._made.solo is not None:
-            self.destroy()  # of a spare; whatever still refers to it is not asked for again
+            self.destroy()  # the group of a spare; nothing asks for it again
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         self._get_in()

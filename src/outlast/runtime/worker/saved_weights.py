@@ -33,7 +33,7 @@ from outlast.runtime.worker.modules import Modules
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.tensors import to_tensor
 
-_BEHIND = ("private/", "random:", "text")  # of private pieces: what is no buffer
+_BEHIND = ("private/", "random:", "text")  # names of private pieces that are no buffers begin so
 
 
 @dataclass(frozen=True, slots=True)

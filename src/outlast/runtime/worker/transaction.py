@@ -79,7 +79,7 @@ class Transaction:
         self.attachment = Attachment(membership, state, accumulate=accumulate, first=first)
         session = membership.session
         self._machine = CommitMachine(
-            # without a launcher nobody asks the worker's machine for anything
+            # without a launcher, nothing asks the worker's machine
             session.machine if session is not None else WorkerMachine(worker=-1),
             self.attachment.undo.late,
         )
@@ -339,12 +339,12 @@ class Transaction:
             self._machine.last_call_ended = self.committed
             return
         session.enter(Phase.EPILOGUE)
-        # who registers now would be taken for one that trains again
+        # a rank that registers now would be taken for one that trains again
         self.member.guards.calls.on_held = None
         session.mark("finishing", self.committed)
         self._driver.run(self._machine.finish())
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
-        # It was said before: a rank that is past its last step holds up nobody.
+        # It was reported before: a rank that is past its last step holds no peer up.
         self.attachment.checkpoints.wait()
         if self._machine.stopping:
             raise SystemExit(0)
@@ -377,7 +377,7 @@ class Transaction:
             or self.member.broken
             or not self._attached
         ):
-            return  # this rank has nothing to vote for, or nobody to vote with
+            return  # this rank has nothing to vote for, or no peer to vote with
         self.attachment.look_for_edits("behind the block of a step")
         if not self._driver.run(self._machine.leave_early()):
             what = (

@@ -28,7 +28,7 @@ from outlast.sim.world.timeline import FIXED
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 AGENT = "stop of an agent"
 KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not hear of its lease
-# nobody has lost anything by these alone: a run that takes them for a fault is wrong
+# these alone cost nothing: a run that takes them for a fault is wrong
 HARMLESS = ("repeat", "linger", *DISK_KINDS)
 
 
@@ -219,7 +219,7 @@ class Strikes:
         return mark in self._marks.by_mark
 
     def at_mark(self, process: Process, mark: str) -> None:
-        for rank in (process.rank, None):  # visits of this rank, and of anybody
+        for rank in (process.rank, None):  # visits of this rank, and of any rank
             if (rank, mark) in self._marks.visits:
                 self._marks.visits[rank, mark] += 1
         for fault in self._marks.by_mark[mark]:
@@ -408,7 +408,7 @@ class Strikes:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None
-        # nobody may have been there to be told
+        # there may have been no coordinator to hear of it
         cut_off = any(
             fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
             for _, fault, _ in self.struck

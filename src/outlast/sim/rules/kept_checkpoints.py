@@ -62,7 +62,7 @@ class SavedOnceAll(Checker):
         for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
             del self._due_s[step]
             yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
-        # else it is said again
+        # otherwise it is reported again
         if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
             self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())
@@ -74,7 +74,7 @@ class SavedOnceAll(Checker):
             self._due_s.pop(seen.step, None)
             self._made[seen.step] = self._newest.get(seen.step, -1)
         elif isinstance(seen, Planned):
-            self._heard.clear()  # what was said before may be of a past that is over
+            self._heard.clear()  # earlier reports may be of steps that were rolled back
 
 
 class LastGoodStays(Checker):

@@ -308,7 +308,7 @@ class NotGivenUp(Checker):
         next interruption of the script's own may come to a higher one.
         """
         if self._newest and set(APART) & set(seen.kinds):
-            return  # what was committed where nobody could be asked may count as not committed
+            return  # steps committed while no rank could be asked may count as not committed
         allowed = (
             limits.SETUP_FAULTS_COUNT
             if not self._newest

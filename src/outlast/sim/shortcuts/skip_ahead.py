@@ -342,7 +342,7 @@ class SkipAhead:
                 for beacon in (p.unit.beacon,)
                 if p.alive and p.rank >= 0
             }
-            # what it says is said by the first tick after the stretch
+            # the first tick after the stretch sends its messages
             agent.on_tick(readings, now_s=now_s)
 
     def _beat(self, node: Node, asked_s: float, ends_s: float) -> None:

@@ -313,7 +313,7 @@ class CoordinatorWatch:
         moves = coordinator.stage is Stage.MOVING
         ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()
         housed = [process for process in world.population.alive() if process.rank >= 0]
-        # who has ended just now is not known to have
+        # a process that has ended just now is not known to have ended
         known = {m.worker for m in coordinator.roster.live()}
         done = world.population.done
         over = bool(done) or any(
@@ -340,7 +340,7 @@ class CoordinatorWatch:
         """Return how many spares stand ready on nodes where ranks are forked all the same."""
         homes = coordinator.roster.homes
         beside = {homes[rank] for rank in forked}
-        # what is chosen once stays so
+        # the first choice stays
         opened = coordinator.interruptions.open
         since_s = min((one.detected_s for one in opened), default=self._frame.now_s)
         heard = {worker for worker, at_s in self.workers.parked.items() if at_s < since_s}

@@ -168,7 +168,7 @@ class Disks:
 
         def done() -> None:
             if not process.alive:
-                return  # what it had written has no name yet: nobody will ever look at it
+                return  # its bytes have no name yet: no process will ever look at them
             if process.stopped:
                 process.backlog.append(done)
                 return

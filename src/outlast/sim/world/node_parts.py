@@ -19,7 +19,7 @@ from outlast.sim.world.node_words import NodeWords
 from outlast.sim.world.processes import Process, Thread
 
 PINGS_KEPT = 4
-Script = Callable[[Any, Process], Thread]  # given the world, whatever the script uses of it
+Script = Callable[[Any, Process], Thread]  # given the parts of the world that the script uses
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class RecoveryTimes:
         self._options = options
         self._did: dict[int, set[int]] = {}  # generation -> ranks that have committed a step in it
         self._runs: set[int] = set()  # workers that have said so
-        self.has_steps = False  # somebody has said so
+        self.has_steps = False  # a worker has said so
         self._since_s: dict[int, float] = {}
         self._stood_s: dict[int, float] = {}  # since when all ranks have committed a step in it
         self._steps: list[tuple[float, int]] = []  # when each was first committed

@@ -54,7 +54,7 @@ from outlast.sim.world.trace import Trace
 from outlast.sim.world.verdicts import Verdicts
 
 ASKS_AGAIN_S = 0.05
-BEGAN_S = 100.0  # not 0: a time that somebody forgot is seen
+BEGAN_S = 100.0  # not 0, so that a forgotten time shows
 
 
 @dataclass(slots=True)
@@ -249,7 +249,7 @@ class World:
         frame, wishes = self.frame, self.wishes
         if frame.end is not None:
             return
-        if not self.host.lives:  # nobody hears it
+        if not self.host.lives:  # no coordinator hears it
             frame.timeline.after(
                 ASKS_AGAIN_S, lambda: self.ask_stop(reason=reason, exit_code=exit_code), sort=FIXED
             )
