@@ -79,6 +79,7 @@ class Attachment:
         given = [one for one in state.given.values() if isinstance(one, DistributedDataParallel)]
         around = ddp.holding(state.parameters.values())
         self.replicas = [*given, *(one for one in around if all(one is not it for it in given))]
+        state.held_by(self.replicas)
         self.undo = Undo(membership.session, state)
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)

@@ -247,6 +247,21 @@ def leave_buckets(ddp: DistributedDataParallel) -> None:
                 parameter.grad = torch.zeros_like(parameter)
 
 
+def buffer_syncs(replicas: Iterable[DistributedDataParallel]) -> list[bool]:
+    """Return, for each of `replicas`, whether its next forward sends the buffers of rank 0 to all.
+
+    DDP decides that by the last forward: it does so behind one with gradients to be summed, and not
+    behind one under no_grad or no_sync.
+    """
+    return [one.require_forward_param_sync for one in replicas]
+
+
+def put_buffer_syncs(replicas: Iterable[DistributedDataParallel], syncs: list[bool]) -> None:
+    """Let the next forward of each do what `buffer_syncs` said: all ranks must do the same."""
+    for one, sync in zip(replicas, syncs, strict=False):
+        one.require_forward_param_sync = sync
+
+
 def restore_views(ddp: DistributedDataParallel) -> None:
     """Move gradients that were set since `freeze_buckets` into the buckets. Local.
 

@@ -30,12 +30,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
 from outlast.runtime.tiers.image import Piece, TensorSpec
-from outlast.runtime.worker import layout, modules, optim_state, random_state, tree
+from outlast.runtime.worker import ddp, layout, modules, optim_state, random_state, tree
 from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
@@ -46,7 +47,10 @@ from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, l
 
 @dataclass(slots=True)
 class _Sorted:
-    """The arguments of `run.state`, by kind."""
+    """The arguments of `run.state`, by kind.
+
+    buffer_syncs   of the replicas that hold the modules (ddp.py)
+    """
 
     given: dict[str, object]
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -54,6 +58,7 @@ class _Sorted:
     schedulers: dict[str, Part] = field(default_factory=dict)
     objects: dict[str, Part] = field(default_factory=dict)
     source: BatchSource | None = None
+    buffer_syncs: Part = field(default_factory=lambda: Part(list, lambda _: None))
 
 
 class _UndoCopy:
@@ -167,6 +172,12 @@ class State:
         if self.source is not None:
             self.source.bind(rank, world_size)
 
+    def held_by(self, replicas: list[DistributedDataParallel]) -> None:
+        """Note the replicas around the modules: what their next forward does is kept, too."""
+        self._sorted.buffer_syncs = Part(
+            lambda: ddp.buffer_syncs(replicas), lambda syncs: ddp.put_buffer_syncs(replicas, syncs)
+        )
+
     # --- shared state -----------------------------------------------------------------------------
 
     def shared_tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
@@ -181,6 +192,7 @@ class State:
             "schedulers": {name: part.get() for name, part in self._sorted.schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
             "graded": self._graded(),
+            "buffer_syncs": self._sorted.buffer_syncs.get(),
         }
         parts = tree.encode(described, "shared")
         return parts.text, {
@@ -218,6 +230,8 @@ class State:
                 scaler.load_state_dict(described["scalers"][name])
                 scaler_reset(scaler, self.optimizers.values())
         self._load_graded(described.get("graded", ""))
+        if "buffer_syncs" in described:  # not in an image of an older outlast
+            self._sorted.buffer_syncs.put(described["buffer_syncs"])
 
     def shards(self) -> dict[str, Shard]:
         """Return where this rank's part lies, for each distributed tensor of `shared_tensors`."""
@@ -441,6 +455,7 @@ class _StepKeeper:
         self._parts: tree.Encoded | None = None
         self._scalers: dict[str, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
         self._graded: list[bool] = []
+        self._buffer_syncs: list[bool] = []
 
     def keep(self, random_now: random_state.RandomState | None) -> None:
         state = self._state
@@ -464,6 +479,7 @@ class _StepKeeper:
             for name, scaler in _enabled(state.scalers)
         }
         self._graded = [parameter.grad is not None for parameter in state.parameters.values()]
+        self._buffer_syncs = state._sorted.buffer_syncs.get()
 
     def put_back(self) -> None:
         assert self._random is not None and self._parts is not None, "roll_back without begin"
@@ -486,6 +502,7 @@ class _StepKeeper:
             scaler_reset(scaler, state.optimizers.values())
         for parameter, graded in zip(state.parameters.values(), self._graded, strict=True):
             _clear_gradient(parameter, graded=graded)
+        state._sorted.buffer_syncs.put(self._buffer_syncs)
         random_state.restore(self._random)
 
     def _get(self) -> list[dict[str, Any]]:
