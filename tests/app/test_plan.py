@@ -39,6 +39,7 @@ CONTRACT = {
     "sensitivity",
 }
 LAB = ("--preset", "lab-8")  # few failures: quickly simulated
+FEW = ("--replicas", "32")
 needs_matplotlib = pytest.mark.skipif(
     not can_draw(), reason="matplotlib is not installed: pip install 'outlast[plot]'"
 )
@@ -73,7 +74,8 @@ def screen(*arguments: str) -> str:
 
 
 def test_the_json_has_the_names_of_the_contract_and_each_input_its_source() -> None:
-    facts = plan("--gpus", "16384", "--days", "54", "--params", "405e9", "--mttf", "50000h")
+    large = ("--gpus", "16384", "--days", "54", "--params", "405e9", "--mttf", "50000h")
+    facts = plan(*large, *FEW)
     assert set(facts) >= CONTRACT
     assert set(facts["ettr"]) == {"mean", "mean_se", "low", "high"}
     assert facts["ettr"]["low"] < facts["ettr"]["mean"] < facts["ettr"]["high"]
@@ -106,7 +108,7 @@ def test_epoch_ais_example_comes_out_as_published() -> None:
 
 
 def test_scale_adds_rows_and_the_most_gpus_of_each_assumption() -> None:
-    facts = plan("--preset", "epoch", "--scale", "1e4:1e5", "--replicas", "256")
+    facts = plan("--preset", "epoch", "--scale", "1e4:1e5", *FEW)
     assert [row["gpus"] for row in facts["scale"]] == [10_000, 30_000, 100_000]
     assert all({"gpus", "ettr", "mttf_s", "binding"} <= set(row) for row in facts["scale"])
     assert facts["scale"][-1]["mttf_s"] == pytest.approx(1800.0)
@@ -248,9 +250,9 @@ def test_a_plan_is_written_as_a_cluster_file_that_plans_the_same(tmp_path: Path)
 
 def test_a_ledger_is_planned_with_as_calibrate_reads_it(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path)
-    facts = plan("--ledger", str(path), "--days", "1h")
+    facts = plan("--ledger", str(path), "--days", "1h", *FEW)
     assert outlast("calibrate", str(path), "--out", str(tmp_path / "c.toml")).returncode == 0
-    beside = plan("--cluster", str(tmp_path / "c.toml"), "--days", "1h")
+    beside = plan("--cluster", str(tmp_path / "c.toml"), "--days", "1h", *FEW)
     assert facts["ettr"] == beside["ettr"]
     assert facts["inputs"]["recovery.detect"]["origin"] == "ledger"
     assert facts["mttf_s"] == pytest.approx(beside["mttf_s"])
@@ -378,7 +380,7 @@ def test_an_empty_ledger_is_an_error_that_says_what_is_missing(tmp_path: Path) -
 
 
 def test_a_run_without_progress_is_an_answer_with_exit_code_0() -> None:
-    facts = plan("--mttf", "10min", "--gpus", "1024", "--replicas", "256")
+    facts = plan("--mttf", "10min", "--gpus", "1024", *FEW)
     assert facts["ettr"]["mean"] < 1e-3
     assert facts["binding"] == "restart"
     assert all(math.isfinite(value) for value in facts["ettr"].values())

@@ -146,7 +146,7 @@ def test_the_command_that_replays_a_life_says_all_that_was_drawn() -> None:
     """Of the first seeds, among them larger runs, some that are asked to stop twice, and some that
     warn.
     """
-    for seed in range(60):
+    for seed in range(40):
         life = simulate_seed(seed=seed, given={})
         args = sim.parser().parse_args(shlex.split(sim.replay_command(life))[2:])
         given = {name: value for name in sim.DRAWN if (value := getattr(args, name)) is not None}

@@ -157,7 +157,7 @@ REFUSED = {
         "step.log",
     ),
 }
-CORE = ("collective after the optimizer", "another shape")
+CORE = ("collective after the optimizer",)
 
 
 @pytest.mark.parametrize(

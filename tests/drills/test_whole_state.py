@@ -74,7 +74,7 @@ def test_state_that_moves_after_the_vote_is_kept(
     ("first", "second"),
     [
         ("body", "tail_over"),
-        ("tail", "behind_over"),
+        pytest.param("tail", "behind_over", marks=drill),
         *(
             pytest.param(place, place, marks=drill)
             for place in ("body", "tail", "tail_over", "behind_over", "passed", "committed")
@@ -92,7 +92,7 @@ def test_a_kill_in_the_first_two_steps_costs_nothing(
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(("--model", "seeded"), id="seeded"),
+        pytest.param(("--model", "seeded"), id="seeded", marks=drill),
         pytest.param(("--model", "each"), id="each", marks=drill),
         pytest.param(("--ignore",), id="ignored"),
     ],

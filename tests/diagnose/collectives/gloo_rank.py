@@ -1,7 +1,10 @@
-"""One rank of four over gloo, TP pairs and DP pairs, that comes to grief; a thread of its own
-leaves its dump again and again, as a beacon does.
+"""Four ranks over gloo, TP pairs and DP pairs, one of which comes to grief; a thread of each leaves
+its dump again and again, as a beacon does.
 
-python gloo_rank.py FOLDER RANK SCENARIO CULPRIT
+python gloo_rank.py FOLDER SCENARIO CULPRIT
+
+The ranks are forks of one process, which imports torch once. It makes the file FOLDER/ended when
+the first of them has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-STEPS, BAD_STEP = 6, 3
+WORLD, STEPS, BAD_STEP = 4, 6, 3
 
 
 def leave_dumps(folder: Path, rank: int) -> None:
@@ -43,17 +46,23 @@ def write(path: Path, raw: bytes) -> None:
 
 
 def main() -> None:
-    folder, rank, scenario, culprit = (
-        Path(sys.argv[1]),
-        int(sys.argv[2]),
-        sys.argv[3],
-        int(sys.argv[4]),
-    )
+    folder, scenario, culprit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    for rank in range(WORLD):
+        if not os.fork():
+            run(folder, rank, scenario, culprit)
+            os._exit(0)
+    os.wait()
+    (folder / "ended").touch()
+    while True:
+        os.wait()
+
+
+def run(folder: Path, rank: int, scenario: str, culprit: int) -> None:
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
-        world_size=4,
+        world_size=WORLD,
         timeout=timedelta(seconds=120),
     )
     tps, dps = (

@@ -5,6 +5,7 @@ as any stranger's.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,15 +30,13 @@ class Four:
         for form in ("json", "pickle"):
             (folder / form).mkdir()
         program = Path(__file__).with_name("gloo_rank.py")
-        self.ranks = [
-            subprocess.Popen(
-                [sys.executable, str(program), str(folder), str(rank), scenario, str(CULPRIT)],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for rank in range(4)
-        ]
+        self.ranks = subprocess.Popen(
+            [sys.executable, str(program), str(folder), scenario, str(CULPRIT)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def blame(self, form: str, *, without: int | None = None) -> tuple[Blame, int]:
         """And how many entries all dumps had."""
@@ -68,7 +67,7 @@ class Four:
     def after_the_abort(self) -> Blame:
         """Once a rank has ended, and the others have had the time to leave one more dump."""
         over_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < over_s and all(one.poll() is None for one in self.ranks):
+        while time.monotonic() < over_s and not (self.folder / "ended").exists():
             time.sleep(0.02)
         time.sleep(0.5)
         return self.blame("json")[0]
@@ -79,10 +78,8 @@ class Four:
         ]
 
     def end(self) -> None:
-        for one in self.ranks:
-            one.kill()
-        for one in self.ranks:
-            one.wait(timeout=20)
+        os.killpg(self.ranks.pid, signal.SIGKILL)
+        self.ranks.wait(timeout=20)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from tests.drills._pids import alive, below
 from tests.drills.checked.table import FLAWED, GOOD, HERE, check
 
 pytestmark = pytest.mark.timeout(300)
-# One of each kind in the ordinary suite; all of them under `make drill`
-QUICK = {"early_stop", "half_adopted", "private_generator"}
+# Those in the ordinary suite, where OWN_FILES stands for the good ones; all are under `make drill`
+QUICK = {"half_adopted", "private_generator"}
 SCRIPTS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.drill)
     for path in [*GOOD, *FLAWED]
