@@ -6,8 +6,10 @@ Coordinator, ledger and vault are real, the processes are told of.
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,3 +235,45 @@ def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vau
 
 def a_run_productive_s() -> float:
     return sum(life.seconds.get(Cause.PRODUCTIVE, 0.0) for life in a_run.LIVES)
+
+
+def test_the_books_hold_no_more_for_each_interruption_that_is_over(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """Each comes with a traceback of 4 KiB. What is over is in the ledger, and only there."""
+    books = a_books(ledger, vault)
+    coordinator = plain_run()
+
+    def interrupted(number: int) -> None:
+        one = replace(a_run.KILL, id=number, resumed_s=None, traceback=f"{number:4096}")
+        books.record(one)
+        assert [open_one.id for open_one in books.unresumed()] == [number]
+        books.record(replace(one, resumed_s=NOW_S))
+        books.flush(coordinator, now_s=NOW_S)
+
+    held = []
+    tracemalloc.start()
+    try:
+        for number in range(1, 601):
+            interrupted(number)
+            if number in (100, 600):
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 500 * 200, held
+    snapshot = books.snapshot(coordinator, now_s=NOW_S)
+    assert [one["id"] for one in snapshot["interruptions"]] == list(range(596, 601))  # type: ignore[attr-defined]
+    assert len(ledger.read().interruptions()) == 600
+
+
+def test_one_interruption_of_unknown_cost_leaves_the_ettr_unknown(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """Also once many others have come after it."""
+    books, coordinator = a_books(ledger, vault, start_step=1), plain_run()
+    books.record(replace(a_run.KILL, id=1, resumed_s=None))
+    assert books.snapshot(coordinator, now_s=NOW_S)["ettr"] is not None
+    for number in range(1, 20):
+        lost = -1 if number == 1 else 0
+        books.record(replace(a_run.KILL, id=number, resumed_s=NOW_S, steps_lost=lost))
+        assert books.snapshot(coordinator, now_s=NOW_S)["ettr"] is None, number

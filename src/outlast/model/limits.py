@@ -113,6 +113,9 @@ SAME_STEP_FAULTS_COUNT = 5
 # interruptions, at any steps, of a run that executes old steps again and commits no new one, before
 # that verdict
 STANDSTILL_FAULTS_COUNT = 20
+# so many of the newest interruptions are remembered, for verdicts that come late; all of them are
+# in the ledger
+INTERRUPTIONS_KNOWN_COUNT = 1_000
 
 # a drain that something else comes between is tried so often; then what lives on the node stays
 # until it is lost

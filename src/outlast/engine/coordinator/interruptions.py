@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from outlast.model import limits
 from outlast.model.own_bugs import is_own_bug
 from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung
@@ -42,7 +43,8 @@ class Known(NamedTuple):
 class InterruptionLog:
     """The interruptions of a run, open and closed.
 
-    `changed()` returns what the ledger has not seen yet. `known` holds all interruptions, by id.
+    `changed()` returns what the ledger has not seen yet. `known` holds the newest interruptions, by
+    id: INTERRUPTIONS_KNOWN_COUNT of them.
     """
 
     def __init__(self, *, first_id: int = 1) -> None:
@@ -303,6 +305,8 @@ class InterruptionLog:
 
     def know(self, record: Interruption) -> None:
         self.known[record.id] = Known(record.generation, record.parent or record.id, record.reason)
+        while len(self.known) > limits.INTERRUPTIONS_KNOWN_COUNT:
+            del self.known[min(self.known)]
 
     def _put(self, record: Interruption) -> None:
         self._changed[record.id] = record

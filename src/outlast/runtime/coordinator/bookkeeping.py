@@ -81,7 +81,7 @@ class Bookkeeping:
         self._session = records.sessions[-1]
         self._known: dict[int, _Known] = {}
         self._steps = _Steps(clock.now_s(), start_step)
-        self._interruptions: dict[int, Interruption] = {}
+        self._interruptions = _Interruptions()
         self._tally = _Tally(records)
 
     # --- processes ---
@@ -199,14 +199,14 @@ class Bookkeeping:
 
     def record(self, record: Record) -> None:
         if isinstance(record, Interruption):
-            self._interruptions[record.id] = record
+            self._interruptions.note(record)
         if isinstance(record, Event) and record.wall_s == 0.0:
             record = replace(record, wall_s=clock.wall_s())
         self._ledger.add(record)
 
     def unresumed(self) -> list[Interruption]:
         """Return the interruptions after which nothing was committed."""
-        return [one for one in self._interruptions.values() if one.resumed_s is None]
+        return [one for one in self._interruptions.kept() if one.resumed_s is None]
 
     def flush(
         self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
@@ -251,11 +251,10 @@ class Bookkeeping:
         lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
-        last = list(self._interruptions.values())[-_SHOWN:]
+        last = self._interruptions.kept()[-_SHOWN:]
         calls_outlast = coordinator.roster.outlast
         seen = calls_outlast or self._steps.newest > 0
-        known = all(one.steps_lost >= 0 for one in self._interruptions.values())
-        measured = calls_outlast or (seen and known)
+        measured = calls_outlast or (seen and self._interruptions.cost_is_known)
         return {
             "run": self._run,
             "state": _state_of_run(coordinator),
@@ -287,6 +286,31 @@ class Bookkeeping:
             "wall_s": self._tally.wall_s(now_s),
             "interruptions": [one.public(began_s=self._session.began_s) for one in last],
         }
+
+
+class _Interruptions:
+    """The interruptions that are open, and the newest that are over. All are in the ledger.
+
+    cost_is_known   of none is it unknown how many steps it cost
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Interruption] = {}
+        self._unknown_before = False  # of one that is not kept any more
+
+    def note(self, record: Interruption) -> None:
+        self._kept[record.id] = record
+        over = [one for one in self._kept.values() if one.resumed_s is not None]
+        for one in over[:-_SHOWN]:
+            self._unknown_before = self._unknown_before or one.steps_lost < 0
+            del self._kept[one.id]
+
+    def kept(self) -> list[Interruption]:
+        return list(self._kept.values())
+
+    @property
+    def cost_is_known(self) -> bool:
+        return not self._unknown_before and all(one.steps_lost >= 0 for one in self._kept.values())
 
 
 class _Tally:

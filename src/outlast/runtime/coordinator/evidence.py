@@ -116,7 +116,7 @@ class Evidence:
         self._logs = logs
         self._glance = glance or Glance()
         self._case: _Case | None = None
-        self._written: dict[int, Path] = {}
+        self._written: set[int] = set()
         self._desk = _Desk(loop, command, on_verdict)
 
     # --- while it happens ---
@@ -250,7 +250,7 @@ class Evidence:
             self._write(folder, interruption, case)
         except OSError:
             return  # a disk that takes no evidence stops nothing
-        self._written[root] = folder
+        self._written.add(root)
         self._desk.ask(root, folder)
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
