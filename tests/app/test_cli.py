@@ -27,6 +27,19 @@ def test_help_names_every_command_and_loads_neither_torch_nor_rich() -> None:
     assert all(name in done.stdout for name in cli.COMMANDS)
 
 
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    """torch cannot be loaded there, and says nothing of the reason."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    words = ["sh", "-c", shell, "sh", str(gone), sys.executable, "-m", "outlast", "run", "x.py"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done
+    assert done.stderr == (
+        "error: the working folder has been removed\n\nhint: change into a folder that exists\n"
+    )
+
+
 def test_version_is_the_packages() -> None:
     assert outlast_anew("--version").stdout == f"outlast {version('outlast')}\n"
 

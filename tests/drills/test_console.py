@@ -96,6 +96,17 @@ def logged(folder: Path, rank: int) -> list[str]:
     return path.read_text().splitlines()
 
 
+@pytest.mark.parametrize("closed", [">&-", pytest.param("<&- >&- 2>&-", marks=pytest.mark.drill)])
+def test_a_run_without_standard_streams_trains_to_its_end(
+    start: Start, tmp_path: Path, closed: str
+) -> None:
+    """A service manager may start it so. What is printed must not reach another file."""
+    process = start(before=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    assert process.wait(WITHIN_S) == 0
+    assert reported(tmp_path)["steps"] == STEPS
+    assert len(logged(tmp_path, 0)) == STEPS + 1
+
+
 def test_a_reader_that_wants_three_lines_does_not_end_the_training(
     start: Start, tmp_path: Path
 ) -> None:

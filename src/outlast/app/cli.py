@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from outlast.app.command_line import SIGINT_EXIT, Parser, fail
 from outlast.errors import OutlastError, UsageError
+from outlast.runtime.standard_streams import open_missing_streams
 
 
 class Command(NamedTuple):
@@ -88,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Errors go to stderr as `error: ...`, a blank line, `hint: ...`.
     """
+    open_missing_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -25,7 +25,7 @@ from outlast.app.words import console_for
 from outlast.diagnose.redact import redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
-from outlast.errors import OutlastError, RunFolderError
+from outlast.errors import OutlastError, RunFolderError, UsageError
 from outlast.model.own_bugs import REPORT, is_own_bug
 from outlast.model.records import Meta
 from outlast.model.texts import escaped
@@ -54,8 +54,19 @@ def main(argv: Sequence[str]) -> int:
             return fail(error)
 
 
+def _check_working_folder() -> None:
+    """Raise UsageError if the working folder is gone: torch cannot be loaded there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working folder has been removed", hint="change into a folder that exists"
+        ) from None
+
+
 def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
+    _check_working_folder()
     # Before the launcher listens, signals raise, but never while what they would leave behind is
     # made.
     with stop_signals.raising():
