@@ -132,3 +132,25 @@ def test_a_line_of_another_run_does_not_move_the_blame(
     assert set(ranks(got)) == TRUTH[name]
     assert got.verdict.failure_class is alone.verdict.failure_class
     assert any("alive and waiting" in note for note in got.notes)
+
+
+def test_dumps_from_long_before_the_job_ended_are_not_of_its_end(tmp_path: Path) -> None:
+    """Method: rank 2 slept an hour before; then the job went on, and its launcher was ended.
+
+    A job that hangs prints nothing after its dumps, so a log that was touched later shows nothing.
+    """
+    incident(tmp_path / "dumps", 2, NOW_NS - HOUR_NS)
+    for path in (tmp_path / "dumps").iterdir():
+        os.utime(path, ns=(NOW_NS - HOUR_NS, NOW_NS - HOUR_NS))
+    logs = tmp_path / "logs" / "run" / "attempt_0"
+    for rank in range(4):
+        (logs / str(rank)).mkdir(parents=True)
+        (logs / str(rank) / "stdout.log").write_text("step 9 done\n")
+        os.utime(logs / str(rank) / "stdout.log", ns=(NOW_NS, NOW_NS))
+    assert ranks(diagnose([str(tmp_path)])) == [2]
+    (tmp_path / "launcher.log").write_text(
+        "W1125 Received 15 death signal, shutting down workers\n"
+    )
+    got = diagnose([str(tmp_path)])
+    assert ranks(got) == []
+    assert any("go on long after" in note for note in got.notes)

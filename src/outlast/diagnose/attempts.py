@@ -8,7 +8,8 @@ aside, and a note says so.
     logs      of torchrun's `<run>/attempt_N/<rank>/`: the newest attempt of each run, and of
               several runs the one that was written last
     dumps     two of one rank with different last entries; dumps up to the last entry of the older
-              one are older too, even if their ranks left only one
+              one are older too, even if their ranks left only one; and all whose files were written
+              long before the last line of the ranks' logs, for the job went on after them
     stacks    files written before that moment, if a newer file has the same rank
 
 Not seen: two incidents whose dumps have no times, and logs outside of torchrun's folders.
@@ -28,6 +29,9 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.stacks.reader import Stack
 
 APART_S = 1.0  # dumps of one rank whose last entries are closer are of one incident
+LATER_S = 600.0  # logs that go on so long after a dump are not of the moment that it shows
+_ENDS = ("elastic.", "exit.")
+_LOGS = ("log.", "python.", "c10d.", "gloo.", "nccl.", "torch.", "cuda.", "elastic.")
 STACKS_APART_S = 60.0  # two stacks of one rank within this are two looks at one incident
 _ATTEMPT = re.compile(r"^(.*?)([^/]+)/attempt_(\d{1,4})/\d{1,6}/[^/]*$")
 
@@ -55,6 +59,13 @@ def split_attempts(
             f"{_files(old_logs)} of earlier attempts of the job set aside (the newest attempt is"
             " diagnosed): name their folder alone to diagnose an earlier one"
         )
+    before_the_end = _dumps_before_the_end(findings, dumps, written_s)
+    if before_the_end:
+        notes.append(
+            f"{_files(before_the_end)} of dumps set aside ({before_the_end[0]}): the ranks' logs go"
+            " on long after them; name their folder alone to diagnose what they show"
+        )
+        dumps = [dump for dump in dumps if dump.name not in set(before_the_end)]
     boundary_ns, old_dumps = _older_dumps(dumps)
     if old_dumps:
         names = sorted(dump.name for dump in old_dumps)
@@ -119,6 +130,32 @@ def _older_dumps(dumps: Sequence[Dump]) -> tuple[int, list[Dump]]:
     if not boundary_ns or newest_ns - boundary_ns <= APART_S * 1e9:
         return 0, []
     return boundary_ns, [dump for dump in dumps if 0 < dump.newest_ns <= boundary_ns]
+
+
+def _dumps_before_the_end(
+    findings: Sequence[Finding], dumps: Sequence[Dump], written_s: Mapping[str, float]
+) -> list[str]:
+    """Return the names of dumps that were written long before the ranks printed their last line.
+
+    Only of a job that has ended: one that hangs prints nothing after its dumps. Nothing is known
+    where files have no times, or all the same because they were copied.
+    """
+    if not any(one.rule.startswith(_ENDS) for one in findings):
+        return []
+    logs = {
+        one.evidence.file
+        for one in findings
+        if one.rank is not None and not isinstance(one, Stack) and one.rule.startswith(_LOGS)
+    }
+    ended_s = max((written_s[name] for name in logs if name in written_s), default=None)
+    if ended_s is None:
+        return []
+    return sorted(
+        dump.name
+        for dump in dumps
+        if dump.newest_ns
+        and max(dump.newest_ns / 1e9, written_s.get(dump.name, ended_s)) < ended_s - LATER_S
+    )
 
 
 def _older_stacks(

@@ -77,7 +77,7 @@ def conclude(material: Material) -> Conclusion:
             unreadable=material.unreadable,
             world_size=same_job.world_size(material.samples),
         )
-        if material.had_dumps
+        if material.had_dumps and (split.dumps or material.unreadable or not material.dumps)
         else None
     )
     findings, blame = _on_one_clock(split.findings, split.dumps, blame, notes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outlast.diagnose.collectives import Blame
+from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
 from outlast.model.terms import Mechanism
@@ -87,3 +89,70 @@ def test_a_rank_that_says_what_its_peer_sent_is_not_the_odd_one() -> None:
     logs = {2: GLOO_SIZE, 1: PEER_GONE.format(rank=1), 3: PEER_GONE.format(rank=3)}
     got = verdict({0: -15, 1: 1, 2: -6, 3: 1}, logs)
     assert got.ranks == ()
+
+
+AGENT = "E1125 10:34:10.968000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed"
+CLOSES = "W1125 10:34:10.9 9 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process"
+OUTSIDE = (
+    "W1125 10:34:09.9 9 torch/distributed/elastic/agent/server/api.py:753] Received 15 death"
+    " signal, shutting down workers\n"
+)
+
+
+def launcher(*, ended: int, outside: bool = False) -> list[Finding]:
+    """The launcher's log of four ranks that all end by SIGTERM; it closes all but one."""
+    closed = "".join(
+        f"{CLOSES} {100 + rank} closing signal SIGTERM\n" for rank in range(4) if rank != ended
+    )
+    failed = f"{AGENT} (exitcode: -15) local_rank: {ended} (pid: {100 + ended}) of binary: python\n"
+    rows = "".join(f"[1]:\n{row(rank, -15)}" for rank in range(4) if rank != ended)
+    said = (
+        f"Failures:\n{rows}Root Cause (first observed failure):\n[0]:\n{row(ended, -15)}"
+        "==================\n"
+    )
+    text = (OUTSIDE if outside else "") + closed + failed + said
+    return list(read_lines(text.encode().splitlines(), name="launcher.log"))
+
+
+def test_a_sigterm_that_the_launcher_did_not_send_is_the_ranks_own_end() -> None:
+    """Where the launcher was sent one itself, whoever did may have sent one to all."""
+    got = decide(launcher(ended=3), blame=None)
+    assert ([one.rank for one in got.ranks], got.mechanism) == ([3], Mechanism.SIGNAL)
+    assert decide(launcher(ended=3, outside=True), blame=None).ranks == ()
+
+
+def test_an_end_from_outside_shows_no_rank_by_dumps_of_other_moments() -> None:
+    """Dumps that show one rank behind at the same moment count: then the job hung before."""
+    findings = list(read_lines(OUTSIDE.encode().splitlines(), name="launcher.log"))
+    older = Blame(
+        "self_stuck",
+        ranks=(Blamed(0, 0.6), Blamed(2, 0.6)),
+        dumped=frozenset(range(4)),
+        stances=Stances(older=frozenset({0, 2})),
+    )
+    got = decide(findings, blame=older)
+    assert (got.ranks, got.mechanism) == ((), Mechanism.SIGNAL)
+    assert "scheduler" in got.action
+    hung = decide(findings, blame=DUMPS["another is behind"])
+    assert [one.rank for one in hung.ranks] == [0]
+
+
+def test_a_monitored_barrier_names_who_did_not_come() -> None:
+    """The ranks that lose the one that monitors it are its victims, and rank 0 is one itself."""
+    late = "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 6000 ms"
+    peer = (
+        "RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors while"
+        " waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+    )
+    logs = {rank: f"[rank{rank}]: {peer.format(rank=rank)}" for rank in (1, 3)}
+    got = verdict({0: 1, 1: -15, 2: -15, 3: -15}, {**logs, 0: f"[rank0]: {late}"})
+    assert ([one.rank for one in got.ranks], got.mechanism) == ([2], Mechanism.HANG)
+    two = late.replace("Rank 2", "Ranks 2, 3")
+    got = verdict({0: 1, 1: -15, 2: -15, 3: -15}, {0: f"[rank0]: {two}"})
+    assert [one.rank for one in got.ranks] == [2, 3]
+
+
+def test_a_port_that_is_taken_is_no_loss_of_a_peer() -> None:
+    logs = {0: PEER_GONE.format(rank=0), 3: "[rank3]: OSError: [Errno 98] Address already in use"}
+    got = verdict({0: 1, 1: -15, 2: -15, 3: 1}, logs, DUMPS["another is behind"])
+    assert [one.rank for one in got.ranks] == [3]

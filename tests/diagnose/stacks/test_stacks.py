@@ -238,3 +238,43 @@ def test_two_equal_stacks_are_not_asked_for_again() -> None:
     assert asked["one"] == asked["differ"]
     assert "rank 1" in asked["same"]
     assert "the same already" in asked["same"]
+
+
+RECEIVES = ("recv (torch/distributed/distributed_c10d.py:2799)", *WAITS[1:])
+SYNCHRONIZES = ("synchronize (torch/cuda/__init__.py:688)", *WAITS[1:])
+
+
+def test_a_receive_that_no_rank_answers_is_the_fault_of_who_waits_in_it() -> None:
+    """Two ranks in one, or a rank that waits for its device, may be the two ends of it."""
+
+    def found(*others: tuple[str, ...]) -> list[tuple[str, int | None]]:
+        text = spy(8, *RECEIVES) + "".join(spy(9 + at, *frames) for at, frames in enumerate(others))
+        return [(one.rule, one.rank) for one in compare(stacks(text))]
+
+    assert found(WAITS, WAITS, WAITS) == [("stack.lone_p2p", 0)]
+    assert ("stack.lone_p2p", 0) not in found(WAITS, RECEIVES, WAITS)
+    assert ("stack.lone_p2p", 0) not in found(WAITS, SYNCHRONIZES, WAITS)
+
+
+def test_the_one_rank_that_waits_at_another_line_is_odd() -> None:
+    """Two and two show nobody."""
+    other = (WAITS[0], "step (train.py:44)", WAITS[2])
+
+    def odd(*lines: tuple[str, ...]) -> list[int | None]:
+        text = "".join(spy(8 + at, *frames) for at, frames in enumerate(lines))
+        return [one.rank for one in compare(stacks(text)) if one.rule == "stack.divergent"]
+
+    assert odd(WAITS, WAITS, other, WAITS) == [2]
+    assert odd(WAITS, other, other, WAITS) == []
+
+
+def test_two_odd_branches_show_a_fault_of_the_program_and_no_rank() -> None:
+    barrier = (
+        "barrier (torch/distributed/distributed_c10d.py:5356)",
+        "evaluate (a.py:3)",
+        WAITS[2],
+    )
+    gather = ("all_gather (torch/distributed/distributed_c10d.py:4)", "forward (b.py:3)", WAITS[2])
+    text = spy(8, *WAITS) + spy(9, *WAITS) + spy(10, *gather) + spy(11, *barrier)
+    got = decide(list(read_lines(text.encode().splitlines(), name="trace")), blame=None)
+    assert (got.failure_class.value, got.ranks) == ("software_bug", ())

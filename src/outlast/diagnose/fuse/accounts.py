@@ -32,10 +32,15 @@ from outlast.model.verdict import Role
 
 # errors that are raised because a peer is gone, late, or sent something unexpected
 PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")
+OWN = ("store.port_taken",)  # of those rules: what a rank met on its own host
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")
 _CODE = re.compile(r"^exitcode {1,6}: (-?\d{1,3})\b")
 _FORCED = re.compile(r"unable to shutdown process (\d{1,9})\b", re.IGNORECASE)
+# the agent found it ended, before it asked any process to end
+_AGENT_FAILED = re.compile(r"failed \(exitcode: (?:-15|-2|-1)\).{0,60}\(pid: (\d{1,9})\)")
+_ASKED = re.compile(r"(?:sending|closing) process (\d{1,9}) (?:closing|via) ", re.IGNORECASE)
+OUTSIDE = "exit.outside"  # the launcher itself was sent a signal
 _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
 
 
@@ -98,11 +103,17 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
     firsts = {
         rank: first for rank, some in by_rank.items() if (first := _first_raised(some)) is not None
     }
-    lost = {rank for rank, one in firsts.items() if one.rule.startswith(PEER)}
+    lost = {rank for rank, one in firsts.items() if _is_of_peer(one)}
     killed = {
         rank: table[rank]
         for rank, code in codes.items()
         if code < 0 and code not in NOT_OWN and rank not in forced | lost
+    }
+    unasked = _unasked(findings)
+    killed |= {
+        rank: one
+        for rank, one in table.items()
+        if (found := _PID.search(one.evidence.text)) and found[1] in unasked
     }
     raised = {rank: one for rank, one in firsts.items() if rank not in lost and rank not in killed}
     killed |= _aborted(codes, table, by_rank, lost | forced, killed)
@@ -127,6 +138,24 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
     )
 
 
+def _is_of_peer(one: Finding) -> bool:
+    return one.rule.startswith(PEER) and one.rule not in OWN
+
+
+def _unasked(findings: Sequence[Finding]) -> frozenset[str]:
+    """Return the pids of ranks that ended by SIGTERM or the like, which the launcher did not send.
+
+    Where the launcher was sent a signal itself, whoever sent it may have sent it to all.
+    """
+    if any(one.rule == OUTSIDE for one in findings):
+        return frozenset()
+    failed, asked = (
+        {found[1] for one in findings if (found := pattern.search(one.evidence.text))}
+        for pattern in (_AGENT_FAILED, _ASKED)
+    )
+    return frozenset(failed - asked)
+
+
 def _aborted(
     codes: dict[int, int],
     table: dict[int, Finding],
@@ -144,7 +173,7 @@ def _aborted(
     rank = aborted.pop()
     some = by_rank[rank]
     has_log = any(not one.rule.startswith(("elastic.", "exit.")) for one in some)
-    of_peers = any(one.rule.startswith(PEER) for one in some)
+    of_peers = any(_is_of_peer(one) for one in some)
     return {rank: table[rank]} if has_log and not of_peers else {}
 
 
@@ -194,7 +223,7 @@ def _tells(one: Finding) -> bool:
         )
     ):
         return False
-    if one.rule.startswith(PEER):
+    if _is_of_peer(one):
         return one.evidence.role is not Role.ADVICE
     return one.evidence.role in (Role.ROOT, Role.MESSENGER) and one.mechanism in _RAISES
 

@@ -5,6 +5,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     witnessed  a live run recorded which process it gave up
     mismatch   the graph shows a rank that called what no other did: what follows is confusion
     called     torch compared the calls of all ranks, and most ranks made another one
+    barrier    torch's monitored barrier reports who did not come, and none failed by itself
     killed     a signal of its own (`accounts.py`)
     raised     an exception of its own; one that most ranks raise is the program's, and names none
     left       it ended without a failure, before the others
@@ -43,6 +44,7 @@ KILLED_CONFIDENCE = 0.9
 RAISED_CONFIDENCE = 0.9
 LEFT_CONFIDENCE = 0.8
 CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made another
+BARRIER_CONFIDENCE = 0.9  # torch waited for each rank, and names those that did not come
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
@@ -52,6 +54,9 @@ EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not
 MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
 _SAID_OF_PEERS = ("gloo.size", "c10d.mismatch", "c10d.unequal_inputs")
 _OTHER_SIZE = ("gloo.size", "c10d.mismatch")
+_NOT_COME = re.compile(
+    r"\branks? (\d[\d, ]{0,200}?) failed to pass monitoredbarrier", re.IGNORECASE
+)
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
 BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
@@ -130,6 +135,8 @@ def find_culprits(
             odd.lines,
         )
     own = _by_themselves(accounts)
+    if own is None and (absent := _not_in_barrier(findings)) is not None:
+        return absent
     if own is not None:
         unseen = (
             ()
@@ -215,6 +222,18 @@ def _by_themselves(accounts: Accounts) -> Culprits | None:
     return None
 
 
+def _not_in_barrier(findings: Sequence[Finding]) -> Culprits | None:
+    """Return the ranks that did not come to a monitored barrier, by the rank that monitored it."""
+    lines = [one for one in findings if one.rule == "c10d.barrier"]
+    named = [found[1] for one in lines if (found := _NOT_COME.search(one.evidence.text))]
+    ranks = {int(rank) for text in named for rank in re.findall(r"\d+", text)}
+    if not ranks:
+        return None
+    return Culprits(
+        "barrier", _all(ranks, BARRIER_CONFIDENCE), (), Mechanism.HANG, tuple(lines[:1])
+    )
+
+
 def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
     count = len(set(ranks))
     return count > 1 and count > EVERYBODY * len(accounts.seen)
@@ -268,7 +287,9 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
         if (ranks.keys() | suspects.keys()) - victims:
             ranks = {rank: one for rank, one in ranks.items() if rank not in victims}
     if not ranks and not suspects:
-        odd = _elsewhere(findings) if accounts.seen <= blame.dumped & accounts.waiting else None
+        odd = _alone_in_p2p(findings)
+        if odd is None and accounts.seen <= blame.dumped & accounts.waiting:
+            odd = _elsewhere(findings)
         ranks = (
             {odd: Blamed(odd, ODD_CONFIDENCE)}
             if odd is not None
@@ -360,6 +381,15 @@ def _elsewhere(findings: Sequence[Finding]) -> int | None:
     """
     odd = {one.rank for one in findings if one.rule == "stack.divergent"}
     return next(iter(odd)) if len(odd) == 1 else None
+
+
+def _alone_in_p2p(findings: Sequence[Finding]) -> int | None:
+    """Return the rank that alone waits in a send or receive, while all others wait in collectives.
+
+    Nobody is at the other end: `stacks/tree.py` looks at the stacks.
+    """
+    ranks = {one.rank for one in findings if one.rule == "stack.lone_p2p"}
+    return next(iter(ranks)) if len(ranks) == 1 else None
 
 
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:

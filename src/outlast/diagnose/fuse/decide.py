@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.accounts import Accounts, take_accounts
+from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
 from outlast.diagnose.fuse.at_that_hour import (
     cleared_of,
     commands_of,
@@ -71,6 +71,8 @@ def decide(
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
     desync = compare_waits(read)
     accounts = take_accounts(read)
+    if blame is not None and _ended_while_running(accounts, blame, read):
+        blame, graph = None, []
     stacks = compare([one for one in read if isinstance(one, Stack)])
     everything = [*graph, *read, *desync.findings, *stacks]
     votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
@@ -114,6 +116,17 @@ def decide(
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
     )
+
+
+def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> bool:
+    """Return True if the launcher was ended from outside, and the graph shows only older dumps.
+
+    Then the ranks ran when they were ended: their recorders had saved different moments.
+    """
+    from_outside = any(one.rule == OUTSIDE for one in findings)
+    behind = {one.rank for one in blame.ranks}
+    only_older = bool(behind) and behind <= blame.stances.older
+    return from_outside and not accounts.by_itself and only_older
 
 
 def _bearing_on_the_class(

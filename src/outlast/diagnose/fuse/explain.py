@@ -161,6 +161,7 @@ def _who(conclusion: Conclusion) -> str:
             + ("; the others lost their peers or were closed" if _has_others(conclusion) else "")
             + (line if conclusion.named is _UNKNOWN else "")
         ),
+        "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
         "exited": f"{ranks} ended with an exit code of its own, and without an exception{line}",
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"
@@ -273,6 +274,8 @@ def _is_quiet(conclusion: Conclusion) -> bool:
 def _first_said(conclusion: Conclusion) -> str:
     """Return the first line that reports the failure, as a sentence; "" if there is none."""
     first = next((one for one in evidence_of(conclusion) if one.role is not Role.EFFECT), None)
+    if first is None and _reported_words(conclusion) is not None:
+        first = next(one.evidence for one in conclusion.findings if one.rule in REPORTED)
     if first is None:
         return ""
     where = f"{first.file}:{first.line}" if first.line else first.file

@@ -310,6 +310,13 @@ REPORTED: dict[str, Words] = {
             " boot, ipmitool sel list)",
         ),
     ),
+    "exit.outside": Words(
+        "the launcher was ended from outside",
+        "ask the scheduler why it ended the job (time limit, preemption, scancel), or who did; then"
+        " restart from the last checkpoint",
+        "",
+        "sacct -j JOB or kubectl describe pod, and the audit log of that node at that minute",
+    ),
     "data.nan": Words(
         "the loss or a gradient is no number",
         "go back to a checkpoint from before the first such step; look at that step's batch and at"
@@ -352,6 +359,7 @@ REFUTED: dict[str, str] = {
     "mismatch": "the same call by the other ranks, at the same place of the program",
     "called": "the same call by the other ranks, at the same place of the program",
     "killed": "an earlier failure of another rank",
+    "barrier": "a stack of that rank, of the same moment, in the same barrier",
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",

@@ -95,6 +95,13 @@ RULES: tuple[Rule, ...] = (
         mechanism=HANG,
         priority=10080,
     ),
+    effect(
+        "c10d.barrier_peer",
+        r"successfully reached monitoredbarrier, but received errors",
+        "torch ProcessGroupGloo.cpp, monitoredBarrier: rank 0, which does the monitoring, is gone",
+        mechanism=EXC,
+        priority=10085,
+    ),
     messenger(
         "c10d.barrier",
         r"failed to pass monitoredbarrier|monitoredbarrier.{0,60}timed? ?out",

@@ -176,6 +176,16 @@ DEDUCED: tuple[Rule, ...] = (
         (C.USER_CODE, C.USER_DATA),
         M.HANG,
     ),
+    Rule(
+        "stack.lone_p2p",
+        "",
+        R.ROOT,
+        STACKS + "; a send or receive waits for the other end, and no rank is there",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        (C.USER_CODE,),
+        M.HANG,
+    ),
     Rule("stack.outlier_io", "", R.ROOT, STACKS, C.STORAGE, G.POSSIBLE, (C.USER_CODE,), M.HANG),
     Rule(
         "stack.outlier_loader",

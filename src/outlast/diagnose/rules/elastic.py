@@ -71,11 +71,17 @@ RULES: tuple[Rule, ...] = (
     ),
     # signals: how it ended is not why
     effect(
+        "exit.outside",
+        r"received (?:signals\.)?(?:sigterm|sighup|sigint|sigquit|\d+) death signal"
+        r"|signalexception: process \d+ got signal",
+        AGENT + ": the launcher itself was sent a signal",
+        mechanism=SIGNAL,
+        priority=11015,
+    ),
+    effect(
         "exit.closing",
         r"closing (?:process|worker)[^,]{0,40}via signal|sending process \d+ closing signal|closing"
-        r" signal sig|received (?:sigterm|sighup"
-        r"|sigint|\d+) death signal"
-        r"|received \d+ death signal|got termination signal|signalexception|unable to shutdown"
+        r" signal sig|got termination signal|signalexception|unable to shutdown"
         r" process|signal (?:15|1|2) \(sig"
         r"|exitcode ?: -(?:15|1|2)\b|sent (?:sigterm|sigkill) to",
         AGENT,

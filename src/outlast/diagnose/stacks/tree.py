@@ -10,14 +10,20 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.stacks.reader import Stack, doing, function_of
+from outlast.diagnose.stacks.reader import Stack, doing, doing_what, function_of
 
+COLLECTIVE = re.compile(
+    r"_?(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather"
+    r"|scatter)|monitored_barrier|_engine_run_backward|run_backward",
+    re.IGNORECASE,
+)
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 # more ranks than these are no outliers, however many processes and threads each has
 OUTLIERS_SHARE = 0.34
@@ -54,9 +60,40 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
             for one, kind in outliers
         )
     if waiting == len(newest):
-        odd = smallest_branch(newest)
-        return tuple(_outlier(one, "stack.divergent") for one in odd if not in_pipeline(one))
+        alone = lone_in_pipeline(newest)
+        if alone:
+            return tuple(_outlier(one, "stack.lone_p2p") for one in alone)
+        odd = smallest_branch(newest) or other_line(newest)
+        found = [_outlier(one, "stack.divergent") for one in odd if not in_pipeline(one)]
+        # Several small branches: the ranks disagree, and none of them is shown to be the odd one.
+        several = len({_way(one) for one in odd}) > 1 and len({_owner(one) for one in odd}) > 1
+        return tuple(replace(one, rank=None) if several else one for one in found)
     return ()
+
+
+def lone_in_pipeline(stacks: Sequence[Stack]) -> list[Stack]:
+    """Return the stacks of the only rank in a send or receive; empty if the others are elsewhere.
+
+    All others have to be in collectives: a rank that waits for its device may be the other end.
+    """
+    inside = [one for one in stacks if in_pipeline(one)]
+    others = [one for one in stacks if not in_pipeline(one)]
+    is_one = len({_owner(one) for one in inside}) == 1 and len({_owner(one) for one in others}) > 1
+    return inside if is_one and all(map(_in_collective, others)) else []
+
+
+def _in_collective(stack: Stack) -> bool:
+    return COLLECTIVE.match(doing_what(stack.frames)[1]) is not None
+
+
+def other_line(stacks: Sequence[Stack]) -> list[Stack]:
+    """Return the stacks of the one rank that waits at another line of the same functions."""
+    if len({_way(one) for one in stacks}) != 1:
+        return []
+    places = Counter(one.frames for one in stacks)
+    usual, count = places.most_common(1)[0]
+    odd = [one for one in stacks if one.frames != usual]
+    return odd if len({_owner(one) for one in odd}) == 1 and count > len(odd) else []
 
 
 def _without_explained_loaders(outliers: Sequence[tuple[Stack, str]]) -> list[tuple[Stack, str]]:
