@@ -27,6 +27,7 @@ COLLECTIVE = re.compile(
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 # more ranks than these are no outliers, however many processes and threads each has
 OUTLIERS_SHARE = 0.34
+OUTLIERS_STILL_SHARE = 0.5  # of a job of which no rank moved between two looks
 
 
 def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
@@ -47,7 +48,8 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
     kinds = [doing(one.frames) for one in newest]
     waiting = kinds.count("waiting")
     outliers = [(one, kind) for one, kind in zip(newest, kinds, strict=True) if kind != "waiting"]
-    few = max(1, int(OUTLIERS_SHARE * len({_owner(one) for one in newest})))
+    share = OUTLIERS_STILL_SHARE if _stood_still(stacks) else OUTLIERS_SHARE
+    few = max(1, int(share * len({_owner(one) for one in newest})))
     if outliers and waiting and len({_owner(one) for one, _ in outliers}) <= few:
         outliers = _without_explained_loaders(outliers)
         return tuple(
@@ -63,7 +65,13 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
         alone = lone_in_pipeline(newest)
         if alone:
             return tuple(_outlier(one, "stack.lone_p2p") for one in alone)
-        odd = smallest_branch(newest) or other_line(newest)
+        odd = smallest_branch(newest)
+        if not odd and other_line(newest):
+            # One is ahead of the other by a call, and it may be either that made one too few or
+            # too many.
+            return tuple(
+                replace(_outlier(one, "stack.divergent"), rank=None) for one in other_line(newest)
+            )
         found = [_outlier(one, "stack.divergent") for one in odd if not in_pipeline(one)]
         # Several small branches: the ranks disagree, and none of them is shown to be the odd one.
         several = len({_way(one) for one in odd}) > 1 and len({_owner(one) for one in odd}) > 1
@@ -94,6 +102,16 @@ def other_line(stacks: Sequence[Stack]) -> list[Stack]:
     usual, count = places.most_common(1)[0]
     odd = [one for one in stacks if one.frames != usual]
     return odd if len({_owner(one) for one in odd}) == 1 and count > len(odd) else []
+
+
+def _stood_still(stacks: Sequence[Stack]) -> bool:
+    """Return True if every thread was seen twice at least, and each time in the same functions."""
+    looks: dict[tuple[object, ...], list[tuple[str, ...]]] = {}
+    for one in stacks:
+        if doing(one.frames) != "idle":
+            thread = (one.evidence.file, one.process, one.thread, one.rank)
+            looks.setdefault(thread, []).append(_way(one))
+    return all(len(some) > 1 and len(set(some)) == 1 for some in looks.values())
 
 
 def _without_explained_loaders(outliers: Sequence[tuple[Stack, str]]) -> list[tuple[Stack, str]]:
