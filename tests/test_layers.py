@@ -34,8 +34,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # outlast/__init__.py: the public names, each loaded when it is first asked for
     "": {"runtime"},
     "__main__": {"app"},
-    # outlast/hf.py: an adapter that is imported by its own name, because it needs more packages
+    # outlast/hf.py and outlast/lightning.py: adapters that are imported by their own names, because
+    # they need more packages
     "hf": {"runtime"},
+    "lightning": {"runtime"},
 }
 
 # layer -> packages from outside the standard library
@@ -45,7 +47,15 @@ MAY_USE: dict[str, set[str]] = {
     "diagnose": {"numpy"},
     "sim": {"numpy"},
     "planner": {"numpy"},
-    "runtime": {"numpy", "xxhash", "safetensors", "ray", "transformers"},
+    "runtime": {
+        "numpy",
+        "xxhash",
+        "safetensors",
+        "ray",
+        "transformers",
+        "lightning",
+        "torchmetrics",
+    },
     "app": {"numpy", "rich", "matplotlib"},
 }
 TORCH = {"torch", "torchdata"}
@@ -184,7 +194,8 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 
 def test_tests_and_scripts_use_declared_packages_only() -> None:
     """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy
-    and numba are peers: imported where they are measured. transformers is that of outlast.hf.
+    and numba are peers: imported where they are measured. transformers, accelerate, lightning and
+    torchmetrics are those of the adapters.
     """
     declared = {
         "outlast",
@@ -200,6 +211,9 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "simpy",
         "numba",
         "transformers",
+        "accelerate",
+        "lightning",
+        "torchmetrics",
     }
     folders = ("tests", "examples", "benchmarks", "tools")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]
@@ -229,7 +243,8 @@ def test_everything_outside_the_worker_starts_without_torch() -> None:
         for path in FILES
         if not module_of(path).startswith(TORCH_HOME)
         and path.name != "__main__.py"
-        and module_of(path) != "outlast.hf"  # it is torch's, and is imported by its own name
+        # these are torch's, and are imported by their own names
+        and module_of(path) not in ("outlast.hf", "outlast.lightning")
     ]
     program = (
         f"import importlib, sys\nfor name in {modules!r}:\n   "

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from outlast.errors import UsageError
 from outlast.model.limits import LOG_ENTRIES_KEPT_COUNT
+from outlast.runtime.worker.kept_part import KeptPart
 from outlast.runtime.worker.run import Run, join, joined
 from outlast.runtime.worker.sampler import StepSampler
 from outlast.runtime.worker.step import Step
@@ -57,15 +57,6 @@ _CONTROL = (
     "should_evaluate",
     "should_log",
 )
-
-
-class _Kept:
-    """A part of the trainer's own state, as `run.state` takes it."""
-
-    def __init__(
-        self, get: Callable[[], dict[str, Any]], put: Callable[[dict[str, Any]], None]
-    ) -> None:
-        self.state_dict, self.load_state_dict = get, put
 
 
 @dataclass(slots=True)
@@ -167,8 +158,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             scheduler=self.lr_scheduler,
             scaler=getattr(self.accelerator, "scaler", None),
             loader=loader,
-            progress=_Kept(self._progress, self._load_progress),
-            books=_Kept(self._books, self._load_books),
+            progress=KeptPart(self._progress, self._load_progress),
+            books=KeptPart(self._books, self._load_books),
         )
         first = self.state.global_step + 1
         for step in run.steps(

@@ -34,7 +34,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import xxhash
@@ -112,7 +112,7 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
     """Return the source for a loader. Raises StateError, naming `name`, if it cannot go back to a
     batch.
     """
-    _shield_forks()
+    shield_forks()
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
     is_stateful = stateful is not None and isinstance(loader, stateful)
     if type(loader).__iter__ not in (DataLoader.__iter__, getattr(stateful, "__iter__", None)):
@@ -139,7 +139,7 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
 
 
 @functools.cache
-def _shield_forks() -> None:
+def shield_forks() -> None:
     """Keep forked loader workers from collecting the garbage that they were born with.
 
     A process group in that garbage would join threads that the fork does not have, and hang.
@@ -147,12 +147,22 @@ def _shield_forks() -> None:
     os.register_at_fork(after_in_child=gc.freeze)
 
 
+class Order(Protocol):
+    """An order of samples that depends on the number of the batch alone, as StepSampler gives."""
+
+    seed: int
+
+    def bind(self, rank: int, world_size: int) -> None: ...
+    def epoch_of(self, step: int) -> int: ...
+    def indices(self, step: int) -> list[int]: ...
+
+
 class StepSource(BatchSource):
-    """Batches of a DataLoader over a StepSampler, through a DataLoader of our own with the same
-    settings.
+    """Batches of a DataLoader over a StepSampler, or another such order, through a DataLoader of
+    our own with the same settings.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: StepSampler) -> None:
+    def __init__(self, loader: DataLoader[Any], sampler: Order) -> None:
         super().__init__()
         self._loader = loader
         self._sampler = sampler
@@ -351,7 +361,7 @@ class StatefulSource(BatchSource):
 class _KeyedSampler:
     """Batches of (epoch, index), from `start` on, for ever."""
 
-    def __init__(self, sampler: StepSampler) -> None:
+    def __init__(self, sampler: Order) -> None:
         self._sampler = sampler
         self.start = 0
 

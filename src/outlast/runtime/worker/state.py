@@ -423,14 +423,14 @@ class State:
             self._sorted.schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers[name] = value
-        elif isinstance(value, (DataLoader, DrawnBatches)):
+        elif isinstance(value, (DataLoader, BatchSource)):
             if self.source is not None:
                 raise StateError(
                     f"run.state({name}=...) is a second loader",
                     hint="a step has one loader; zip the data sets into one",
                 )
             self._sorted.source = (
-                value if isinstance(value, DrawnBatches) else open_source(value, name)
+                value if isinstance(value, BatchSource) else open_source(value, name)
             )
         else:
             self._sorted.objects[name] = _object_part(name, value)

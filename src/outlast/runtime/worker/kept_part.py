@@ -1,0 +1,21 @@
+"""`KeptPart`: a part of a library's own state, which an adapter keeps with that of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class KeptPart:
+    """A part of a trainer's state, as `run.state` takes it.
+
+        progress = KeptPart(self._progress, self._load_progress)
+        state = run.state(model=model, optimizer=optimizer, progress=progress)
+
+    `get` returns plain values and tensors, `put` is given the same. A step that is repeated puts
+    back what `get` returned at its beginning. Parts that move before the optimizer and parts that
+    move after it are best kept apart: the latter are the dearer ones (private.py).
+    """
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        self.state_dict, self.load_state_dict = get, put

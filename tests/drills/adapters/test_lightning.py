@@ -1,0 +1,262 @@
+"""PyTorch Lightning on outlast: a kill costs no update, and changes no bit of the weights."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._scripts import go
+
+for library in ("lightning", "torchmetrics"):
+    pytest.importorskip(
+        library, reason=f"{library} is not installed: pip install 'outlast[lightning]'"
+    )
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "lightning_fit.py"
+PRELOAD = ("--preload", "outlast.lightning")
+
+
+def trained(folder: Path, *arguments: Any, kills: tuple[tuple[int, int], ...] = (), **options: Any) -> Outcome:  # fmt: skip
+    """Run the example on two ranks, and kill at each (step, rank)."""
+    folder.mkdir()
+    flags = (*options.pop("flags", ()), *PRELOAD)
+    given = ("--out", str(folder / "out"), *arguments)
+    with Drill(folder, str(EXAMPLE), *given, workers=2, flags=flags, within_s=110, **options) as drill:  # fmt: skip
+        for number, (step, rank) in enumerate(kills, 1):
+            drill.until(lambda step=step: drill.status.get("step", 0) >= step, f"step {step}")
+            (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == rank]
+            os.kill(pid, signal.SIGKILL)
+            drill.until(lambda number=number: resumed(drill) == number, f"recovery {number}")
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def resumed(drill: Drill) -> int:
+    """How many interruptions are over, without those that belong to others."""
+    some = drill.status.get("interruptions", ())
+    return sum(one["resumed_s"] is not None and one["parent"] is None for one in some)
+
+
+def metrics(outcome: Outcome) -> list[str]:
+    """What callbacks see at the end, on each rank."""
+    return sorted(re.findall(r"metrics \d \d+ \{[^}]*\}", outcome.stdout))
+
+
+def same(hit: Outcome, calm: Outcome) -> None:
+    """Weights and metrics are those of a run that was left alone, and no update was lost."""
+    assert hit.digests == calm.digests != {}, hit
+    assert metrics(hit) == metrics(calm) != [], hit
+    assert not any(one["steps_lost"] for one in hit.interruptions), hit
+    assert "not bit-exact" not in hit.stderr, hit
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run that is left alone."""
+    return trained(tmp_path_factory.mktemp("calm") / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_weights_are_those_of_lightnings_own_ddp(tmp_path: Path, calm: Outcome) -> None:
+    """The same script under torchrun, with strategy="ddp": samples, accumulation, clipping,
+    precision, averages, validation and logs are Lightning's, so the weights are, too.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    done = subprocess.run(
+        [*command, "2", str(EXAMPLE), "--plain", "--out", str(tmp_path)],
+        capture_output=True, text=True, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    plain = Outcome(done.returncode, done.stdout, done.stderr, {}, [])
+    assert plain.code == 0, plain
+    same(plain, calm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_kill_under_lightning_costs_no_update_and_no_bit(
+    tmp_path: Path, calm: Outcome, spares: int
+) -> None:
+    """Both ranks are killed, rank 0 with its logs and its checkpoints."""
+    kills = ((5, 1), (13, 0), (20, 1))
+    flags = ("--spares", str(spares))
+    hit = trained(tmp_path / "hit", "--pause", "0.03", kills=kills, flags=flags)
+    assert len(hit.interruptions) >= len(kills), hit
+    same(hit, calm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mark", ["stepping", "prepared", "passed", "applied", "sealing"])
+def test_a_kill_at_any_place_of_an_update_costs_none(
+    tmp_path: Path, calm: Outcome, mark: str
+) -> None:
+    """Update 8 has a checkpoint and a validation behind it."""
+    fault = {"mark": mark, "rank": 1, "step": 7, "signal": "KILL"}
+    hit = trained(tmp_path / "hit", marks=[fault])
+    assert hit.interruptions, hit
+    same(hit, calm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_kill_in_a_validation_repeats_the_validation(
+    tmp_path: Path, calm: Outcome, rank: int
+) -> None:
+    """The averaged weights are in the model then, and the model is set to evaluation."""
+    script = str(Path(__file__).with_name("scripts") / "dies_in_validation.py")
+    once = tmp_path / "once"
+    hit = drilled(
+        tmp_path, script, "--out", tmp_path / "out", workers=2, flags=PRELOAD,
+        env={"DIES": str(rank), "ONCE": str(once)}, within_s=110,
+    )  # fmt: skip
+    assert once.exists()
+    assert hit.code == 0, hit
+    same(hit, calm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_fit_goes_on_from_lightnings_own_checkpoint(tmp_path: Path, calm: Outcome) -> None:
+    """It was saved in the middle of an epoch, and by plain Lightning it may be read as well."""
+    trained(tmp_path / "first", "--epochs", "3")
+    saved = next((tmp_path / "first").rglob("last.ckpt"))
+    again = trained(tmp_path / "again", "--resume", str(saved))
+    assert "metrics 0 30 " in again.stdout, again
+    assert again.digests == calm.digests, again
+
+
+REFUSED = """
+import torch, lightning.pytorch as pl
+from datetime import timedelta
+from lightning.pytorch import callbacks
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+import outlast, outlast.lightning
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter([torch.zeros(2)])
+
+class Net(pl.LightningModule):
+    def __init__(self, **options):
+        super().__init__()
+        self.layer, self.options = torch.nn.Linear(2, 1), options
+        self.automatic_optimization = options.get("automatic", True)
+    def training_step(self, batch, batch_idx): return self.layer(batch[0]).sum()
+    def configure_optimizers(self):
+        make = self.options.get("optimizer", lambda p: torch.optim.SGD(p, lr=0.1))
+        return make(self.parameters())
+
+def loader(**options): return DataLoader(TensorDataset(torch.zeros(8, 2)), **options)
+
+def refused(named, *given, model=None, data=None, **options):
+    try:
+        trainer = pl.Trainer(
+            accelerator="cpu", strategy=outlast.lightning.Strategy(), logger=False,
+            enable_checkpointing=any(isinstance(one, callbacks.Checkpoint) for one in given),
+            callbacks=list(given), **{"max_epochs": 1, **options},
+        )
+        trainer.fit(model or Net(), loader() if data is None else data)
+    except outlast.OutlastError as error:
+        assert named in str(error), (named, str(error))
+        assert error.hint
+        print("refused", named)
+    else:
+        raise AssertionError(named)
+
+refused("manual optimization", model=Net(automatic=False))
+refused("a fit without an optimizer", model=Net(optimizer=lambda p: None))
+refused("an IterableDataset", data=DataLoader(Stream()))
+refused("several loaders", data=[loader(), loader()])
+refused("RandomSampler", data=loader(shuffle=True), use_distributed_sampler=False)
+refused("WeightedRandomSampler",
+        data=loader(sampler=torch.utils.data.WeightedRandomSampler([1.0] * 8, 8)))
+refused("the callback Timer", max_time="00:00:01:00")
+refused("the callback StochasticWeightAveraging", callbacks.StochasticWeightAveraging(0.1))
+refused("the callback GradientAccumulationScheduler",
+        callbacks.GradientAccumulationScheduler({0: 2}))
+refused("train_time_interval", callbacks.ModelCheckpoint("x", train_time_interval=timedelta(1)))
+refused("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs=1)
+refused("a val_check_interval of time", val_check_interval="00:00:01:00",
+        check_val_every_n_epoch=None)
+refused("sync_batchnorm", sync_batchnorm=True)
+refused("a fit without an end", max_epochs=-1)
+refused("Trainer(devices=2)", devices=2)
+refused("LBFGS", model=Net(optimizer=torch.optim.LBFGS))
+trainer = pl.Trainer(accelerator="cpu", strategy=outlast.lightning.Strategy(), logger=False,
+                     enable_checkpointing=False, max_epochs=1, enable_progress_bar=False)
+trainer.fit(Net(), loader())
+try: trainer.fit(Net(), loader())
+except outlast.UsageError as error: print("refused", error)
+print("all", flush=True)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_what_cannot_be_repeated_is_refused_by_name_before_training(tmp_path: Path) -> None:
+    """One process refuses after the other what the documentation says it does."""
+    script = tmp_path / "script.py"
+    script.write_text(REFUSED)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=150, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert "refused trainer.fit is called a second time" in done.stdout, done.stdout
+    assert done.stdout.endswith("all\n"), done.stdout
+
+
+COMMUNICATES = """
+import torch, lightning.pytorch as pl
+from torch.utils.data import DataLoader, TensorDataset
+import outlast, outlast.lightning
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, batch_idx): return self.layer(batch[0]).sum()
+    def HOOK(self, *given): self.all_gather(torch.zeros(1))
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+
+trainer = pl.Trainer(accelerator="cpu", strategy=outlast.lightning.Strategy(), logger=False,
+                     enable_checkpointing=False, max_epochs=1, enable_progress_bar=False)
+trainer.fit(Net(), DataLoader(TensorDataset(torch.zeros(8, 2))))
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("hook", "where"),
+    [
+        ("on_train_batch_end", "behind the optimizer's step, in on_train_batch_end"),
+        ("on_train_start", "in front of the first update"),
+    ],
+)
+def test_what_communicates_where_ranks_may_be_alone_is_refused(
+    tmp_path: Path, hook: str, where: str
+) -> None:
+    ran = go(tmp_path, COMMUNICATES.replace("HOOK", hook), *PRELOAD, head="", within_s=120.0)
+    assert ran.code == 2, ran.outcome
+    assert where in ran.err, ran.outcome
+    assert "hint: communicate in" in ran.err, ran.outcome
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("hook", ["on_before_optimizer_step", "on_train_epoch_end"])
+def test_what_communicates_where_all_ranks_come_is_done(tmp_path: Path, hook: str) -> None:
+    ran = go(tmp_path, COMMUNICATES.replace("HOOK", hook), *PRELOAD, head="", within_s=120.0)
+    assert ran.code == 0, ran.outcome
+    assert ran.out.count("trained") == 2, ran.outcome
