@@ -1,4 +1,4 @@
-"""A loop with Hugging Face's accelerate under outlast: accumulation, clipping, schedule, evaluation.
+"""A loop with accelerate under outlast: accumulation, clipping, a schedule, an evaluation.
 
     pip install 'outlast[torch,hf]'
     outlast run --nproc-per-node 2 examples/accelerate_loop.py
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds for each batch")
     given = parser.parse_args()
 
-    run = outlast.join()  # outlast: in front of Accelerator, which makes a process group otherwise
+    run = outlast.join()  # outlast: in front of Accelerator
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(), gradient_accumulation_steps=2, mixed_precision="bf16"
     )
@@ -43,11 +43,10 @@ def main() -> None:
     train, check = points(640, seed=1), points(64, seed=2)
     sampler = outlast.StepSampler(train, batch_size=16 * run.world_size)  # outlast
     loader = DataLoader(train, batch_sampler=sampler)  # outlast: in place of shuffle=True
-    model, optimizer, schedule = accelerator.prepare(
-        model, optimizer, schedule
-    )  # outlast: no loader
+    parts = model, optimizer, schedule  # outlast: without the loader
+    model, optimizer, schedule = accelerator.prepare(*parts)
     state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)  # outlast
-    for step in run.steps(state, until=given.steps, accumulate=2):  # outlast: in place of epochs
+    for step in run.steps(state, until=given.steps, accumulate=2):  # outlast
         with step:  # outlast
             accelerator.step = 0  # outlast: a repeat begins its accumulation anew
             for x, y in step.batches:  # outlast
