@@ -24,12 +24,14 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "lightning_fit.py"
 PRELOAD = ("--preload", "outlast.lightning")
 
 
-def trained(folder: Path, *arguments: Any, kills: tuple[tuple[int, int], ...] = (), **options: Any) -> Outcome:  # fmt: skip
+def trained(
+    folder: Path, *arguments: str, kills: tuple[tuple[int, int], ...] = (), **options: Any
+) -> Outcome:
     """Run the example on two ranks, and kill at each (step, rank)."""
     folder.mkdir()
-    flags = (*options.pop("flags", ()), *PRELOAD)
-    given = ("--out", str(folder / "out"), *arguments)
-    with Drill(folder, str(EXAMPLE), *given, workers=2, flags=flags, within_s=110, **options) as drill:  # fmt: skip
+    options["flags"] = (*options.get("flags", ()), *PRELOAD)
+    words = (str(EXAMPLE), "--out", str(folder / "out"), *arguments)
+    with Drill(folder, *words, workers=2, within_s=110, **options) as drill:
         for number, (step, rank) in enumerate(kills, 1):
             drill.until(lambda step=step: drill.status.get("step", 0) >= step, f"step {step}")
             (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == rank]
