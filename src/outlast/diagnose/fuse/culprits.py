@@ -25,7 +25,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -258,6 +258,8 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
     # by the launcher, before their recorders could save what came last
     closed = blame.stances.older & accounts.closed
     ranks, suspects = _not_cleared(accounts, blame, findings, closed)
+    suspects |= _only_older(accounts, blame, ranks)
+    ranks = {rank: one for rank, one in ranks.items() if rank not in suspects}
     if busy_are_few(accounts):
         busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
         ranks |= {
@@ -322,6 +324,21 @@ def _not_cleared(
     if blame.either and (accounts.busy & ranks.keys() or suspects):
         ranks = {rank: one for rank, one in ranks.items() if rank in accounts.busy}
     return ranks, suspects
+
+
+def _only_older(
+    accounts: Accounts, blame: Blame, ranks: Mapping[int, Blamed]
+) -> dict[int, Suspect]:
+    """Return several ranks that nothing shows but a dump older than their peers', as suspects.
+
+    A rank that is stopped leaves such a dump, and so does one whose recorder saved the last before
+    all ended. Stacks of peers that wait tell that the job hung.
+    """
+    older = blame.stances.older & ranks.keys()
+    if len(older) < 2 or accounts.waiting or blame.kind != "self_stuck":
+        return {}
+    why = "its dump is older than those of its peers: it was stopped, or saved no later one"
+    return {rank: Suspect(rank, why) for rank in older}
 
 
 def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
