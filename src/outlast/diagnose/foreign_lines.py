@@ -3,18 +3,19 @@
 A kernel's log goes back for weeks, and tells of everything that runs on the host.
 
 *Older*: the job's own logs tell since when the job was there. Those are logs in which a rank,
-torch's launcher or a collective speaks. Only logs with a time in their very first lines count,
-because a log whose first time is that of its failure does not say when it began. A line of another
-log is marked if it is OLD_S older. The end of a process leaves nothing behind that a later job
-could suffer from. So a line about it is marked once it is BEFORE_S older than a log that has the
-job's start in it.
+torch's launcher or a collective speaks. Only logs with a time in their very first lines count. A
+log whose first time is that of its failure does not say when it began. A line of another log is
+marked if it is OLD_S older. The end of a process leaves nothing behind that a later job could
+suffer from. So a line about it is marked once it is BEFORE_S older than a log that has the job's
+start in it.
 
 A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
 so the line may be of the job after all. It counts for its class alone, and not for how the job
 ended. It does not count at all if a newer line says the same, or if no two zones are so far apart.
 
-*Stranger*: a kernel ended a process that is not one of the job's, by its pid, its command, its
-cgroup, its time or the exit codes of the ranks (`kernel_kills.py`). Such a line weighs nothing.
+*Stranger*: a kernel ended a process that is not one of the job's. That shows in its pid, its
+command, its cgroup, its time or the exit codes of the ranks (`kernel_kills.py`). Such a line weighs
+nothing.
 
 *Untied*: nothing ties the ended process to the job, and nothing excludes it. Such a line alone
 never names a class.

@@ -1,8 +1,9 @@
 """Compare two runs of a script: one in peace, and one in which ranks were killed and replaced.
 
-At the beginning and at the end of each step, each rank has noted the prints of the script's
-variables and of the content of run.state (`outlast.runtime.worker.trial`). The same step must begin
-and end with the same prints in both runs. Prints that differ are named:
+At the beginning and at the end of each step, each rank has noted prints
+(`outlast.runtime.worker.trial`). They are those of the script's variables and of the content of
+run.state. The same step must begin and end with the same prints in both runs. Prints that differ
+are named:
 
     begin of the step in which a rank died   a variable that differs there was not kept (in the
                                              process that replaced it), or was changed by the

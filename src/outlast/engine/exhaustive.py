@@ -6,5 +6,5 @@ from typing import NoReturn
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """Fail: `value` is of a case that nobody handles. The type checker reports it before."""
+    """Fail: `value` is of a case that is not handled. The type checker reports it before."""
     raise AssertionError(f"nobody handles {value!r}")

@@ -1,4 +1,4 @@
-"""Who hangs: deadlines learned from the run, then a culprit among the members that stand still.
+"""Find hangs: learn deadlines from the run, then find the culprit among members that stand still.
 
 When one rank stands still, all do, because its peers wait in a collective. So being overdue only
 raises the question. Pings, process states and collective counters answer it.

@@ -46,7 +46,7 @@ def offers(
     spares: Sequence[tuple[int, str]],
     room: Mapping[str, int],
 ) -> dict[int, tuple[int, str]]:
-    """Return who takes each lost rank: a spare and its node, or -1 and a node for a new process.
+    """Return what takes each lost rank: a spare and its node, or -1 and a node for a new process.
 
     Ranks that find no place are left out. If a rank's own node can be had, the rank stays there,
     because its sealed images are there. It is given to a spare, or to a fresh process. Otherwise a

@@ -39,7 +39,7 @@ class Situation:
     outside         every rank that was lost was killed by SIGKILL, and the kernel has counted no
                     lack of memory: a script cannot do that by its own mistake
     state_is_live   some process stands in a step with the state. Otherwise the state is only
-                    sealed, and `recovery_mode` is "respawn" whatever the script's is
+                    sealed, and `recovery_mode` is "respawn" for every script
     """
 
     lost: tuple[int, ...]

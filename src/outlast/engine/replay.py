@@ -44,7 +44,7 @@ def replay(
 
 
 def blamed_by(verdict: Verdict) -> dict[str, float]:
-    """Return the blamed nodes if nobody knows any more where the ranks lived.
+    """Return the blamed nodes if it is not known any more where the ranks lived.
 
     These are the nodes that the verdict names; otherwise each rank counts as a node of its own.
     """

@@ -1,12 +1,12 @@
-"""Which step everybody goes on from, and how each rank gets there.
+"""Decide which step all ranks go on from, and how each rank gets there.
 
 Replicated state (DDP): every live rank holds it, so nothing is lost. The run goes *forward* to k+1
 if any live rank saw the vote of k+1 pass. It also does if all ranks, the dead included, had sealed
 "prepared k+1". Then every survivor still holds its complete gradients and applies them. Otherwise
-the run *repeats*: everybody is at k. A step that the last plan decided stays decided: a rank may
+the run *repeats*: all ranks are at k. A step that the last plan decided stays decided: a rank may
 have followed that plan and gone, and the others may not have heard of it.
 
-Sharded state (FSDP2): a dead rank's shard exists only in its image. So everybody goes to the newest
+Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed.
 
 This module is pure: no clock, no files, no torch.
@@ -41,7 +41,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class RestoreVerdict:
-    """Which step everybody goes on from, and how.
+    """The step that all ranks go on from, and how they do so.
 
     `step` is None when nothing that lives can be restored: the next tier must be asked.
 

@@ -2,12 +2,12 @@
 
 Reading is strict.
 
-A field is an int, float, str, bool, a dataclass of the same codec, a union of these with each other
-or with None, or a tuple of any of them. The codec works out once how to handle each field, when it
-is made. A coordinator sends and receives tens of thousands of messages for one regroup. Nearly all
-of them carry the same inner message, such as a plan or an inventory. So the newest inner message of
-each kind is kept, and an equal one is neither written nor made again. A receiver that gets one
-object from many senders can treat them as one.
+A field is an int, float, str, bool, or a dataclass of the same codec. It may also be a union of
+these with each other or with None, or a tuple of any of them. The codec works out once how to
+handle each field, when it is made. A coordinator sends and receives tens of thousands of messages
+for one regroup. Nearly all of them carry the same inner message, such as a plan or an inventory. So
+the newest inner message of each kind is kept, and an equal one is neither written nor made again. A
+receiver that gets one object from many senders can treat them as one.
 
 All messages are frozen, so what is kept cannot change. This module is pure.
 """

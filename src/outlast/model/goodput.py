@@ -81,8 +81,8 @@ class Recovery:
 def account(records: Records, *, now_s: float | None) -> Accounting:
     """Account for the whole run.
 
-    `now_s` is the monotonic reading of the launcher's node while it lives; None when nobody runs it
-    any more.
+    `now_s` is the monotonic reading of the launcher's node while it lives, or None if the run is
+    over.
     """
     size = records.meta.world_size
     newest = len(records.sessions) - 1

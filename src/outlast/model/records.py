@@ -110,8 +110,8 @@ class Interruption:
     left_s              all survivors stand still, their inventories are in
     regrouped_s         all members have joined the next generation;  restored_s: state is in place
                         everywhere
-    resumed_s           first new commit. A child (parent set) resumes together with its parent.
-                        Of a script whose steps nobody sees: when all its processes ran again
+    resumed_s           first new commit. A child (parent set) resumes together with its parent. Of
+                        a script whose steps are not seen: when all its processes ran again
     steps_repeated, steps_lost  or UNKNOWN_COUNT, UNSEEN_COUNT
     """
 

@@ -1,7 +1,7 @@
 """The answer of `outlast plan`.
 
-It has the ETTR with its interval, how often the run fails, how often to save and where to, how many
-spares there are, and what limits the run.
+It has the ETTR with its interval, and how often the run fails. It says how often to save and where
+to, how many spares there are, and what limits the run.
 
 ETTR       mean, mean_se   over simulated runs, and the simulation's own error
            low, high       5th and 95th percentile of one run of this length: luck, and what the

@@ -31,7 +31,7 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
 
 
 def _unreached(listener: socket.socket) -> str:
-    """Return why nobody can connect to it. Listening works with the loopback interface down."""
+    """Return why no process can connect to it. Listening works with the loopback interface down."""
     with socket.socket(listener.family, listener.type) as caller:
         caller.settimeout(CONNECT_TRY_S)
         try:

@@ -2,8 +2,8 @@
 
 Every rank that is not finished with an operation waits for those that have not come to it. Between
 them stands a node for the operation. Within a group, the node of a later operation leads to that of
-an earlier one, because a rank that is missing at the earlier one is missing at the later one too.
-So the graph grows with ranks x groups, and not with their square.
+an earlier one. A rank that is missing at the earlier one is missing at the later one too. So the
+graph grows with ranks x groups, and not with their square.
 
 Sources: the wait-for graphs of distributed databases and of MPI's deadlock detectors; strongly
 connected components after Tarjan, SIAM J. Computing 1(2), 1972.

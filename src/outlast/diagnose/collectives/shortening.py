@@ -58,9 +58,9 @@ class Shortened:
 def shortened(raw: bytes, *, last_count: int, each_count: int) -> Shortened | None:
     """Return the dump without finished entries that nothing looks at, or None.
 
-    The last `last_count` of all entries and `each_count` of each group stay, as do all entries from
-    the first unfinished one on, and the first of all, which brings the keys. It is None if the dump
-    would not be shorter by half, or might say something else.
+    The last `last_count` of all entries stay, and the last `each_count` of each group. All entries
+    from the first unfinished one on stay too, and so does the very first, which brings the keys. It
+    is None if the dump would not be shorter by half, or might say something else.
     """
     if (
         not raw.startswith(b"\x80\x02}(")

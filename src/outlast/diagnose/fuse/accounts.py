@@ -71,7 +71,7 @@ class Accounts:
 
     @property
     def ended(self) -> frozenset[int]:
-        """Return the ranks that ended, in whatever way."""
+        """Return the ranks that ended, in any way."""
         own = self.killed.keys() | self.raised.keys() | self.exited.keys()
         return frozenset(own) | self.lost | self.closed | self.left
 

@@ -1,9 +1,9 @@
 """Stacks of another moment than their rank's dump, which do not show where the rank hung.
 
-A stack is often older than the hang. The timer of faulthandler also fires in a slow step, and what
-it wrote then is the newest stack of a rank that was stopped, or whose timer was not set again. A
-machine with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where
-its rank is:
+A stack is often older than the hang. The timer of faulthandler also fires in a slow step. If the
+rank is stopped later, or its timer is not set again, that stack stays its newest one. A machine
+with much to do has many slow steps. In a backend whose calls wait (gloo) a dump shows where its
+rank is:
 
     waits      it is in a collective. A stack that works or loads is from before
     through    it has finished all that it called, and others wait for it. A stack that waits in

@@ -4,9 +4,10 @@ Such lines hold the same words as a failure, but report none: `raise ValueError(
 `assert x, f"loss is nan"`, `print("CUDA out of memory")`. An exception that happened stands as
 `Name: text` at the beginning of a line (or behind a launcher's label), under a traceback.
 
-A line is source where its form leaves no doubt (`_STRONG`), or where most lines around it look like
-source and it is indented, a comment, an assignment or a call itself. A line may begin with a time
-or with the name of an exception. It is then never taken for source because of its surroundings.
+A line is source if its form leaves no doubt (`_STRONG`). It is also source if most lines around it
+look like source, and it is indented, a comment, an assignment or a call itself. A line may begin
+with a time or with the name of an exception. It is then never taken for source because of its
+surroundings.
 
 This module is pure: no clock, no files, no torch.
 """

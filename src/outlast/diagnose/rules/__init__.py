@@ -1,6 +1,6 @@
 """The rules that recognise lines, as tables of rows, one module for each subject.
 
-Several rules may match a line. The one with the smallest priority decides what the line is, so a
+Several rules may match a line. The one with the smallest priority decides what the line is. So a
 rule that knows more has a smaller number than one that knows less. Priorities are unique, which
 makes the order total: it does not depend on the order of modules or of rows. The thousands tell the
 subject, and the rows of one subject leave gaps of ten for new ones.
@@ -69,7 +69,7 @@ _TABLES = (
 
 
 def by_priority(tables: Iterable[Sequence[Rule]]) -> tuple[Rule, ...]:
-    """Return the rules of all tables in the order in which a line is held against them."""
+    """Return the rules of all tables in the order in which a line is compared with them."""
     rules = [rule for table in tables for rule in table]
     assert len({rule.priority for rule in rules}) == len(rules), "two rules have one priority"
     return tuple(sorted(rules, key=lambda rule: rule.priority))

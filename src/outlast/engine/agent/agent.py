@@ -65,7 +65,7 @@ def split_order(order: ToWorkers) -> list[tuple[int, ForWorker]]:
 class Agent:
     """Run the workers of one node for the coordinator. There is one agent on each node.
 
-    The driver calls it with whatever happens, and carries out the outputs in their order:
+    The driver calls it with each event, and carries out the outputs in their order:
 
         agent = Agent(now_s=clock.now_s())
         carry_out(agent.on_command(StartWorker(...), now_s=...))   # from the coordinator

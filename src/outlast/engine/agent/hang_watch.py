@@ -8,7 +8,7 @@ Where there are several nodes, the agent does not judge: it reports how its memb
 coordinator judges over the reports of all nodes (engine/coordinator/hang_inquiry.py).
 
 A script without an outlast call has no beacon that moves. Where a bound on silence was given, its
-workers are taken for hung once none of them has printed anything for that long. Nobody can tell
+workers are taken for hung once none of them has printed anything for that long. It is not known
 which of them hangs, and all of them are restarted anyway.
 
 This module is pure.

@@ -231,7 +231,7 @@ class WorkerWatch:
         return self.deadlines.of(phase=watched.still.phase, steps_done=watched.steps_done)
 
     def is_late(self, watched: Watched, *, now_s: float) -> bool:
-        """Return True if a worker is stopped, or overdue by itself: somebody has to look closer."""
+        """Return True if a worker is stopped, or overdue by itself, and needs a closer look."""
         reading = watched.reading
         if reading is None or watched.reported:
             return False

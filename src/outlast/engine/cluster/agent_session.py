@@ -87,7 +87,7 @@ class Names:
 class AgentSession:
     """Stand between the driver and the agent of a node, where there are several nodes.
 
-    The driver calls it with whatever happens on the connection and on the node, and carries out the
+    The driver calls it with each event on the connection and on the node, and carries out the
     outputs in their order:
 
         session = AgentSession(agent, node="b", capacity=8, beat_s=0.5)
@@ -350,7 +350,7 @@ class AgentSession:
         return [*out, *self._batch_grew(now_s, waiting=waiting)]
 
     def _batch_grew(self, now_s: float, *, waiting: bool) -> list[Output]:
-        """Send the batch once there is nobody to wait for. `waiting`: its timer is set already."""
+        """Send the batch once no worker is waited for. `waiting`: its timer is set already."""
         if self._batch.is_full(self.housed.may_speak()):
             return self._send_batch(now_s)
         if waiting:

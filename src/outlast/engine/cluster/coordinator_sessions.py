@@ -61,8 +61,8 @@ class _Before:
 class CoordinatorSessions:
     """Stand between the driver and the coordinator, where there are several nodes.
 
-    The driver calls it with whatever happens on the connections, and carries out the outputs in
-    their order:
+    The driver calls it with each event on the connections, and carries out the outputs in their
+    order:
 
         sessions = CoordinatorSessions(coordinator, epoch=1, lease_s=8.0)
         carry_out(sessions.start(now_s=...))
@@ -123,7 +123,7 @@ class CoordinatorSessions:
         return [*out, *self._alarm.at(self._leases.next_s())]
 
     def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
-        """Take in what came over a connection. `node`: who enrolled over it."""
+        """Take in what came over a connection. `node`: the node that enrolled over it."""
         if isinstance(message, Enrol):
             return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
         seat = self._seats.get(node)

@@ -136,7 +136,7 @@ class ForgetPhase:
 class HandOver:
     """Leave the state after the last step in the vault, where a successor finds it.
 
-    The answer is False if nothing has to be handed over, and so nobody has to wait for it.
+    The answer is False if nothing has to be handed over, so no rank has to wait for it.
     """
 
     step: int
@@ -190,7 +190,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class Donate:
-    """Write the replicated state where those who need it find it."""
+    """Write the replicated state where the ranks that need it find it."""
 
     plan: Regroup
 

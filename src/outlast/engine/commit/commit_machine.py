@@ -95,7 +95,7 @@ class CommitMachine:
     commands (commands.py), and the worker with torch and the simulated world carry them out. Its
     driver runs one flow at a time.
 
-    What it does not promise: that a committed step survives the loss of everybody who holds it.
+    What it does not promise: that a committed step survives the loss of all ranks that hold it.
     That is what checkpoints are for. It does not look for a hang either: a rank that stands in a
     command until it is killed is the agent's business.
     """
@@ -429,7 +429,7 @@ class CommitMachine:
         return (yield from self._unless_cut(self._vote_between(closing=True)))
 
     def _hand_over(self) -> Flow[bool]:
-        """Leave the final state where a successor finds it, before anybody leaves. False: go on."""
+        """Leave the final state where a successor finds it, before a rank leaves. False: go on."""
         return (yield from self._unless_cut(self._hand_over_votes()))
 
     def _unless_cut(self, flow: Flow[None]) -> Flow[bool]:

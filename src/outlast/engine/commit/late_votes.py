@@ -6,12 +6,12 @@ interrupted before the vote has changed nothing that the vote is about, so no co
 A step votes late, once the next step or a phase is asked for, when one of these holds. It then
 keeps an undo copy of the shared state, because its optimizers have run by the time it votes.
 
-    unproven   It is the first step of a run. Nobody knows yet whether all ranks hold the same
+    unproven   It is the first step of a run. It is not known yet whether all ranks hold the same
                parameters. They are compared before this step is committed.
     goes on    A backward runs after the optimizer (GANs). A repeat needs the old parameters.
     movers     Private state that differs between ranks changes behind the optimizer. A rank that is
-               lost there would take with it what nobody else knows, unless the step is not
-               committed yet and can be repeated as a whole.
+               lost there would take with it what no other rank knows. So the step must not be
+               committed yet, so that it can be repeated as a whole.
 
 The last two are seen in the first step in which they happen, and hold from the next step on.
 """

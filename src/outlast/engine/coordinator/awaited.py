@@ -110,7 +110,7 @@ def _state_of(member: Member) -> str:
 
 
 def _or_store(run: Run, what: str) -> str:
-    """Name the store first where nobody can go on without it."""
+    """Name the store first if no rank can go on without it."""
     waits = run.store.address is None
     return f"the store of the process groups; {what}" if waits else what
 

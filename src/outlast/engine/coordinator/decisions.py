@@ -27,7 +27,7 @@ from outlast.model import limits
 def decide_restore(
     *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint
 ) -> RestoreVerdict:
-    """Decide which step everybody goes on from. `planned`: the step of the newest plan."""
+    """Decide which step all ranks go on from. `planned`: the step of the newest plan."""
     if not sharded:
         return decide_replicated(holdings=holdings, planned=planned)
     restore, durable = decide_sharded(holdings=holdings), checkpoint.step
@@ -185,7 +185,7 @@ def decide_own_state(
 
 @dataclass(frozen=True, slots=True)
 class Quiesced:
-    """The picture once everybody stands still.
+    """The picture once all survivors stand still.
 
     lost          ranks whose process is gone, in the order in which spares are offered for them
     raised        ranks that live and raised in user code

@@ -1,4 +1,4 @@
-"""The store that process groups are built with: who hosts it, and which order it belongs to.
+"""The store that process groups are built with: its host, and the order that it belongs to.
 
 This module is pure.
 """

@@ -1,4 +1,4 @@
-"""Who hangs, where there are several nodes: one agent's question becomes everybody's.
+"""Find ranks that hang on several nodes: the question of one agent goes to all agents.
 
 An agent sees its own ranks only. Ranks that wait for a rank on another node look as if they hung.
 So the agent reports how far its ranks are (`ProgressReport`), and all other agents are asked for
@@ -114,7 +114,7 @@ class HangInquiry:
     def _look_once_more(
         self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]
     ) -> list[Output]:
-        """Ask the nodes of the accused again: somebody may have moved on only just now."""
+        """Ask the nodes of the accused again: a rank may have moved on only just now."""
         accused = {one.worker: one for one, _ in reported if one.worker in verdict.culprits}
         homes = {member.home for member in self.run.roster.those(accused)}
         return self._ask(now_s, homes, accused=accused, reason=verdict.reason)
@@ -135,7 +135,7 @@ class HangInquiry:
 def judge_overdue(
     inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
 ) -> HangVerdict | None:
-    """Say who keeps the others waiting; None: nobody is overdue.
+    """Say which ranks keep the others waiting; None: no rank is overdue.
 
     `reported`: with the age of each report.
     """
@@ -180,7 +180,7 @@ def judge_silence(
 def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]) -> HangVerdict:
     """Judge the workers that were accused before: those that have not moved since are to blame.
 
-    If one of them has moved, nobody is to blame, because it was no hang that all wait for.
+    If one of them has moved, no rank is to blame: the others did not wait for a hang.
     """
     accused = inquiry.accused
     still = {

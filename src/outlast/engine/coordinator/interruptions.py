@@ -237,7 +237,7 @@ class InterruptionLog:
             )
 
     def went_on_from(self, step: int | None) -> None:
-        """Book that a script goes on behind `step`, from a file of its own; None: nobody can tell.
+        """Book that a script goes on behind `step`, from a file of its own; None: it is not known.
 
         Until now it was booked as if it began from nothing.
         """
@@ -249,7 +249,7 @@ class InterruptionLog:
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
     def not_seen(self) -> None:
-        """Book that a script goes on whose steps nobody sees: its end and its cost are unknown."""
+        """Book that a script goes on whose steps are not seen: its end and its cost are unknown."""
         for one in list(self.open):
             self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
@@ -324,7 +324,7 @@ def _both(first: str, second: str) -> str:
 
 
 def _known(pid: int) -> tuple[int, ...]:
-    """Return the pid, if it is known: a process may be lost before anybody has said its pid."""
+    """Return the pid, if it is known: a process may be lost before its pid was reported."""
     return (pid,) if pid else ()
 
 

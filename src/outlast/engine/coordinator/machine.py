@@ -75,10 +75,10 @@ OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerLingers | WorkerFaile
 
 
 class Coordinator:
-    """Lead one run: decide who is in, what is done about a fault, which generation comes next.
+    """Lead one run: decide on its members, on what is done about a fault, and on generations.
 
-    Make one for each run, call `start` once, then hand in whatever happens, and carry out the
-    outputs of each call in their order before the next call:
+    Make one for each run, and call `start` once. Then hand in each event, and carry out the outputs
+    of each call in their order before the next call:
 
         coordinator = Coordinator(options=CoordinatorOptions(world_size=4, start=Restart()))
         carry_out(coordinator.start(now_s=clock.now_s()))

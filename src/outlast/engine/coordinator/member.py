@@ -82,7 +82,7 @@ class Path:
     collateral: bool = False
 
     def come_to(self, place: int) -> None:
-        """Take in the value of a waypoint. Words may arrive late, and nobody goes back."""
+        """Take in the value of a waypoint. Messages may arrive late, and no process goes back."""
         if place > self.waypoint:
             self.waypoint = Waypoint(place)
 

@@ -20,7 +20,7 @@ from outlast.model.messages import Enrol, StoreLost
 
 
 class NodeChanges:
-    """Take in nodes and let go of them. Who is in is kept by `run.nodes`."""
+    """Take in nodes and let go of them. `run.nodes` keeps the nodes that are in."""
 
     def __init__(
         self, run: Run, stop: StopRequest, regroup: Regroup, exits: ProcessExits,

@@ -39,7 +39,7 @@ class OpenFaults:
         self.budgets = budgets
 
     def note_times(self, *, first: bool, fault_s: float | None, now_s: float) -> None:
-        """Take in when a fault came, None where nobody knows. `first`: no other one is open."""
+        """Take in when a fault came; None: it is not known. `first`: no other one is open."""
         if first:
             self.fault_s, self.detected_s = fault_s if fault_s is not None else now_s, now_s
         elif fault_s is not None and self.fault_s is not None:
@@ -63,7 +63,7 @@ class OpenFaults:
         self.killed.add(rank)
 
     def begin_generation(self) -> None:
-        """Forget who raised, and how long members took to restore.
+        """Forget which ranks raised, and how long members took to restore.
 
         A rank that raises again says so.
         """

@@ -59,7 +59,7 @@ def kill_orders(now_s: float, members: Iterable[Member], why: str) -> list[Outpu
 
 
 def kill_order(member: Member, why: str) -> ToAgent:
-    """Condemn `member` and order its death; nobody waits for it."""
+    """Condemn `member` and order its death, without waiting for it."""
     member.life.condemned = True
     return ToAgent(KillWorker(member.worker, why), member.home)
 

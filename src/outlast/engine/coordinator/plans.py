@@ -1,11 +1,11 @@
-"""From the verdict to processes that train again: who goes where, and with which state.
+"""From the verdict to processes that train again: each gets a rank, a node, and its state.
 
     move            survivors go on in their processes; lost ranks go to spares or forks
     restart_all     all ranks restart: at once, or after a survivor has handed its state over
       hand_over       a donor writes the transfer image
-      clear           everybody is killed
+      clear           all processes are killed
       when_cleared    all are dead, and what they begin from is good
-      launch_all      everybody is started
+      launch_all      all ranks are started
 
 This is the second half of the story that regroup.py begins. This module is pure.
 """
@@ -203,7 +203,7 @@ class Plans:
     # --- a restart: all are killed, then started -----------------------------------------------
 
     def clear(self, now_s: float, reason: str) -> list[Output]:
-        """Kill everybody. Once all are confirmed dead, all restart from `sources.begin_from`."""
+        """Kill all members. Once they are confirmed dead, all restart from `sources.begin_from`."""
         self.run.course.enter(Stage.CLEARING)
         # The others are being killed already, so only their deaths are awaited.
         living = [member for member in self.run.roster.live() if not member.life.condemned]
@@ -211,7 +211,7 @@ class Plans:
         return [cancel(Timer.HANDOVER), *killed, *self.when_cleared(now_s)]
 
     def when_cleared(self, now_s: float, *, looked: bool = False) -> list[Output]:
-        """Start everybody, if all are dead and what they begin from is good.
+        """Start all ranks, if all are dead and what they begin from is good.
 
         looked   that has just been read, and is good
         """
@@ -264,7 +264,7 @@ class Plans:
         self.run.interruptions.went_further_back(steps=further)
 
     def _has_to_look(self) -> bool:
-        """Return True if somebody has to read the checkpoints first.
+        """Return True if the checkpoints have to be read first.
 
         A checkpoint that was good when it was written may be damaged by now.
         """
@@ -297,7 +297,7 @@ class Plans:
     # --- what there is to go on from -------------------------------------------------------------
 
     def restore(self) -> RestoreVerdict:
-        """Decide what everybody goes on from, by what survivors hold and what the slots hold."""
+        """Decide what all ranks go on from, by what survivors hold and what the slots hold."""
         run = self.run
         return decide_restore(
             holdings=run.roster.holdings(), sharded=run.roster.sharded,
@@ -375,7 +375,7 @@ class Plans:
     def _due(self, member: Member) -> Regroup | None:
         """Return the plan to send to this member now, or None to wait.
 
-        A worker that enters main's function again loses its state in memory, so its plan is held
+        A worker that enters main's function again loses its state in memory. So its plan is held
         back until a donor has sealed the transfer image.
         """
         plan, run = member.path.plan, self.run

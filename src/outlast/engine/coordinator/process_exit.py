@@ -74,7 +74,7 @@ class ProcessExits:
         return self.on_exit(now_s, said)
 
     def on_lost_with_node(self, now_s: float, member: Member, reason: str) -> list[Output]:
-        """Take in that a process went with its node, and that nobody says how it ended."""
+        """Take in that a process went with its node, so that nothing tells how it ended."""
         return self.on_exit(now_s, lost_with_node(member, now_s, reason))
 
     def _go_on(self, now_s: float) -> list[Output]:
@@ -144,7 +144,7 @@ class ProcessExits:
 
 
 def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
-    """Return the end of a process of which nothing is known but that its node is gone."""
+    """Return the end of a process of which only the loss of its node is known."""
     member.life.node_lost = reason
     return WorkerExited(
         member.worker, member.process.pid, None, None, False, -1, (), (), "", now_s, None, reason

@@ -8,8 +8,9 @@
     planned     plans.py gives each member its plan for the next generation
     resumed     all members have joined, and a step is committed
 
-Read this file from top to bottom, and plans.py behind "decided". A fault in any stage leads back
-to "detected". Nothing here waits: each deadline is a timer whose answer needs nobody's help.
+Read this file from top to bottom, and plans.py behind "decided". A fault in any stage leads back to
+"detected". Nothing here waits: each deadline is a timer, and what it leads to needs no other
+process.
 
 This module is pure.
 """
@@ -81,7 +82,7 @@ class Regroup:
         Each fault is booked once, when it is first seen: a process that is condemned adds nothing
         by its death. Faults that come while a run gathers or leaves are one event.
 
-        fault_s   when it came; None: nobody knows
+        fault_s   when it came; None: it is not known
         joins     it is one event with the newest open interruption
         """
         run, faults = self.run, self.run.faults
@@ -263,7 +264,7 @@ class Regroup:
         )  # fmt: skip
 
     def _struck_from_outside(self) -> bool:
-        """Return True if somebody has killed all that were lost, and nothing else has happened."""
+        """Return True if all lost ranks were killed from outside, and nothing else has happened."""
         faults, members = self.run.faults, self.run.roster.members()
         lost = {m.rank for m in members if m.life.dead}
         return bool(lost) and lost <= faults.killed and not faults.raised
@@ -516,8 +517,8 @@ class Regroup:
     ) -> list[Output]:
         """Give up `members`, because a deadline has passed while they were waited for.
 
-        Nobody can say anything yet of members on a node without a connection. The node comes back,
-        or is counted out, and the timer is set again until then.
+        Nothing is known yet of members on a node without a connection. The node comes back, or is
+        counted out, and the timer is set again until then.
         """
         late = [member for member in members if member.home not in self.run.nodes.silent]
         again: list[Output] = []

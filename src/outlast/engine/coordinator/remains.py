@@ -23,7 +23,7 @@ class ScriptFacts:
     step_s: float = 0.0
 
     def learn(self, *, outlast: bool, sharded: bool = False) -> None:
-        """Take in what somebody says of the script. What is known once stays known."""
+        """Take in what is reported of the script. What is known once stays known."""
         self.outlast = self.outlast or outlast
         self.sharded = self.sharded or sharded
 
@@ -58,7 +58,7 @@ class Remains:
             self.homes[rank] = self._moved[rank] = home
 
     def take_moved(self) -> dict[int, str]:
-        """Return the homes that nobody has written down yet; they are written down now."""
+        """Return the homes that are not written down yet. The caller writes them down now."""
         moved, self._moved = self._moved, {}
         return moved
 
@@ -74,7 +74,7 @@ class Remains:
         return self._left.get(rank) or Holding((rank,), False, -1, (), -1, False, ())
 
     def lose_rank(self, rank: int) -> None:
-        """Forget what was left of `rank`: nobody knows it any more."""
+        """Forget what was left of `rank`: it is not known any more."""
         self._left.pop(rank, None)
         self.imageless.add(rank)
 

@@ -27,7 +27,7 @@ class Restart:
 class Transfer:
     """The transfer image that lies sealed on node `home`.
 
-    phases     how many phases after `step` are done in it; -1: nobody knows how many
+    phases     how many phases after `step` are done in it; -1: that is not known
     """
 
     generation: int
@@ -132,7 +132,7 @@ class RestoreSources:
         self.checkpoint, self.verified = Checkpoint(step, folder), folder
 
     def begin_to_look(self) -> bool:
-        """Return True if somebody has to be asked to read the checkpoints; it is asked once."""
+        """Return True, once, if the driver has to be asked to read the checkpoints."""
         asked, self._looking = self._looking, True
         return not asked
 

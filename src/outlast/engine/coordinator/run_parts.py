@@ -72,7 +72,7 @@ class Run:
 
     @classmethod
     def begin(cls, options: CoordinatorOptions) -> Run:
-        """Return the parts of a run that has not started anybody yet."""
+        """Return the parts of a run that has not started any process yet."""
         return cls(
             options,
             Course(generation=options.generation),
@@ -158,7 +158,7 @@ class Run:
         ]
 
     def record_generation(self, now_s: float) -> Record:
-        """Write down the generation and its members, before anybody is told.
+        """Write down the generation and its members, before any worker is told.
 
         A coordinator that comes after this one must not give the number again: of several nodes,
         one may keep it to itself.

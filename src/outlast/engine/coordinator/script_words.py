@@ -36,7 +36,7 @@ class ScriptWords:
     def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
         """Take in that scripts are at work.
 
-        If nobody sees its steps, a script goes on once all its processes run again. If steps were
+        If its steps are not seen, a script goes on once all its processes run again. If steps were
         seen, the next one is waited for.
         """
         run = self.run

@@ -76,7 +76,7 @@ class Course:
         return self.stage in stages
 
     def next_generation(self) -> None:
-        """Begin the next generation; whatever carries an older number is dropped from now on."""
+        """Begin the next generation. Messages with an older number are dropped from now on."""
         self.generation += 1
 
     def saw_generation(self, generation: int) -> None:

@@ -1,4 +1,4 @@
-"""How a run ends: because all ranks are done, because somebody asked, or because it cannot go on.
+"""How a run ends: all ranks are done, a stop was asked for, or the run cannot go on.
 
 This module is pure.
 """
@@ -20,10 +20,10 @@ class StopRequest:
     """What the run is to end with, and how the stop is carried out.
 
     A run that was asked to stop commits the step in flight first. Then, or at once where that makes
-    no sense, everybody is killed, and the run is over when all are dead.
+    no sense, all processes are killed. The run is over when all are dead.
 
-    end         what the run ends with; None while nobody has asked
-    at_once     a new coordinator ends the run as soon as it knows who lives
+    end         what the run ends with; None: no stop was asked for
+    at_once     a new coordinator ends the run as soon as it knows which processes live
     by_signal   no process could hear a Stop when it was asked for: they were sent SIGTERM
     """
 
@@ -99,7 +99,7 @@ class StopRequest:
         """Kill all processes that live, then end. The reason of a stop that was asked for earlier
         stays.
 
-        A new coordinator does not know yet who lives: it notes the end, and stops later.
+        A new coordinator does not know yet which processes live. It notes the end, and stops later.
         """
         run = self.run
         if self.end is None or end.state == "failed":
@@ -120,7 +120,7 @@ class StopRequest:
         return self.kill_all(now_s, self.end)
 
     def when_stopped(self) -> list[Output]:
-        """End the run if everybody is dead."""
+        """End the run if all processes are dead."""
         if self.run.faults.losing_node or self._somebody_lives():
             return []
         assert self.end is not None

@@ -8,8 +8,8 @@ It builds its picture from what the agents house. Training does not stop meanwhi
         ├──> STARTING    all processes of a script without outlast calls run
         └──> GATHERING   anything else: the next generation is made
 
-What was interrupted, and went on meanwhile, is over since then. What the last coordinator had
-decided and nobody has carried out is lost, and decided again. This module is pure.
+What was interrupted, and went on meanwhile, is over since then. A decision of the last coordinator
+that was not carried out is lost, and is made again. This module is pure.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Takeover:
         return self._rebuilt(now_s)
 
     def _rebuilt(self, now_s: float) -> list[Output]:
-        """Seat everybody who was found, and go on with training or with a regroup."""
+        """Seat all processes that were found, and go on with training or with a regroup."""
         run = self.run
         run.progress.is_live(False)
         out: list[Output] = [cancel(Timer.REBUILD), *self._seat(now_s)]
@@ -354,7 +354,7 @@ class Takeover:
         return [*out, *run.kill(now_s, dying, "its end is awaited")]
 
     def _end_at_once(self, now_s: float, end: End) -> list[Output]:
-        """End the run at once, now that it is known who lives."""
+        """End the run at once, now that it is known which processes live."""
         # The coordinator before this one had decided to end the run.
         course = self.run.course
         course.enter(Stage.STOPPING)
@@ -369,10 +369,10 @@ class Takeover:
         return [set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S), *stop]
 
     def _resumed_meanwhile(self, now_s: float) -> list[Output]:
-        """Close interruptions if the first new step was committed while nobody coordinated.
+        """Close interruptions if the first new step was committed without a coordinator.
 
-        Nobody reports that again. Under sharded state, all holders of a rank have to be there to
-        tell.
+        That commit is not reported again. Under sharded state, all holders of a rank have to be
+        there to tell.
         """
         run = self.run
         present = [

@@ -32,7 +32,7 @@ class Regroup:
                 "none": do neither
     then        "in_place": join the group and go on; "reenter": enter main's function again;
                 "start": the process was not in the last generation; "exit": the process ends
-    step        the step of everybody's state, after settling and restoring
+    step        the step of all ranks' state, after settling and restoring
     donor       the rank whose replicated state is the source, or -1
     donate      this worker writes the transfer image before it joins
     replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer" or

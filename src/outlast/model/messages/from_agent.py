@@ -62,7 +62,7 @@ class WorkerLingers:
     """The script of a worker is over, and its process has not ended. It is said again and again.
 
     over_s  when the script was over
-    where   the place of the thread that is waited for; "" where nobody can tell
+    where   the place of the thread that is waited for; "" if it is not known
     """
 
     worker: int

@@ -1,8 +1,8 @@
 """What an agent and the coordinator send over the link between them, where there are several nodes.
 
 The coordinator opens with a Challenge where the run has a token, and the agent answers with a
-Proof. Then the agent enrols and is welcomed or turned away. From then on its beats renew its lease,
-and all other messages travel numbered, in a FromNode or a ToNode, so that lost ones are sent again.
+Proof. Then the agent enrols and is welcomed or turned away. From then on its beats renew its lease.
+All other messages are numbered, in a FromNode or a ToNode, so that lost ones are sent again.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Starts:
         self._ask(order.worker)
 
     def end(self) -> None:
-        """Start nobody any more: the run is over."""
+        """Start no worker any more: the run is over."""
         self._over = True
 
     def _ask(self, worker: int) -> None:

@@ -55,7 +55,7 @@ def remove_abandoned(parent: str) -> None:
 
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """Turn signals that ask to end into SystemExit, where nobody else handles them."""
+    """Turn signals that ask to end into SystemExit, if they have no other handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -157,7 +157,7 @@ def _prefixes(paths: Sequence[str]) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """Return a file name as text, whatever bytes it has."""
+    """Return a file name as text, for any bytes in it."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

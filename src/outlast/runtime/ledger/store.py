@@ -1,5 +1,6 @@
-"""The ledger: one SQLite file in the run's folder, written by the launcher, read by anybody at any
-time.
+"""The ledger: one SQLite file in the run's folder.
+
+The launcher writes it, and any process may read it at any time.
 
 Later facts   An interruption or a life is written again, whole, when more of it is known, and
               replaces its row. So a reader can query each row as it stands, and one transaction
@@ -220,7 +221,7 @@ class Ledger:
     # --- inside -----------------------------------------------------------------------------------
 
     def _keep_index_whole(self) -> None:
-        """Give the file ledger.db-shm its length back, if somebody has cut it short.
+        """Give the file ledger.db-shm its length back, if it was cut short.
 
         SQLite maps that file, and a process that reads behind the end of a mapped file dies of
         SIGBUS. SQLite sees by its checksum that what the file held is gone, and makes it again. A

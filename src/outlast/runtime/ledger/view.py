@@ -16,7 +16,7 @@ STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "st
 class RunView:
     """A run at one moment.
 
-    `now_s` is the monotonic reading up to which seconds count, or None when nobody runs it any
+    `now_s` is the monotonic reading up to which seconds count, or None if it is not running any
     more.
     """
 
@@ -37,7 +37,7 @@ class RunView:
 
     @property
     def is_over(self) -> bool:
-        """Return whether nobody runs it any more: it ended, or its launcher is gone."""
+        """Return whether the run is over: it ended, or its launcher is gone."""
         return self.now_s is None
 
     @property

@@ -4,9 +4,9 @@
                                                        renamed
     <root>/step-000000000012/manifest.json             likewise, when all shards it names lie there
 
-A checkpoint exists once its manifest does; whatever a save leaves before that is never offered for
-restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows all
-entries, writes the manifest.
+A checkpoint exists once its manifest does. Files that a save leaves before that are never offered
+for restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows
+all entries, writes the manifest.
 
 Errors     CapacityError when the disk is full, at any point of a save; the checkpoints before it
            stand.
@@ -331,7 +331,7 @@ def _lying(root: Path) -> list[_Lying]:
 def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
     """Remove what cut-short saves left, and return which folders.
 
-    Call it only while nobody saves into `root`.
+    Call it only while no process saves into `root`.
     """
     return _remove([one.folder for one in _lying(root) if not one.has_manifest], disk)
 

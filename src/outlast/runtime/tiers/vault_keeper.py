@@ -3,8 +3,8 @@
 Names in /dev/shm can be removed while a run lives: by a person, by systemd-logind when the user's
 last session ends (RemoveIPC), by systemd-tmpfiles. Ranks that have mapped the files go on, but a
 successor could not open them. The launcher holds every file by a descriptor. A file whose name is
-gone gets a name again: a link to that descriptor in /proc, under the old path. So everybody who
-opens the path afterwards has the very memory that the live ranks have mapped.
+gone gets a name again: a link to that descriptor in /proc, under the old path. So every process
+that opens the path afterwards gets the memory that the live ranks have mapped.
 
 Not covered: files that were made after the newest look, and the vault of a launcher that is killed
 after the removal. The links end with that launcher.
@@ -22,7 +22,7 @@ _LOOKS_AFTER_COUNT = 40  # ticks after a removal was seen, in which its rest is 
 
 
 class VaultKeeper:
-    """Call `look` about once a second, and before anybody opens files of the vault in a hurry."""
+    """Call `look` about once a second, and before a process has to open files of the vault fast."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -36,7 +36,7 @@ class Images:
     """Seal this rank's images.
 
     `sealed` is the newest step whose image is sealed. `due` is the newest step whose image has to
-    be sealed before anybody goes on.
+    be sealed before any rank goes on.
     """
 
     def __init__(self, membership: Membership, state: State) -> None:

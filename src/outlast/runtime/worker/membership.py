@@ -432,7 +432,7 @@ class Membership:
         self.guards.calls.stands_for = None
 
     def _open_pages(self, plan: Regroup) -> None:
-        """Open the shared pages. The group stands, so nobody is in an older generation any more."""
+        """Open the shared pages. The group stands, so no rank is in an older generation."""
         assert self.session is not None
         machine = self.session.machine
         if shared_vote.is_offered(

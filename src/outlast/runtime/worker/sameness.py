@@ -1,4 +1,4 @@
-"""Whether replicated state is the same on all ranks, which is a claim until somebody has looked.
+"""Check whether replicated state is the same on all ranks. Until then it is only a claim.
 
 Some state is not replicated: a model without DDP that each rank seeds for itself, parameters that
 DDP is told to ignore, or the stage of a pipeline. If a rank took such state from a peer, it would

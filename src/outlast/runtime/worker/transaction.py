@@ -60,9 +60,9 @@ class Transaction:
         payload      what is sent with a vote
         attachment   where state comes from when this rank joins
 
-    Without a launcher there is nobody to vote with: steps are given out and counted, and that is
-    all. What it does not promise: to take back what a script does outside of its State, such as
-    files that it writes. `step.on_commit` is for those.
+    Without a launcher there is no peer to vote with: steps are only given out and counted. What it
+    does not promise: to take back what a script does outside of its State, such as files that it
+    writes. `step.on_commit` is for those.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Witness:
             self._file = -1
 
     def testify(self) -> None:
-        """Write the evidence in a thread of its own, so that nobody waits.
+        """Write the evidence in a thread of its own, so that no other thread waits.
 
         Evidence is not worth an error (supervision boundary).
         """

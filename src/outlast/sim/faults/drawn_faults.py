@@ -246,7 +246,7 @@ def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw a coordinator that dies in some stage, beside whatever else strikes."""
+    """Draw a coordinator that dies in some stage, besides all other faults."""
     some, how, stage, at_s = (
         stream.chance(0.35),
         stream.below(10),

@@ -32,7 +32,7 @@ class RunOver:
     """The run is over.
 
     until          the last step that was asked for
-    stop_asked     somebody wanted the run to end
+    stop_asked     a stop of the run was asked for
     refused        input was refused
     alive          processes with a rank that still live
     strikes        how often something was struck that may be taken for a fault
@@ -42,11 +42,10 @@ class RunOver:
     struck         pids that were struck so that they may be blamed
     kinds          the kinds of all faults that struck
     max_restarts   whole restarts that are allowed without progress
-    asked          exit code and reason of each time that somebody wanted it to end
+    asked          exit code and reason of each time that a stop was asked for
     noted          the ledger says that the script has steps, or the one to write that may have been
                    away
-    ending_s       how long ago somebody first wanted it to end; 0: nobody did, or there are several
-                   nodes
+    ending_s       how long ago a stop was first asked for; 0: none was, or there are several nodes
     early_s        how long ago a spare first ended by itself before it could park, and could say so
     spent          tokens that are missing from the budgets of replacements and whole restarts;
                    None: a coordinator that knew of others died
@@ -88,7 +87,7 @@ class RunOver:
 class NothingMoves:
     """The bound on time is over, or nothing will ever happen again, and the run has not ended.
 
-    `where`: who stands where.
+    `where`: the place of each process.
     """
 
     bound_s: float

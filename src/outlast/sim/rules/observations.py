@@ -338,7 +338,7 @@ class PowerLost:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Somebody wants the run to end.
+    """A stop of the run is asked for.
 
     plain         the coordinator has not heard that the script has steps
     nothing_yet   it starts all ranks, and none has committed a step; or it has killed all ranks of

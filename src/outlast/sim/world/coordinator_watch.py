@@ -278,7 +278,7 @@ class CoordinatorWatch:
         epoch: int,
         alone: bool,
     ) -> None:
-        """Look at what it has decided, before anybody is told.
+        """Look at what it has decided, before any worker is told.
 
         `before`: its generation and stage; `committed`: the newest committed step by then.
         """
@@ -308,7 +308,7 @@ class CoordinatorWatch:
             )
 
     def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
-        """Let the rules see who goes on, and how, before anybody is told."""
+        """Let the rules see which ranks go on, and how, before any worker is told."""
         world, options = self._world, self._frame.options
         moves = coordinator.stage is Stage.MOVING
         ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()

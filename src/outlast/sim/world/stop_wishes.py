@@ -1,4 +1,4 @@
-"""Who has asked the run to stop, when, and with which exit code."""
+"""The requests to stop the run, with their times and exit codes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Timeline:
         return False
 
     def leap(self, to_s: float) -> None:
-        """Move the time on. Nothing happens until then, because nobody is busy.
+        """Move the time on. Nothing happens until then, because no process is busy.
 
         Routine events that were due in between are planned again by their planners.
         """

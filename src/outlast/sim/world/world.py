@@ -230,7 +230,7 @@ class World:
         return frame.end
 
     def _plan_stop(self) -> None:
-        """Plan that somebody asks the run to stop, where the options say so."""
+        """Plan a request to stop the run, if the options say so."""
         options, after = self.frame.options, self.frame.timeline.after
         if not options.for_s:
             return
@@ -267,7 +267,7 @@ class World:
         self.host.ask_stop(reason=reason, exit_code=exit_code)
 
     def describe(self) -> str:
-        """Return where everybody stands, for a run that does not end."""
+        """Return where all processes stand, for a run that does not end."""
         who = "; ".join(
             f"worker {p.worker} rank {p.rank} {p.machine.state.value} g{p.machine.generation}"
             f" {p.beacon.phase.value} waits {p.waits and p.waits[0]}"
