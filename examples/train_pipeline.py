@@ -54,7 +54,7 @@ def train(run: outlast.Run) -> None:
         stages,
         run.device,
         group=mesh.get_group("stage"),
-        # Without shapes torch runs the first step of each process on memory that nobody has written.
+        # Without shapes torch runs the first step of a process on memory that nobody has written.
         input_args=torch.zeros(rows, WIDTH, requires_grad=at > 0),
         output_args=torch.zeros(rows, WIDTH, requires_grad=True),
     )

@@ -18,7 +18,7 @@ Views       With gradient_as_bucket_view a gradient that is zeroed in place stay
             restored. `leave_buckets` drops those of the old buckets, into which a collective that
             was cut short may still write.
 
-Not promised: torch.compile over a rebuilt DDP, SyncBatchNorm.
+Not promised: torch.compile over a rebuilt DDP on a GPU, SyncBatchNorm.
 """
 
 from __future__ import annotations
