@@ -18,6 +18,7 @@ import pytest
 from outlast.errors import UsageError
 from outlast.runtime.collect import collect, find_processes
 from outlast.runtime.collect.ports import holder_of
+from outlast.runtime.collect.processes import activity_of
 from outlast.runtime.collect.watch import Pace, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
@@ -110,6 +111,30 @@ def test_dumps_logs_and_states_are_collected_and_what_lacks_is_named(
     record = json.loads((tmp_path / "out" / "node" / "collected.json").read_text())
     assert record["lacking"] == out.lacking
     assert record["ranks"] == {str(job[0].pid): 0, str(job[1].pid): 1}
+
+
+def test_a_thread_that_waits_is_still_and_one_that_computes_moves() -> None:
+    """Method: one real process sleeps, the other counts; both are looked at twice."""
+    sleeps, counts = (
+        subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{then}"], stdout=-1)
+        for then in ("import time; time.sleep(120)", "while True: pass")
+    )
+    try:
+        for process in (sleeps, counts):
+            assert process.stdout is not None
+            process.stdout.readline()
+        over_s = time.monotonic() + 60
+        state = Path(f"/proc/{sleeps.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < over_s, "it never slept"
+        first = [activity_of(process.pid) for process in (sleeps, counts)]
+        while activity_of(counts.pid)[1] == first[1][1]:
+            assert time.monotonic() < over_s, "the one that counts never ran"
+        assert activity_of(sleeps.pid) == first[0]
+    finally:
+        for process in (sleeps, counts):
+            process.kill()
+            process.communicate()
 
 
 def test_a_folder_that_holds_something_is_not_mixed_with(

@@ -1,8 +1,10 @@
 """The table of processes that `--collect` writes: a stopped process is named, and its stack is no
-reason.
+reason; without stacks the one rank that stands apart in the kernel is named.
 """
 
 from __future__ import annotations
+
+import pytest
 
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
@@ -49,3 +51,61 @@ def test_the_line_in_which_a_stopped_process_stands_is_not_why() -> None:
     got = decide(found, blame=None)
     assert without.failure_class is FailureClass.USER_CODE
     assert (got.failure_class, [one.rank for one in got.ranks]) == (FailureClass.UNKNOWN, [1])
+
+
+TABLE = " RANK     PID STAT WCHAN                    MOVED COMMAND\n"
+
+
+def table(*rows: tuple[str, str, str]) -> str:
+    """One row for each rank: state, channel, and whether it moved."""
+    return TABLE + "".join(
+        f"{rank:>5} {100 + rank:>7} {state:4} {channel:24} {moved:5} python train.py\n"
+        for rank, (state, channel, moved) in enumerate(rows)
+    )
+
+
+WAITS = ("S", "futex_do_wait", "still")
+
+
+def named(text: str, *more: str) -> list[int]:
+    found = list(read_lines(text.encode().splitlines(), name="processes.txt"))
+    for at, stack in enumerate(more):
+        found += read_lines(stack.encode().splitlines(), name=f"stack_rank_{at}.txt")
+    return [one.rank for one in decide(found, blame=None).ranks]
+
+
+@pytest.mark.parametrize(
+    ("odd", "ranks"),
+    [
+        (("S", "hrtimer_nanosleep", "still"), [2]),
+        (("S", "anon_pipe_read", "still"), [2]),
+        (("R", "-", "ran"), [2]),
+        (("S", "hrtimer_nanosleep", "moved"), []),
+        (WAITS, []),
+    ],
+    ids=["sleeps", "reads a pipe", "computes", "moves", "waits like all"],
+)
+def test_without_stacks_the_rank_that_stands_apart_is_named(
+    odd: tuple[str, str, str], ranks: list[int]
+) -> None:
+    """The process of its loader, which has the same rank, says nothing."""
+    loader = "    2     902 S    poll_schedule_timeout    still python train.py\n"
+    assert named(table(WAITS, WAITS, odd, WAITS) + loader) == ranks
+
+
+def test_in_a_job_that_moves_nobody_stands_apart() -> None:
+    """Nor do two of four, nor one of two, nor one beside a rank of which nothing is known."""
+    sleeps = ("S", "hrtimer_nanosleep", "still")
+    assert named(table(("S", "futex_do_wait", "moved"), WAITS, sleeps, WAITS)) == []
+    assert named(table(("S", "futex_do_wait", "?"), WAITS, sleeps, WAITS)) == []
+    assert named(table(WAITS, sleeps, sleeps, WAITS)) == []
+    assert named(table(WAITS, sleeps)) == []
+
+
+def test_stacks_say_more_than_the_kernels_channels() -> None:
+    """Method: rank 0 reads, by its stack; rank 2 only sleeps between two looks at a queue."""
+    look = 'Process 10{rank}: python train.py\nThread 10{rank} (idle): "MainThread"\n    {frame}\n'
+    frames = ["read (gzip.py:3)", *["all_reduce (torch/distributed/distributed_c10d.py:2)"] * 3]
+    stacks = [look.format(rank=rank, frame=frame) for rank, frame in enumerate(frames)]
+    odd = table(WAITS, WAITS, ("S", "hrtimer_nanosleep", "still"), WAITS)
+    assert named(odd, *stacks) == [0]

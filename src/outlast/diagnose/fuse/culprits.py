@@ -13,6 +13,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     beacons    the workers' beacons show it to be behind, and no dump shows any rank
     graph      the graph of collectives shows it, and neither its own evidence nor its stack
                shows that it waited
+    channel    no stack was taken, and it alone waits in another channel of the kernel
     shown      a root of the winning class, a stack that stands out, or the only rank that ended
                by itself
 
@@ -47,6 +48,7 @@ CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made 
 BARRIER_CONFIDENCE = 0.9  # torch waited for each rank, and names those that did not come
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
+CHANNEL_CONFIDENCE = 0.6  # it may also be late for what the others wait for
 SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
 BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a step nor for how long
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
@@ -161,6 +163,12 @@ def find_culprits(
             return Culprits(
                 "beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all)
             )
+    apart = [one for one in findings if one.rule == "standing.apart"]
+    if len(apart) == 1 and not any(isinstance(one, Stack) for one in findings):
+        ranks = sorted({one.rank for one in apart if one.rank is not None})
+        return Culprits(
+            "channel", _all(ranks, CHANNEL_CONFIDENCE), (), Mechanism.HANG, tuple(apart)
+        )
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
     # if all ranks wait, waiting does not clear any of them
     if blame is not None and not shown.ranks and not shown.suspects:

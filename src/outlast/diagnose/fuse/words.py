@@ -368,6 +368,7 @@ REFUTED: dict[str, str] = {
         "a stack of that rank that waits for a peer, or beacons of a later moment that are"
         " elsewhere"
     ),
+    "channel": "a stack of that rank that waits for a peer",
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
 }

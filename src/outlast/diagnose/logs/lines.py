@@ -221,6 +221,7 @@ class LineReader:
     def end(self) -> Iterator[Finding]:
         for thread in self._stacks.end():
             yield from self._given_out(self._stack(thread))
+        yield from self._given_out(map(self._process, self._processes.end()))
         slower = self._steps.slower()
         if slower is not None:
             line, text, _ = slower
@@ -316,8 +317,8 @@ class LineReader:
                 done.append(self._failed(entry))
         if PROCESSES in owners:
             self._processes.begin()
-        elif self._processes.active and (row := self._processes.feed(text)) is not None:
-            done.append(replace(self._finding(RULES[row.rule], line, text), rank=row.rank))
+        elif self._processes.active:
+            done += map(self._process, self._processes.feed(line, text))
         if POD in owners and (pod := _POD_NODE.match(text)):
             self._node = pod[1]  # what `kubectl describe` says of the pod's containers below it
         header = _GPU_HEADER.match(low)
@@ -398,6 +399,9 @@ class LineReader:
         if tracebacks.raised_by_user(raised.path):
             return RULES["python.user_frame" if by_type else "python.user_runtime"]
         return RULES["python.library_frame"] if by_type else rule or RULES["python.other"]
+
+    def _process(self, row: process_table.Row) -> Finding:
+        return replace(self._finding(RULES[row.rule], row.line, row.text), rank=row.rank)
 
     def _number(self, low: str, owners: tuple[int, ...]) -> tuple[str, str | None] | None:
         if low.startswith("dcgm_fi_"):

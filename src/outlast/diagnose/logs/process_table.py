@@ -1,8 +1,12 @@
 """The table of a job's processes that `outlast diagnose --collect` writes: rank, pid, state, wait
-channel, command.
+channel, whether it moved, command.
 
 A process that is stopped (T) or that the kernel does not let go (D) says more than its stack does:
 whatever line it stands in, that line is not why.
+
+Where there are no stacks, the table shows one rank among several: the only one whose main thread
+waits in another channel of the kernel than all the others do, or computes, while none of the others
+moved between the two looks of the collector. Ranks that wait for a peer wait alike.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -10,21 +14,39 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from outlast.diagnose.standing import rule_of_state
 
 NEEDLES = (b"rank     pid stat wchan",)
 ROWS_MAX = 4096
-_ROW = re.compile(r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{1,64}) ")
+APART = "standing.apart"
+STILL, RAN, MOVED = "still", "ran", "moved"
+RANKS_MIN = 3  # of two, either may be the odd one
+_ROW = re.compile(
+    r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{1,64}) {1,32}(?:(still|ran|moved) )?"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A process whose state says something: the rule for it, and its rank."""
+    """A process whose state says something: the rule for it, its rank, and its line's number."""
 
     rule: str
     rank: int
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """Where the main thread of a rank's own process is, and whether it moved; "" if unknown."""
+
+    where: str
+    moved: str
+    line: int
+    text: str
 
 
 class ProcessTable:
@@ -32,6 +54,7 @@ class ProcessTable:
 
     def __init__(self) -> None:
         self._left = 0
+        self._ranks: dict[int, _Rank] = {}
 
     @property
     def active(self) -> bool:
@@ -39,12 +62,32 @@ class ProcessTable:
 
     def begin(self) -> None:
         self._left = ROWS_MAX
+        self._ranks = {}
 
-    def feed(self, text: str) -> Row | None:
+    def feed(self, line: int, text: str) -> list[Row]:
+        """Return what the row says, or what the whole table does if this line is no row."""
         self._left -= 1
         found = _ROW.match(text)
         if found is None:
-            self._left = 0
-            return None
+            return self.end()
+        rank = int(found[1])
+        # A rank's own process comes first, before those of its loader.
+        where = "computing" if found[3] == "R" else found[4]
+        self._ranks.setdefault(rank, _Rank(where, found[5] or "", line, text.strip()))
         rule = rule_of_state(found[3], found[4])
-        return None if rule is None else Row(rule, int(found[1]))
+        return [] if rule is None else [Row(rule, rank, line, text)]
+
+    def end(self) -> list[Row]:
+        """Return the one rank that stands apart, if there is one."""
+        self._left = 0
+        ranks, self._ranks = self._ranks, {}
+        usual = Counter(one.where for one in ranks.values()).most_common(1)
+        odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
+        if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == "computing":
+            return []
+        alone = ranks[odd[0]]
+        others_still = all(one.moved == STILL for rank, one in ranks.items() if rank != odd[0])
+        if not others_still or alone.moved not in (STILL, RAN):
+            return []
+        text = f"{alone.text}; all the others: {usual[0][0]}"
+        return [Row(APART, odd[0], alone.line, text)]

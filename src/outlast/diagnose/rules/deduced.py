@@ -374,6 +374,16 @@ DEDUCED: tuple[Rule, ...] = (
     ),
     Rule("standing.stopped", "", R.MESSENGER, "linux proc(5): state T", None, G.NONE, (), M.HANG),
     Rule(
+        "standing.apart",
+        "",
+        R.MESSENGER,
+        "linux proc(5): wchan of one rank is another than that of all others, and none moves",
+        None,
+        G.NONE,
+        (),
+        M.HANG,
+    ),
+    Rule(
         "standing.running",
         "",
         R.MESSENGER,

@@ -6,7 +6,7 @@
     logs/        what the ranks and their launcher print, where that goes to files; of torchrun's
                  `--log-dir` all ranks of the newest attempt, also of those that have ended
     dmesg-of-HOST.txt    the kernel's log since the job's start
-    node/        for people: state and wait channel of each process, memory and its limits, disks,
+    node/        for people: state, wait channel and moves of each process, memory and its limits, disks,
                  the holder of the master port, GPUs, versions of packages
 
 No process is stopped, and nothing is written outside of OUT. Each command has a time limit.
@@ -23,7 +23,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -32,9 +32,15 @@ from pathlib import Path
 from outlast.errors import UsageError
 from outlast.model.texts import cut_at_word
 from outlast.runtime.collect.ports import holder_of
-from outlast.runtime.collect.processes import JobProcess, environment_of, find_processes
+from outlast.runtime.collect.processes import (
+    JobProcess,
+    activity_of,
+    environment_of,
+    find_processes,
+)
 
 STACKS_APART_S = 5.0
+RAN_SHARE = 0.2  # of the time between the looks: a machine may be shared
 DUMP_WAIT_S = 15.0
 COMMAND_S = 30.0
 LOG_MAX_BYTES = 64 << 20  # of one log, its end is kept
@@ -104,18 +110,20 @@ def collect(
     out = Collected(folder, processes=processes)
     on_step(f"{len([one for one in processes if one.is_rank])} ranks found")
     # First what changes: stacks of the moment, then dumps, then stacks of a later moment.
+    before = {one.pid: _activity(one) for one in processes}
     _stacks(out, "first")
     began_s = time.monotonic()
     on_step("asking for the flight recorders")
     _dumps(out, dump_wait_s)
     time.sleep(max(0.0, apart_s - (time.monotonic() - began_s)))
+    processes_text = _processes(out, before, time.monotonic() - began_s)
     on_step("taking stacks once more")
     _stacks(out, "second")
     on_step("copying logs")
     _logs(out)
     on_step("asking the node")
     _kernel_log(out)
-    _node(out)
+    _node(out, processes_text)
     (folder / "node" / "collected.json").write_text(json.dumps(_record(out), indent=1) + "\n")
     return out
 
@@ -383,10 +391,10 @@ def _said_by(command: Sequence[str]) -> tuple[bytes, str]:
     return (done.stdout, reason) if done.returncode == 0 else (b"", reason)
 
 
-def _node(out: Collected) -> None:
+def _node(out: Collected, processes: str) -> None:
     folder = out.folder / "node"
     folder.mkdir(exist_ok=True)
-    (folder / "processes.txt").write_text(_processes(out))
+    (folder / "processes.txt").write_text(processes)
     (folder / "memory.txt").write_text(_memory(out))
     for name, command in (("disks.txt", ["df", "-h"]), ("gpus.txt", ["nvidia-smi", "-q"])):
         said, why = _said_by(command)
@@ -408,9 +416,29 @@ def _node(out: Collected) -> None:
         (folder / "port.txt").write_text(f"port {port}: {holder_of(int(port))}\n")
 
 
-def _processes(out: Collected) -> str:
-    """Return what `ps -o pid,stat,wchan:24,args` prints, with the rank in front."""
-    lines = [" RANK     PID STAT WCHAN                    COMMAND"]
+def _activity(one: JobProcess) -> tuple[int, int] | None:
+    with suppress(OSError, ValueError, IndexError):
+        return activity_of(one.pid)
+    return None
+
+
+def _moved(one: JobProcess, before: tuple[int, int] | None, apart_s: float) -> str:
+    """Return whether the main thread moved since `before`, which is `apart_s` ago.
+
+    "still": it was never switched, "ran": it computed most of the time, "moved": anything else.
+    """
+    now = _activity(one)
+    if before is None or now is None:
+        return "?"
+    if now == before:
+        return "still"
+    ticks = os.sysconf("SC_CLK_TCK") * apart_s
+    return "ran" if now[1] - before[1] > RAN_SHARE * ticks else "moved"
+
+
+def _processes(out: Collected, before: Mapping[int, tuple[int, int] | None], apart_s: float) -> str:
+    """Return what `ps -o pid,stat,wchan:24,args` prints, with the rank in front, and what moved."""
+    lines = [" RANK     PID STAT WCHAN                    MOVED COMMAND"]
     for one in out.processes:
         state, channel = "?", ""
         with suppress(OSError, IndexError):
@@ -418,7 +446,8 @@ def _processes(out: Collected) -> str:
             channel = Path(f"/proc/{one.pid}/wchan").read_text()
         shown = channel if channel not in ("", "0") else "-"
         lines.append(
-            f"{one.rank:>5} {one.pid:>7} {state:4} {shown:24} {cut_at_word(one.command, 300)}"
+            f"{one.rank:>5} {one.pid:>7} {state:4} {shown:24}"
+            f" {_moved(one, before.get(one.pid), apart_s):5} {cut_at_word(one.command, 300)}"
         )
     return "\n".join(lines) + "\n"
 

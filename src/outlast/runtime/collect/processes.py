@@ -115,6 +115,21 @@ def _read(pid: int) -> JobProcess | None:
     )
 
 
+def activity_of(pid: int) -> tuple[int, int]:
+    """Return how often the main thread was switched, and how many ticks it computed.
+
+    Raises OSError or ValueError where that cannot be read.
+    """
+    task = Path(f"/proc/{pid}/task/{pid}")
+    switches = sum(
+        int(row.rpartition(":")[2])
+        for row in (task / "status").read_text().splitlines()
+        if "ctxt_switches" in row
+    )
+    fields = stat_fields((task / "stat").read_bytes())
+    return switches, int(fields[11]) + int(fields[12])
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """Return the environment of a process. Raises OSError if it may not be read."""
     raw = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
