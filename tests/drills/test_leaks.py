@@ -7,6 +7,7 @@ store host of that moment are looked at.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -79,6 +80,19 @@ class Look:
 
 
 def look(drill: Drill, survivor: int) -> Look:
+    """Look at all of them. One that is being replaced just then is waited for."""
+    found: list[Look] = []
+
+    def looks() -> bool:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError):
+            found.append(_look(drill, survivor))
+        return bool(found)
+
+    drill.until(looks, "a look at processes that all live")
+    return found[0]
+
+
+def _look(drill: Drill, survivor: int) -> Look:
     launcher = drill.process.pid
     pids = {
         "launcher": launcher,
