@@ -44,7 +44,8 @@ for step in run.steps(named(kept=kept), until=1_000):
             total = loss.clone()
             dist.all_reduce(total)
             better = total.item() < kept.best - 0.05
-            kept.best, kept.patience = (total.item(), 0) if better else (kept.best, kept.patience + 1)
+            kept.patience = 0 if better else kept.patience + 1
+            kept.best = total.item() if better else kept.best
     if kept.patience == 7:
         break
 print(f"stopped {run.rank} {kept.seen}", flush=True)
