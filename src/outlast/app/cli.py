@@ -71,6 +71,11 @@ COMMANDS = {
         "main",
         "simulate runs under random faults, with the code that decides in real runs",
     ),
+    "completion": Command(
+        "outlast.app.completion",
+        "main",
+        "print a script that lets bash or zsh complete all of this",
+    ),
 }
 
 
