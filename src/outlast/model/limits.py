@@ -29,6 +29,9 @@ GROUP_LET_GO_S = 0.5
 # while something else refers to such a group, it is looked at so often, each time twice as long
 # after the last look
 GROUP_LET_GO_LOOKS_COUNT = 7
+# a process waits so long, in such looks, for the threads of its gloo groups to end their last work
+RUN_LOOP_LOOK_S = 0.001
+RUN_LOOP_LOOKS_COUNT = 1000
 THREADS_LOOK_S = 0.1  # a rank that can start no threads looks this often whether it can now
 GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
 # a rank that waits for a vote is woken at once; it looks this often all the same, should the

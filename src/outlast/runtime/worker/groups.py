@@ -45,6 +45,7 @@ from outlast.model.limits import (
 )
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.listener import listen_at
+from outlast.runtime.worker import run_loops
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -253,6 +254,7 @@ def exit_without_stuck(exit_code: int) -> None:
     end, threads are joined, exit functions run, and files are flushed.
     """
     _at_exit.set()
+    run_loops.wait_until_quiet()
     if not _has_left_peers.is_set():
         return
     if _left:

@@ -3,7 +3,8 @@
 steps   torch calls a hook behind every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
         script's own was loaded. Elsewhere steps are counted from the process's start.
-group   the line at which the script makes its process group.
+group   the line at which the script makes its process group. Before the script destroys it, the
+        group's threads are waited for (run_loops.py).
 
 The hooks are set when the script imports torch, so that a script without torch pays nothing.
 `retire` ends it: from `outlast.join` on, the transaction knows better.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import UsageError
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
+from outlast.runtime.worker import run_loops
 
 if TYPE_CHECKING:
     from outlast.runtime.worker.session import Session
@@ -142,10 +144,31 @@ class Onlooker:
             original(*args, **kwargs)
             self.made_at = self.made_at or line
 
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
-        package = sys.modules.get("torch.distributed")
-        if getattr(package, "init_process_group", None) is original:
-            package.init_process_group = init_process_group  # type: ignore[union-attr]
+        _replace(module, "init_process_group", init_process_group)
+        _replace(module, "destroy_process_group", _destroying_quietly(module.destroy_process_group))
+
+
+def _destroying_quietly(original: Callable[..., None]) -> Callable[..., None]:
+    """Return torch's `destroy_process_group` with a wait for the group's threads in front.
+
+    Behind it a DDP module may hold the last reference to the group (see run_loops.py).
+    """
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        run_loops.wait_until_quiet()
+        original(*args, **kwargs)
+
+    return destroy_process_group
+
+
+def _replace(module: types.ModuleType, name: str, function: Callable[..., None]) -> None:
+    """Replace a function of torch.distributed where it is made, and where scripts find it."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    package = sys.modules.get("torch.distributed")
+    if package is not None and getattr(package, name, None) is original:
+        setattr(package, name, function)
 
 
 def _own_number(optimizer: Any) -> int | None:

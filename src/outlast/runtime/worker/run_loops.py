@@ -1,0 +1,49 @@
+"""Waiting for the threads of gloo groups before a group loses its last reference.
+
+A gloo group has threads (`pt_gloo_runloop`) that carry out its collectives. Torch keeps a Python
+object with each collective that a backward pass starts, and the thread drops that object when the
+collective is done. For that it needs the interpreter lock. If meanwhile the main thread drops the
+last reference to the group through a DDP module, it waits for the thread with the lock held, and
+neither goes on. So the threads are given time to end what they do, while the lock is free.
+
+Torch 2.13 does the same without outlast. There it is as rare as a last step that takes less than the
+five milliseconds after which a thread must give up the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from outlast.model.limits import RUN_LOOP_LOOK_S, RUN_LOOP_LOOKS_COUNT
+
+_NAME = "pt_gloo_runloop"[:15]  # the kernel keeps 15 characters
+_QUIET_LOOKS_COUNT = 2  # one thread may be between two collectives in a single look
+
+
+def wait_until_quiet() -> None:
+    """Return once all run loops of this process wait for work, or after a second.
+
+    A loop that waits for a peer in a collective counts as quiet: it needs no lock before that is
+    over.
+    """
+    quiet = 0
+    for _ in range(RUN_LOOP_LOOKS_COUNT):
+        states = _states()
+        if not states:
+            return
+        quiet = quiet + 1 if all(state == "S" for state in states) else 0
+        if quiet == _QUIET_LOOKS_COUNT:
+            return
+        time.sleep(RUN_LOOP_LOOK_S)
+
+
+def _states() -> list[str]:
+    """Return the kernel's state of each run loop: S waits, R runs or wants to."""
+    found = []
+    for thread in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # boundary: it has ended meanwhile
+            if (thread / "comm").read_text().strip() == _NAME:
+                found.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
