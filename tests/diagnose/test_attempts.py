@@ -141,7 +141,8 @@ def test_dumps_from_long_before_the_job_ended_are_not_of_its_end(tmp_path: Path)
     """
     incident(tmp_path / "dumps", 2, NOW_NS - HOUR_NS)
     for path in (tmp_path / "dumps").iterdir():
-        os.utime(path, ns=(NOW_NS - HOUR_NS, NOW_NS - HOUR_NS))
+        at_ns = NOW_NS - HOUR_NS + 60_000_000_000
+        os.utime(path, ns=(at_ns, at_ns))
     logs = tmp_path / "logs" / "run" / "attempt_0"
     for rank in range(4):
         (logs / str(rank)).mkdir(parents=True)
@@ -154,3 +155,19 @@ def test_dumps_from_long_before_the_job_ended_are_not_of_its_end(tmp_path: Path)
     got = diagnose([str(tmp_path)])
     assert ranks(got) == []
     assert any("go on long after" in note for note in got.notes)
+
+
+def test_ranks_that_called_just_before_their_dumps_ran_then(tmp_path: Path) -> None:
+    """A minute later the same dumps show a hang; in a job that has ended nothing follows."""
+    incident(tmp_path / "dumps", 2, NOW_NS)
+    for age_s, guilty in ((1.0, []), (60.0, [2])):
+        for path in (tmp_path / "dumps").iterdir():
+            at_ns = NOW_NS + 10_000_000 + int(age_s * 1e9)
+            os.utime(path, ns=(at_ns, at_ns))
+        got = diagnose([str(tmp_path)])
+        assert ranks(got) == guilty
+        assert ("the job ran on" in got.verdict.reason) == (not guilty)
+    for path in (tmp_path / "dumps").iterdir():
+        os.utime(path, ns=(NOW_NS + 1_000_000_000, NOW_NS + 1_000_000_000))
+    (tmp_path / "launcher.log").write_text("traceback : Signal 9 (SIGKILL) received by PID 7\n")
+    assert "the job ran on" not in diagnose([str(tmp_path)]).verdict.reason

@@ -31,8 +31,12 @@ from outlast.diagnose.foreign_lines import (
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
+from outlast.diagnose.rules import RULES
 from outlast.diagnose.task_labels import without_node_labels
-from outlast.model.verdict import Verdict
+from outlast.model.verdict import Evidence, Verdict
+
+FRESH_S = 2.0  # a job that hangs is looked at later than that
+CLOCKS_S = 0.5  # a file's time is that of the last tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +95,32 @@ def conclude(material: Material) -> Conclusion:
     notes += [strangers] if strangers else []
     findings, contradicted = with_contradicted_marked(findings, blame, split.dumps)
     notes += [contradicted] if contradicted else []
+    if _recorded_until_now(split.dumps, material.written_s, findings):
+        findings = [*findings, _moves(split.dumps[0].name)]
     odd = (*same_job.notes_of(material.samples), *notes, *material.notes)
     slurm = [job for one in material.samples for job in one.identities.get("Slurm job", ())]
     scheduler = scheduler_of(findings, slurm)
     return Conclusion(decide(findings, blame=blame, notes=odd, scheduler=scheduler), blame, odd)
+
+
+def _recorded_until_now(
+    dumps: Sequence[Dump], written_s: Mapping[str, float], findings: Sequence[Finding]
+) -> bool:
+    """Return True if each rank called a collective just before its dump was written.
+
+    Then the ranks ran, wherever one of them was. Of a job that has ended nothing follows, because
+    it may have ended in that moment; nor of files that were copied, which have other times.
+    """
+    if len(dumps) < 2 or any(one.rule.startswith(("elastic.", "exit.")) for one in findings):
+        return False
+    ages_s = [written_s.get(one.name, 0.0) - one.newest_ns / 1e9 for one in dumps]
+    return all(-CLOCKS_S <= age_s <= FRESH_S for age_s in ages_s)
+
+
+def _moves(name: str) -> Finding:
+    rule = RULES["standing.moves"]
+    said = "each rank called a collective just before its dump was written"
+    return Finding(Evidence(name, None, said, rule.role), rule.name)
 
 
 def _last_signs_s(dumps: Sequence[Dump]) -> list[float]:

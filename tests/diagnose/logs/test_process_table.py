@@ -109,3 +109,21 @@ def test_stacks_say_more_than_the_kernels_channels() -> None:
     stacks = [look.format(rank=rank, frame=frame) for rank, frame in enumerate(frames)]
     odd = table(WAITS, WAITS, ("S", "hrtimer_nanosleep", "still"), WAITS)
     assert named(odd, *stacks) == [0]
+
+
+def test_a_job_whose_ranks_all_moved_runs_on_whatever_one_stack_shows() -> None:
+    """Method: rank 2 stands in its own code in two looks, and the others wait for it.
+
+    A rank that only polls for its GPU may wait for ever.
+    """
+    look = 'Process 10{rank}: python train.py\nThread 10{rank} (idle): "MainThread"\n    {frame}\n'
+    frames = ["all_reduce (torch/distributed/distributed_c10d.py:2)"] * 4
+    frames[2] = "augment (train.py:40)"
+    stacks = [look.format(rank=rank, frame=frame) * 2 for rank, frame in enumerate(frames)]
+    moves = ("S", "hrtimer_nanosleep", "moved")
+    for row, ranks in (
+        (moves, []),
+        (("S", "futex_do_wait", "still"), [2]),
+        (("S", "poll_schedule_timeout", "polls"), [2]),
+    ):
+        assert named(table(row, moves, moves, ("R", "-", "ran")), *stacks) == ranks, row

@@ -163,12 +163,8 @@ def find_culprits(
             return Culprits(
                 "beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all)
             )
-    apart = [one for one in findings if one.rule == "standing.apart"]
-    if len(apart) == 1 and not any(isinstance(one, Stack) for one in findings):
-        ranks = sorted({one.rank for one in apart if one.rank is not None})
-        return Culprits(
-            "channel", _all(ranks, CHANNEL_CONFIDENCE), (), Mechanism.HANG, tuple(apart)
-        )
+    if (apart := _stands_apart(findings)) is not None:
+        return apart
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
     # if all ranks wait, waiting does not clear any of them
     if blame is not None and not shown.ranks and not shown.suspects:
@@ -455,6 +451,15 @@ def is_ring(accounts: Accounts, blame: Blame | None) -> bool:
         and bool(blame.ranks)
         and not ({one.rank for one in blame.ranks} & accounts.busy)
     )
+
+
+def _stands_apart(findings: Sequence[Finding]) -> Culprits | None:
+    """Return the one rank that waits elsewhere in the kernel, where no stack says more."""
+    apart = [one for one in findings if one.rule == "standing.apart"]
+    if len(apart) != 1 or any(isinstance(one, Stack) for one in findings):
+        return None
+    ranks = [one.rank for one in apart if one.rank is not None]
+    return Culprits("channel", _all(ranks, CHANNEL_CONFIDENCE), (), Mechanism.HANG, tuple(apart))
 
 
 def _shown(

@@ -66,7 +66,7 @@ def decide(
         # A rank that is late at one moment of a job that runs on is not to blame.
         blame = None
         findings = [one for one in findings if not isinstance(one, Stack)]
-        notes = [*notes, "the ranks moved between two stacks of them: the job ran on"]
+        notes = [*notes, "the ranks moved while they were looked at: the job ran on"]
     graph = [] if blame is None else list(blame.findings)
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
     desync = compare_waits(read)

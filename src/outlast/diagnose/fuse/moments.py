@@ -24,6 +24,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame
 from outlast.diagnose.stacks.reader import Stack, doing_what, function_of
 
+MOVES = "standing.moves"
 RECORDED = re.compile(
     (
         r"_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce"
@@ -59,9 +60,13 @@ def _is_older(one: Stack, blame: Blame) -> bool:
 def job_runs_on(findings: Sequence[Finding]) -> bool:
     """Return True if most processes moved between two stacks that were taken of each.
 
+    The table of processes, or the recorders, may say so too.
+
     Such a job does not hang, wherever its ranks were at one of the moments. A process whose frames
     are the same functions has not moved: a loop goes round within its lines.
     """
+    if any(one.rule == MOVES for one in findings):
+        return True
     looks: dict[tuple[int | None, str, str, str], list[tuple[str, ...]]] = {}
     for one in findings:
         if isinstance(one, Stack) and doing_what(one.frames)[0] != "idle":

@@ -8,6 +8,8 @@ Where there are no stacks, the table shows one rank among several: the only one 
 waits in another channel of the kernel than all the others do, or computes, while none of the others
 moved between the two looks of the collector. Ranks that wait for a peer wait alike.
 
+A job whose ranks all moved between the looks runs on.
+
 This module is pure: no clock, no files, no torch.
 """
 
@@ -21,11 +23,12 @@ from outlast.diagnose.standing import rule_of_state
 
 NEEDLES = (b"rank     pid stat wchan",)
 ROWS_MAX = 4096
-APART = "standing.apart"
+APART, MOVES = "standing.apart", "standing.moves"
 STILL, RAN, MOVED = "still", "ran", "moved"
 RANKS_MIN = 3  # of two, either may be the odd one
 _ROW = re.compile(
-    r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{1,64}) {1,32}(?:(still|ran|moved) )?"
+    r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{1,64}) {1,32}"
+    r"(?:(still|ran|moved|polls) )?"
 )
 
 
@@ -78,9 +81,14 @@ class ProcessTable:
         return [] if rule is None else [Row(rule, rank, line, text)]
 
     def end(self) -> list[Row]:
-        """Return the one rank that stands apart, if there is one."""
+        """Return the one rank that stands apart, or one of a job that runs on."""
         self._left = 0
         ranks, self._ranks = self._ranks, {}
+        if len(ranks) > 1 and all(one.moved in (MOVED, RAN) for one in ranks.values()):
+            first = next((rank for rank, one in ranks.items() if one.moved == MOVED), None)
+            if first is not None:
+                one = ranks[first]
+                return [Row(MOVES, first, one.line, f"{one.text}; all the others moved, too")]
         usual = Counter(one.where for one in ranks.values()).most_common(1)
         odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
         if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == "computing":

@@ -384,6 +384,13 @@ DEDUCED: tuple[Rule, ...] = (
         M.HANG,
     ),
     Rule(
+        "standing.moves",
+        "",
+        R.ADVICE,
+        "linux proc(5): the main thread of each rank moved between two looks; or torch's recorder:"
+        " each rank called a collective just before its dump was written",
+    ),
+    Rule(
         "standing.running",
         "",
         R.MESSENGER,

@@ -6,8 +6,8 @@
     logs/        what the ranks and their launcher print, where that goes to files; of torchrun's
                  `--log-dir` all ranks of the newest attempt, also of those that have ended
     dmesg-of-HOST.txt    the kernel's log since the job's start
-    node/        for people: state, wait channel and moves of each process, memory and its limits, disks,
-                 the holder of the master port, GPUs, versions of packages
+    node/        what each process does (state, channel, moves); for people memory and its limits,
+                 disks, the holder of the master port, GPUs, versions of packages
 
 No process is stopped, and nothing is written outside of OUT. Each command has a time limit.
 Evidence that could not be gathered is named with the reason, and the rest is gathered all the same.
@@ -37,6 +37,7 @@ from outlast.runtime.collect.processes import (
     activity_of,
     environment_of,
     find_processes,
+    uses_gpu,
 )
 
 STACKS_APART_S = 5.0
@@ -425,7 +426,8 @@ def _activity(one: JobProcess) -> tuple[int, int] | None:
 def _moved(one: JobProcess, before: tuple[int, int] | None, apart_s: float) -> str:
     """Return whether the main thread moved since `before`, which is `apart_s` ago.
 
-    "still": it was never switched, "ran": it computed most of the time, "moved": anything else.
+    "still": it was never switched, "ran": it computed most of the time, "moved": anything else, but
+    "polls" where it uses a GPU, because waiting for one looks like that.
     """
     now = _activity(one)
     if before is None or now is None:
@@ -433,7 +435,9 @@ def _moved(one: JobProcess, before: tuple[int, int] | None, apart_s: float) -> s
     if now == before:
         return "still"
     ticks = os.sysconf("SC_CLK_TCK") * apart_s
-    return "ran" if now[1] - before[1] > RAN_SHARE * ticks else "moved"
+    if now[1] - before[1] > RAN_SHARE * ticks:
+        return "ran"
+    return "polls" if uses_gpu(one.pid) else "moved"
 
 
 def _processes(out: Collected, before: Mapping[int, tuple[int, int] | None], apart_s: float) -> str:

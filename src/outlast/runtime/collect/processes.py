@@ -130,6 +130,15 @@ def activity_of(pid: int) -> tuple[int, int]:
     return switches, int(fields[11]) + int(fields[12])
 
 
+def uses_gpu(pid: int) -> bool:
+    """Return True if the process has a GPU's driver mapped, or if that cannot be read."""
+    try:
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return True
+    return any(name in mapped for name in ("libcuda.so", "libamdhip64.so", "/dev/nvidia"))
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """Return the environment of a process. Raises OSError if it may not be read."""
     raw = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
