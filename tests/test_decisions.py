@@ -13,6 +13,7 @@ import pytest
 RUNTIME = Path(__file__).parents[1] / "src" / "outlast" / "runtime"
 SUBJECTS = {"generation", "rung", "Rung", "Stage", "roster", "survivors", "restarts", "budgets"}
 ALLOWED = {  # file -> why a branch there is no decision about the run
+    "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
     "worker/marks.py": "a drill's order says in which generation it strikes",
     "worker/script_position.py": "what a rank does next carries its generation, as a vote does",
     "worker/shared_vote.py": (

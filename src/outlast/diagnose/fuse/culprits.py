@@ -154,15 +154,8 @@ def find_culprits(
             return hung
         # asked already, with the graph
         findings = [one for one in findings if one.rule != "stack.divergent"]
-    behind_all = [
-        one for one in findings if one.rule in ("beacon.apart", "beacon.behind", "beacon.body")
-    ]
-    if behind_all and named is FailureClass.UNKNOWN:
-        late = {one.rank for one in behind_all if one.rank is not None} - accounts.waiting
-        if late:
-            return Culprits(
-                "beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, tuple(behind_all)
-            )
+    if named is FailureClass.UNKNOWN and (late := _by_beacons(accounts, findings)) is not None:
+        return late
     if (apart := _stands_apart(findings)) is not None:
         return apart
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
@@ -170,6 +163,16 @@ def find_culprits(
     if blame is not None and not shown.ranks and not shown.suspects:
         return replace(shown, suspects=tuple(blame.suspects))
     return shown
+
+
+def _by_beacons(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:
+    """Return the ranks whose beacons are behind or apart, and which wait for nobody."""
+    rules = ("beacon.apart", "beacon.behind", "beacon.body")
+    behind = tuple(one for one in findings if one.rule in rules)
+    late = {one.rank for one in behind if one.rank is not None} - accounts.waiting
+    if not late:
+        return None
+    return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, behind)
 
 
 def _all(ranks: Iterable[int], confidence: float) -> tuple[Blamed, ...]:

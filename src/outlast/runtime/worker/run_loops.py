@@ -6,8 +6,8 @@ collective is done. For that it needs the interpreter lock. If meanwhile the mai
 last reference to the group through a DDP module, it waits for the thread with the lock held, and
 neither goes on. So the threads are given time to end what they do, while the lock is free.
 
-Torch 2.13 does the same without outlast. There it is as rare as a last step that takes less than the
-five milliseconds after which a thread must give up the lock.
+Torch 2.13 hangs in the same way without outlast. That is as rare as a last step that takes less
+than the five milliseconds after which a thread must give up the lock.
 """
 
 from __future__ import annotations
