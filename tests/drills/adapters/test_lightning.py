@@ -24,13 +24,17 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "lightning_fit.py"
 PRELOAD = ("--preload", "outlast.lightning")
 
 
-def trained(
-    folder: Path, *arguments: str, kills: tuple[tuple[int, int], ...] = (), **options: Any
-) -> Outcome:
+def trained(folder: Path, *arguments: str, **options: Any) -> Outcome:
     """Run the example on two ranks, and kill at each (step, rank)."""
+    return killed(folder, str(EXAMPLE), "--out", str(folder / "out"), *arguments, **options)
+
+
+def killed(
+    folder: Path, *words: str, kills: tuple[tuple[int, int], ...] = (), **options: Any
+) -> Outcome:
+    """Run a script on two ranks, and kill at each (step, rank)."""
     folder.mkdir()
     options["flags"] = (*options.get("flags", ()), *PRELOAD)
-    words = (str(EXAMPLE), "--out", str(folder / "out"), *arguments)
     with Drill(folder, *words, workers=2, within_s=110, **options) as drill:
         for number, (step, rank) in enumerate(kills, 1):
             drill.until(lambda step=step: drill.status.get("step", 0) >= step, f"step {step}")
@@ -50,7 +54,7 @@ def resumed(drill: Drill) -> int:
 
 def metrics(outcome: Outcome) -> list[str]:
     """What callbacks see at the end, on each rank."""
-    return sorted(re.findall(r"metrics \d \d+ \{[^}]*\}", outcome.stdout))
+    return sorted(re.findall(r"metrics \d \d+ \{[^}]*\}.*", outcome.stdout))
 
 
 def same(hit: Outcome, calm: Outcome) -> None:
@@ -126,6 +130,22 @@ def test_a_kill_in_a_validation_repeats_the_validation(
     assert once.exists()
     assert hit.code == 0, hit
     same(hit, calm)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(250)
+def test_a_script_with_much_around_it_keeps_its_bits_over_kills(tmp_path: Path) -> None:
+    """It stops early, by a metric of all ranks, and then tests the best checkpoint."""
+    script = str(Path(__file__).with_name("scripts") / "whole_lightning.py")
+    calm = killed(tmp_path / "calm", script, str(tmp_path / "calm-out"))
+    kills = ((10, 1), (40, 0), (70, 1))
+    hit = killed(tmp_path / "hit", script, str(tmp_path / "hit-out"), kills=kills)
+    assert len(hit.interruptions) >= len(kills), hit
+    same(hit, calm)
+    steps = {int(line.split()[2]) for line in metrics(hit)}
+    assert len(steps) == 1, hit
+    assert 70 < max(steps) < 30 * 16, "it did not stop early"
+    assert hit.stdout.count("tested") == 2, hit
 
 
 @pytest.mark.slow
