@@ -1,6 +1,7 @@
 """`make test`: the tests in two halves at once.
 
-One half starts processes and waits for them, the other computes on one core.
+One half starts processes and waits for them. The other computes on one core, and starts processes
+where that would else take the first one longer.
 
 What is said after `make test ARGS=` goes to pytest. If it narrows the tests (a path, `-k ...`, `-m
 ...`), there are no halves: one pytest runs them. The second half writes into a file; what it says
@@ -17,26 +18,21 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-STARTING_PROCESSES = (
-    "tests/conformance",
-    "tests/diagnose/collectives/test_real_gloo.py",
-    "tests/diagnose/incidents",
+FIRST = (
     "tests/drills",
-    "tests/processes",
     "tests/test_broken_example.py",
     "tests/test_examples.py",
     "tests/test_readme.py",
-    "tests/worker",
-)
+)  # all others are the second half's
 
 
 def halves(arguments: Sequence[str]) -> list[list[str]]:
     """What each pytest is given. Every test is in one of them."""
     if not all(one.startswith("-") for one in arguments):
         return [list(arguments)]
-    others = [f"--ignore={path}" for path in STARTING_PROCESSES]
+    others = [f"--ignore={path}" for path in FIRST]
     return [
-        [*arguments, *STARTING_PROCESSES],
+        [*arguments, *FIRST],
         [*arguments, "-o", "cache_dir=.pytest_cache/second", *others, "tests"],
     ]
 

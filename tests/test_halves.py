@@ -6,28 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.halves import STARTING_PROCESSES, halves
+from tests.halves import FIRST, halves
 
 HOME = Path(__file__).parents[1]
 
 
 def test_what_the_first_half_runs_the_second_ignores_and_it_is_there() -> None:
     first, second = halves(["-x"])
-    assert [one for one in first if not one.startswith("-")] == list(STARTING_PROCESSES)
+    assert [one for one in first if not one.startswith("-")] == list(FIRST)
     assert [one.removeprefix("--ignore=") for one in second if one.startswith("--ignore=")] == list(
-        STARTING_PROCESSES
+        FIRST
     )
     assert second[-1] == "tests"
     assert "-x" in first
     assert "-x" in second
-    missing = [path for path in STARTING_PROCESSES if not (HOME / path).exists()]
+    missing = [path for path in FIRST if not (HOME / path).exists()]
     assert not missing, f"nothing would be run for {missing}"
-    nested = [
-        one
-        for one in STARTING_PROCESSES
-        for other in STARTING_PROCESSES
-        if one.startswith(f"{other}/")
-    ]
+    nested = [one for one in FIRST for other in FIRST if one.startswith(f"{other}/")]
     assert not nested, f"run twice: {nested}"
 
 
