@@ -9,6 +9,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -369,3 +370,29 @@ def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
 def test_ddp_moves_on_at_once_though_its_old_group_is_stuck() -> None:
     """Rank 0 has left an operation that never ends, and its group some time ago."""
     assert run_ranks(2, _rebuild_over_a_stuck_group, may_die=(0,))[1]
+
+
+def test_a_store_that_is_gone_is_given_up_and_not_waited_for() -> None:
+    """Its port refuses connections; or it has stopped, takes one, and is killed then.
+
+    torch's own client would try again for up to twice its time-out.
+    """
+    for stopped_s in (0.0, 0.3):
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        killer = threading.Timer(stopped_s, listener.close)
+        killer.start()
+        if not stopped_s:
+            killer.join()
+        began_s = time.monotonic()
+        with pytest.raises(dist.DistNetworkError, match="takes no connection"):
+            groups.connect("127.0.0.1", port, 60.0, refused_s=0.2)
+        assert time.monotonic() - began_s < 20.0
+        killer.join()
+
+
+def test_a_store_is_not_waited_for_once_another_generation_has_begun() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(groups.Cancelled):
+        groups.connect("127.0.0.1", port, 60.0, cancelled=lambda: True)

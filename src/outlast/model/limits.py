@@ -23,6 +23,9 @@ BOOT_DEADLINE_S = 1_800.0  # process start to the first step, imports and model 
 BACKWARD_EXITS_COUNT = 16
 GROUP_TIMEOUT_S = 1_800.0  # torch's own time-out for a collective; outlast never waits for it
 STORE_DEADLINE_S = 20.0  # the store host says its port
+STORE_TRY_S = 1.0  # torch's client of the store gives one connection up after about so long
+STORE_LOOK_S = 0.02  # a store that takes no connection is tried again this often
+STORE_REFUSED_S = 1.0  # it has listened before: if it refuses connections for so long, it is gone
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
 # an old process group's threads are joined this long after it is gone, off the path to training
 GROUP_LET_GO_S = 0.5

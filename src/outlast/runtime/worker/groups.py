@@ -16,7 +16,9 @@ import ctypes
 import functools
 import gc
 import io
+import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -42,6 +44,8 @@ from outlast.model.limits import (
     GROUP_LET_GO_LOOKS_COUNT,
     GROUP_LET_GO_S,
     GROUP_POLL_S,
+    STORE_LOOK_S,
+    STORE_TRY_S,
 )
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.listener import listen_at
@@ -104,24 +108,50 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
         return store(use_libuv=False)
 
 
-def connect(host: str, port: int, timeout_s: float, watch: SocketWatch | None = None) -> TCPStore:
+def connect(
+    host: str, port: int, timeout_s: float, watch: SocketWatch | None = None, *,
+    refused_s: float = math.inf, cancelled: Callable[[], bool] = lambda: False,
+) -> TCPStore:  # fmt: skip
     """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS
     above).
+
+    torch's own client tries again and again for up to twice its time-out, and cannot be left. So it
+    is made only once the port takes connections. Raises an error if the port has refused them for
+    `refused_s`, or after `timeout_s`, or as soon as `cancelled()`.
     """
-    before = open_sockets()
+    before, began_s = open_sockets(), time.monotonic()
+    store: TCPStore | None = None
+    while store is None:
+        lasted_s = time.monotonic() - began_s
+        try:
+            with _no_dns():
+                socket.create_connection((host, port), timeout=STORE_TRY_S).close()
+            store = _client(host, port, min(timeout_s, STORE_TRY_S))
+        except (OSError, dist.DistError) as error:
+            if cancelled():
+                raise Cancelled("another generation has begun") from error
+            refused = isinstance(error, ConnectionRefusedError)
+            if lasted_s > (min(refused_s, timeout_s) if refused else timeout_s):
+                why = f"the store at {host}:{port} takes no connection: {error}"
+                raise dist.DistNetworkError(why) from error
+            time.sleep(STORE_LOOK_S)
+    store.set_timeout(timedelta(seconds=timeout_s))
+    if watch is not None:
+        watch.note_store(
+            {fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode}
+        )
+    return store
+
+
+def _client(host: str, port: int, timeout_s: float) -> TCPStore:
     with _no_dns(), _without_complaint(b"hostname of the client socket cannot be retrieved"):
-        store = TCPStore(
+        return TCPStore(
             host,
             port,
             is_master=False,
             wait_for_workers=False,
             timeout=timedelta(seconds=timeout_s),
         )
-    if watch is not None:
-        watch.note_store(
-            {fd: inode for fd, inode in open_sockets().items() if before.get(fd) != inode}
-        )
-    return store
 
 
 @contextlib.contextmanager

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import math
 import os
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
@@ -335,7 +336,8 @@ class Membership:
         devices.take(self._local_rank)  # before anything of the next group is made
         if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
             self.session.do(lambda machine: machine.detach())
-            self._connect(plan.store_host, plan.store_port)
+            machine = self.session.machine
+            self._connect(plan.store_host, plan.store_port, lambda: machine.plan is not plan)
             self.solo_group()
             return True
         if (
@@ -389,7 +391,7 @@ class Membership:
         self.came_to(Waypoint.CONNECTS)
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
-            store = self._connect(plan.store_host, plan.store_port)
+            store = self._connect(plan.store_host, plan.store_port, lambda: self.broken)
             self._made.group = groups.build(
                 store=store,
                 generation=plan.generation,
@@ -413,14 +415,24 @@ class Membership:
                 " its user or of its control group is reached; it waits until it can"
             )
 
-    def _connect(self, host: str, port: int) -> TCPStore:
-        """Connect to the store, once per store and process. It may take long (see groups)."""
+    def _connect(
+        self, host: str, port: int, cancelled: Callable[[], bool] | None = None
+    ) -> TCPStore:
+        """Connect to the store, once per store and process. It may take long (see groups).
+
+        cancelled   the launcher has replaced this store; None: somebody else hosts the store, and
+                    may be about to start it
+        """
         if (
             self._made.store is None
             or self._made.store_address != (host, port)
             or self.watch.store_lost
         ):
-            self._made.store = groups.connect(host, port, limits.STORE_DEADLINE_S, self.watch)
+            self._made.store = groups.connect(
+                host, port, limits.STORE_DEADLINE_S, self.watch,
+                refused_s=math.inf if cancelled is None else limits.STORE_REFUSED_S,
+                cancelled=cancelled or (lambda: False),
+            )  # fmt: skip
             self._made.store_address = (host, port)
         return self._made.store
 
