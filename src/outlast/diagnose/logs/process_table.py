@@ -4,9 +4,9 @@ channel, whether it moved, command.
 A process that is stopped (T) or that the kernel does not let go (D) says more than its stack does:
 whatever line it stands in, that line is not why.
 
-Where there are no stacks, the table shows one rank among several: the only one whose main thread
-waits in another channel of the kernel than all the others do, or computes, while none of the others
-moved between the two looks of the collector. Ranks that wait for a peer wait alike.
+Ranks that wait for a peer wait alike. So where there are no stacks, the table may show the one rank
+that does not. Its main thread computes, or waits in another channel of the kernel than all the
+others, and none of the others moved between the collector's two looks.
 
 A job whose ranks all moved between the looks runs on.
 

@@ -2,11 +2,11 @@
 
 `run.steps` gives out the updates. In the block of each step are its batches, the optimizer, the
 schedulers, and the hooks behind a batch. A validation, the end of an epoch and a checkpoint that is
-due behind a batch communicate, so they are in a phase behind the step. All that happens inside is
+due behind a batch communicate. So they are in a phase behind the step. All that happens inside is
 Lightning's own: hooks, precision, clipping, logs, callbacks, validation loop, checkpoints.
 
-Lightning's counters follow from the number of the update (updates.py), so they are set from it at
-each beginning, and a process that replaces another has them at once.
+Lightning's counters follow from the number of the update (updates.py), and are set from it at each
+beginning. So a process that replaces another has them at once.
 
 Limits     Tried with lightning 2.6. Private names of it are used here.
            What is refused stands in refusals.py, with the check of these names.
