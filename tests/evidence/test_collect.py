@@ -17,8 +17,9 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.runtime.collect import collect, find_processes
+from outlast.runtime.collect.collector import refuse_several_jobs
 from outlast.runtime.collect.ports import holder_of
-from outlast.runtime.collect.processes import activity_of
+from outlast.runtime.collect.processes import JobProcess, activity_of
 from outlast.runtime.collect.watch import Pace, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
@@ -180,6 +181,18 @@ def test_two_jobs_on_one_node_are_not_mixed(tmp_path: Path) -> None:
         for one in launchers:
             os.killpg(one.pid, signal.SIGKILL)
             one.communicate()
+
+
+def test_a_process_that_its_launcher_left_is_named_by_its_own_pid() -> None:
+    """Its parent is init then, and to name that would take all orphans of the node."""
+    of_a_job, orphan = (
+        JobProcess(pid, rank, parent, "python train.py", "S", 0.0)
+        for pid, rank, parent in ((20, 0, 10), (30, 1, 1))
+    )
+    with pytest.raises(UsageError) as raised:
+        refuse_several_jobs([of_a_job, orphan])
+    assert "--pid 10 (rank 0" in raised.value.hint
+    assert "--pid 30 (rank 1" in raised.value.hint
 
 
 def test_no_process_is_a_usage_error(tmp_path: Path) -> None:

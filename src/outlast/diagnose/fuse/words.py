@@ -185,6 +185,12 @@ HUNG: dict[FailureClass, Words] = {  # where nothing was raised
         "the same step runs on another node unchanged",
         "take the stack of that process twice (py-spy dump --pid PID): is it stuck or in a loop?",
     ),
+    C.UNKNOWN: Words(
+        WORDS[C.UNKNOWN].means,
+        "run the next test while the job still hangs; then restart from the last checkpoint",
+        WORDS[C.UNKNOWN].refuted_by,
+        WORDS[C.UNKNOWN].next_test,
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from outlast.diagnose.standing import rule_of_state
 NEEDLES = (b"rank     pid stat wchan",)
 ROWS_MAX = 4096
 APART, MOVES = "standing.apart", "standing.moves"
+COMPUTES = "computes"
 STILL, RAN, MOVED = "still", "ran", "moved"
 RANKS_MIN = 3  # of two, either may be the odd one
 _ROW = re.compile(
@@ -49,7 +50,7 @@ class _Rank:
     where: str
     moved: str
     line: int
-    text: str
+    pid: str
 
 
 class ProcessTable:
@@ -75,8 +76,8 @@ class ProcessTable:
             return self.end()
         rank = int(found[1])
         # A rank's own process comes first, before those of its loader.
-        where = "computing" if found[3] == "R" else found[4]
-        self._ranks.setdefault(rank, _Rank(where, found[5] or "", line, text.strip()))
+        where = COMPUTES if found[3] == "R" else found[4]
+        self._ranks.setdefault(rank, _Rank(where, found[5] or "", line, found[2]))
         rule = rule_of_state(found[3], found[4])
         return [] if rule is None else [Row(rule, rank, line, text)]
 
@@ -88,14 +89,16 @@ class ProcessTable:
             first = next((rank for rank, one in ranks.items() if one.moved == MOVED), None)
             if first is not None:
                 one = ranks[first]
-                return [Row(MOVES, first, one.line, f"{one.text}; all the others moved, too")]
+                said = f"rank {first} (pid {one.pid}) moved, and so did all the others"
+                return [Row(MOVES, first, one.line, said)]
         usual = Counter(one.where for one in ranks.values()).most_common(1)
         odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
-        if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == "computing":
+        if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == COMPUTES:
             return []
         alone = ranks[odd[0]]
         others_still = all(one.moved == STILL for rank, one in ranks.items() if rank != odd[0])
         if not others_still or alone.moved not in (STILL, RAN):
             return []
-        text = f"{alone.text}; all the others: {usual[0][0]}"
-        return [Row(APART, odd[0], alone.line, text)]
+        does = "computes" if alone.where == COMPUTES else f"waits in {alone.where}"
+        said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
+        return [Row(APART, odd[0], alone.line, said)]

@@ -97,7 +97,7 @@ def collect(
             ),
         )
     if not pids and not job:
-        _refuse_several_jobs(processes)
+        refuse_several_jobs(processes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -129,7 +129,7 @@ def collect(
     return out
 
 
-def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
+def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
     """Raise UsageError for two jobs in one folder, because they would be diagnosed as one."""
     launchers: dict[int, JobProcess] = {}
     for one in processes:
@@ -137,7 +137,8 @@ def _refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
             launchers.setdefault(one.parent, one)
     if len(launchers) > 1:
         named = "; ".join(
-            f"--pid {pid} (rank {one.rank}: {cut_at_word(one.command, 80)})"
+            # Of a process whose launcher is gone the parent is init, which has all orphans.
+            f"--pid {pid if pid > 1 else one.pid} (rank {one.rank}: {cut_at_word(one.command, 80)})"
             for pid, one in sorted(launchers.items())
         )
         raise UsageError(
