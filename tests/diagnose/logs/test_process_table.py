@@ -80,10 +80,11 @@ def named(text: str, *more: str) -> list[int]:
         (("S", "hrtimer_nanosleep", "still"), [2]),
         (("S", "anon_pipe_read", "still"), [2]),
         (("R", "-", "ran"), [2]),
+        (("R", "-", "moved"), [2]),
         (("S", "hrtimer_nanosleep", "moved"), []),
         (WAITS, []),
     ],
-    ids=["sleeps", "reads a pipe", "computes", "moves", "waits like all"],
+    ids=["sleeps", "reads a pipe", "computes", "computes little", "moves", "waits like all"],
 )
 def test_without_stacks_the_rank_that_stands_apart_is_named(
     odd: tuple[str, str, str], ranks: list[int]

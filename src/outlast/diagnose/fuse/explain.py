@@ -168,7 +168,7 @@ def _who(conclusion: Conclusion) -> str:
             " failed or were closed"
         ),
         "forced": f"{ranks} did not end when asked to (SIGTERM): it hung",
-        "channel": f"{ranks} stands apart, and none of the others moved{line}",
+        "channel": f"{ranks} stands apart, and no other rank moved{line}",
         "beacons": f"{ranks} was behind the others, by their beacons{line}",
         "alone": (
             f"{ranks} ended by itself; the others were closed"

@@ -97,7 +97,9 @@ class ProcessTable:
             return []
         alone = ranks[odd[0]]
         others_still = all(one.moved == STILL for rank, one in ranks.items() if rank != odd[0])
-        if not others_still or alone.moved not in (STILL, RAN):
+        # On a busy machine one that computes may have got too little time to be said to have run.
+        stays = alone.moved in (STILL, RAN) or (alone.where == COMPUTES and alone.moved == MOVED)
+        if not others_still or not stays:
             return []
         does = "computes" if alone.where == COMPUTES else f"waits in {alone.where}"
         said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
