@@ -7,13 +7,14 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import Output, SetTimer
+from outlast.engine.protocol.outputs import Output, SetTimer, ToAgent
 from outlast.model import limits
 from outlast.model.messages import (
     Committed,
     Hello,
     Inventory,
     Joined,
+    KillWorker,
     Registered,
     StoreUp,
     Underway,
@@ -90,3 +91,19 @@ def test_a_regroup_names_ranks_that_have_not_left_and_their_deadline() -> None:
     assert one.coordinator.stage is Stage.MOVING
     assert "rank 1: its process is being started" in one.what
     assert one.waits.until_s is not None
+
+
+def test_the_last_holder_of_the_state_gets_more_time_to_leave_its_step() -> None:
+    """Nobody else holds the state, so to give it up at once would lose every step."""
+    one = trains()
+    one.hears(WorkerExited(2, 102, None, 9, False, 1, (1,), (), "body", 1.0, 1.0, ""), now_s=1.0)
+    one.take(one.coordinator.on_timer(now_s=1.01, name="gather"))
+    ordered: list[Output] = []
+    while one.deadlines["leave"] < 1.0 + limits.LEAVE_LAST_S:
+        due_s = one.deadlines["leave"]
+        ordered = one.coordinator.on_timer(now_s=due_s, name="leave")
+        assert [type(output) for output in ordered] == [SetTimer], ordered
+        one.take(ordered)
+    ordered = one.coordinator.on_timer(now_s=one.deadlines["leave"], name="leave")
+    killed = [output.message for output in ordered if isinstance(output, ToAgent)]
+    assert [type(message) for message in killed] == [KillWorker], ordered

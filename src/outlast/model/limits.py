@@ -14,6 +14,8 @@ LEAVE_DEADLINE_S = 0.5
 # longer by so much for each rank: the coordinator tells all and hears all, one after the other
 # (benchmarks/channel.py: 0.02-0.04 ms)
 RANK_HEARD_S = 0.00005
+# ... and by then where nobody else holds the replicated state
+LEAVE_LAST_S = 10.0
 LEAVE_STEPS = 3.0  # a survivor that is computing gets this many of its learned steps instead
 # survivors and replacements have joined a new generation, the state moved between them through
 # memory; a donor that writes at 3 GB/s hands 90 GB over in it
@@ -276,6 +278,7 @@ TRIAL_ITEMS = 10_000
 TRIAL_TENSOR_BYTES = 1 << 30
 
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
+assert LEAVE_DEADLINE_S < LEAVE_LAST_S < REGROUP_DEADLINE_S
 assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
 assert (
     TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S

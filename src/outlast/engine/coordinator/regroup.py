@@ -468,7 +468,22 @@ class Regroup:
             return []
         # These members have not left in time.
         late = self.run.roster.not_quiesced()
+        if self._is_worth_waiting(now_s, late):
+            # It may only be short of a processor, and to kill it would lose every step.
+            return [set_timer(Timer.LEAVE, now_s + limits.LEAVE_DEADLINE_S)]
         return self._too_late(now_s, Timer.LEAVE, late, "did not leave its collective in time")
+
+    def _is_worth_waiting(self, now_s: float, late: list[Member]) -> bool:
+        """Return True if only members that are late hold the replicated state, for a while."""
+        run = self.run
+        if run.roster.sharded or run.roster.recovery_mode == "plain":
+            return False
+        if not any(m.script.attached for m in late):
+            return False
+        if any(m.script.attached and m not in late for m in run.roster.live()):
+            return False
+        began_s = run.faults.detected_s
+        return began_s is not None and now_s < began_s + limits.LEAVE_LAST_S
 
     def on_move_timer(self, now_s: float) -> list[Output]:
         """Give up the members that have not joined by now: first the donor that others wait for."""
