@@ -60,12 +60,16 @@ def test_state_that_moves_after_the_vote_is_kept(
     """DDP.
 
     At each place of a step, and right after each of the transaction's own, another rank is killed.
+    What moves seldom moves first in step 4. A rank that is lost right after step 4 can take such a
+    state with it, and the run says so. So no rank is killed in step 5 there.
     """
+    apart, steps = (2, STEPS) if moves is MOVES else (3, 40)
     faults = [
-        killed(place, number % 4, 3 + 2 * number) for number, place in enumerate((*PLACES, *MARKS))
+        killed(place, number % 4, 3 + apart * number)
+        for number, place in enumerate((*PLACES, *MARKS))
     ]
     outcome = as_if_nothing_had_happened(
-        tmp_path, calm_run, "--steps", STEPS, *moves, faults=faults
+        tmp_path, calm_run, "--steps", steps, *moves, faults=faults
     )
     assert "not bit-exact" not in outcome.stderr, str(outcome)
 
