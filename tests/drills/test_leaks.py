@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills._pids import below, zombies_of
+from tests.drills._pids import alive, below, zombies_of
 from tests.drills._run import Drill
 
 FAULTS = int(os.environ.get("OUTLAST_FAULTS", "60"))
@@ -80,10 +80,11 @@ class Look:
 
 
 def look(drill: Drill, survivor: int) -> Look:
-    """Look at all of them. One that is being replaced just then is waited for."""
+    """Look at all of them. A helper that is being replaced just then is waited for."""
     found: list[Look] = []
 
     def looks() -> bool:
+        assert alive(survivor), f"rank 0 was replaced, though nothing struck it\n{drill}"
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError):
             found.append(_look(drill, survivor))
         return bool(found)
