@@ -77,7 +77,8 @@ def overhead_page(kept: dict) -> list[str]:
         (
             f"outlast takes **{one['overhead']:+.2%}** (95 % interval {one['low']:+.2%} to"
             f" {one['high']:+.2%}), {one['outlast_step_s']:.4f} s beside {one['other']}'s"
-            f" {one['other_step_s']:.4f} s; {one['pairs']} pairs of turns of {one['steps']} steps,"
+            f" {one['other_step_s']:.4f} s; {one.get('starts', 1)} starts of"
+            f" {one['pairs']} pairs of turns of {one['steps']} steps,"
             f" {one['batch']} sequences each. Goal of 2 %: {one['goal']}."
         ),
         "Processor seconds of the ranks for a step: {:+.2%} ({:+.2%} to {:+.2%}).".format(

@@ -92,6 +92,26 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored(
 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
+def test_a_signal_that_the_parent_has_blocked_is_heard(tmp_path: Path) -> None:
+    """A launcher inherits the blocked signals of whatever has started it."""
+    blocking = (
+        sys.executable,
+        "-c",
+        (
+            "import os, signal, sys;"
+            " signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT]);"
+            " os.execvp(sys.argv[1], sys.argv[1:])"
+        ),
+    )
+    with Drill(tmp_path, "ddp.py", "--steps", 100_000, before=blocking) as drill:
+        drill.until(lambda: drill.step >= 5, "step 5")
+        drill.process.send_signal(signal.SIGTERM)
+        outcome = drill.finish()
+    ended_at_one_step(outcome, 143)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("flags", [(), ("--spares", 1)])
 def test_a_signal_while_training_ends_all_ranks_at_one_step(

@@ -35,6 +35,8 @@ EXIT_CODES = frozenset(map(exit_code, (*ALWAYS, *UNLESS_IGNORED)))
 def raising() -> Iterator[None]:
     """Let each of these signals raise SystemExit with its exit code; SIGINT raises
     KeyboardInterrupt.
+
+    A signal that the parent process has left blocked is let through. It would never be heard.
     """
 
     def leave(number: int, _frame: object) -> None:
@@ -42,7 +44,8 @@ def raising() -> Iterator[None]:
 
     before = {one: signal.signal(one, leave) for one in heeded() if one is not signal.SIGINT}
     try:
-        yield
+        with masked(signal.SIG_UNBLOCK):
+            yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
