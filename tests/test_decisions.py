@@ -15,10 +15,9 @@ SUBJECTS = {"generation", "rung", "Rung", "Stage", "roster", "survivors", "resta
 ALLOWED = {  # file -> why a branch there is no decision about the run
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
     "worker/marks.py": "a drill's order says in which generation it strikes",
-    "worker/script_position.py": "what a rank does next carries its generation, as a vote does",
-    "worker/shared_vote.py": (
-        "a vote in shared memory carries its generation, so that an older one is not counted: the"
-        " fence itself"
+    "worker/shared_rows.py": (
+        "a vote, or a position, in shared memory carries its generation, so that an older one is"
+        " not counted: the fence itself"
     ),
     "tiers/vault.py": "a seal carries its generation, and is asked for by it",
 }

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from outlast.runtime.worker import script_position
 from outlast.runtime.worker.script_position import Elsewhere, ScriptPositions
-from outlast.runtime.worker.shared_vote import Cut
+from outlast.runtime.worker.shared_rows import Cut, Participant
 
 STEP, PHASE, END = "goes on to the next step", "enters the phase 'evaluate'", "ends run.steps"
 
 
 def rows(world_size: int) -> memoryview:
-    return memoryview(mmap.mmap(-1, script_position.size(world_size)))
+    return memoryview(mmap.mmap(-1, script_position.LAYOUT.size(world_size)))
 
 
 def position(
@@ -30,14 +30,7 @@ def position(
     timeout_s: float = 20.0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ScriptPositions:
-    return ScriptPositions(
-        memory,
-        generation=generation,
-        rank=rank,
-        world_size=world_size,
-        timeout_s=timeout_s,
-        cancelled=cancelled,
-    )
+    return ScriptPositions(memory, Participant(generation, rank, world_size, timeout_s, cancelled))
 
 
 def test_ranks_that_enter_the_same_phase_wait_for_each_other() -> None:

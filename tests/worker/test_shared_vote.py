@@ -18,7 +18,8 @@ from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
 from outlast.runtime import linux
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import shared_vote
-from outlast.runtime.worker.shared_vote import Cut, SharedVote
+from outlast.runtime.worker.shared_rows import Cut, Participant
+from outlast.runtime.worker.shared_vote import SharedVote
 
 _FORKS = multiprocessing.get_context("fork")
 
@@ -36,20 +37,13 @@ def box(
     timeout_s: float = 20.0,
     generation: int = 1,
 ) -> SharedVote:
-    return SharedVote(
-        rows,
-        generation=generation,
-        rank=rank,
-        world_size=world_size,
-        timeout_s=timeout_s,
-        cancelled=cancelled,
-    )
+    return SharedVote(rows, Participant(generation, rank, world_size, timeout_s, cancelled))
 
 
 @pytest.fixture
 def rows() -> memoryview:
     """Shared with the children that a test forks."""
-    return memoryview(mmap.mmap(-1, shared_vote.size(4)))
+    return memoryview(mmap.mmap(-1, shared_vote.LAYOUT.size(4)))
 
 
 @pytest.fixture
@@ -141,7 +135,7 @@ def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(
 
     def die_in_between() -> None:
         mine = box(rows, 1, 2)
-        mine._generation = Dying()  # type: ignore[assignment]
+        mine._rows._generation = Dying()  # type: ignore[assignment]
         mine.exchange(b"theirs")
 
     ended.append(_FORKS.Process(target=die_in_between))
@@ -165,8 +159,8 @@ def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> N
     """As on processors whose stores become visible in another order: the word has moved, the ballot
     has not come.
     """
-    theirs, mine = box(rows, 1, 2), box(rows, 0, 2)
-    theirs._put(1, b"all of it")
+    theirs = box(rows, 1, 2)
+    theirs._rows.put(1, b"all of it")
     place = bytes(rows[:])
     damaged = place.index(b"all of it")
     rows[damaged] = 0
@@ -177,7 +171,7 @@ def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> N
         repaired.append(True)
         return False
 
-    mine._cancelled = repair
+    mine = box(rows, 0, 2, cancelled=repair)
     assert mine.exchange(b"mine") == [b"mine", b"all of it"]
     assert repaired
 
@@ -188,11 +182,11 @@ def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) 
     Method: all in one thread, the last rank takes.
     """
     for number in range(1, 4):
-        box(rows, 1, 2, generation=3)._put(number, b"old")
+        box(rows, 1, 2, generation=3)._rows.put(number, b"old")
     with pytest.raises(Cut, match="rank 1"):
         box(rows, 0, 2, generation=4, timeout_s=0.02).exchange(b"new")
     for number in range(1, 6):
-        box(rows, 1, 2, generation=4)._put(number, b"newer")
+        box(rows, 1, 2, generation=4)._rows.put(number, b"newer")
     mine = box(rows, 0, 2, generation=4)
     mine.cast = 4
     assert mine.exchange(b"new") == [b"new", b"newer"]
@@ -201,12 +195,16 @@ def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) 
 def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: Path) -> None:
     """A resumed run may count its generations as the dead one did."""
     vault = Vault.create(tmp_path / "vault", "a-run")
-    memory = vault.ballots(shared_vote.size(2))
-    box(memory, 1, 2)._put(1, b"of the dead")
-    assert bytes(vault.ballots(shared_vote.size(2))) == bytes(memory) != bytes(shared_vote.size(2))
+    memory = vault.ballots(shared_vote.LAYOUT.size(2))
+    box(memory, 1, 2)._rows.put(1, b"of the dead")
+    assert (
+        bytes(vault.ballots(shared_vote.LAYOUT.size(2)))
+        == bytes(memory)
+        != bytes(shared_vote.LAYOUT.size(2))
+    )
     vault.close()
     again = Vault.adopt(tmp_path / "vault", "a-run")
-    assert bytes(again.ballots(shared_vote.size(2))) == bytes(shared_vote.size(2))
+    assert bytes(again.ballots(shared_vote.LAYOUT.size(2))) == bytes(shared_vote.LAYOUT.size(2))
     again.remove()
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from outlast.runtime.worker import shared_pages
+from outlast.runtime.worker.shared_rows import Participant
 from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, Outcome, vote
 from tests.worker._ranks import Rank, run_ranks
 
@@ -38,7 +39,7 @@ def through_the_box() -> list[list[Outcome]]:
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)
         member.pages = shared_pages.SharedPages(
-            rows, generation=1, rank=rank, world_size=WORLD, timeout_s=10.0, cancelled=lambda: False
+            rows, Participant(1, rank, WORLD, timeout_s=10.0, cancelled=lambda: False)
         )
         told[rank] += [vote(member, each) for each in cast(rank)]
 

@@ -41,6 +41,7 @@ from outlast.runtime.worker import (
     groups,
     rank_variables,
     shared_pages,
+    shared_rows,
     shared_vote,
     threads,
 )
@@ -452,14 +453,14 @@ class Membership:
         ):
             with self.refusing():
                 rows = self.session.vault.ballots(shared_pages.size(plan.world_size))
-            self.pages = shared_pages.SharedPages(
-                rows,
-                generation=plan.generation,
-                rank=plan.rank,
-                world_size=plan.world_size,
+            participant = shared_rows.Participant(
+                plan.generation,
+                plan.rank,
+                plan.world_size,
                 timeout_s=limits.GROUP_TIMEOUT_S,
                 cancelled=lambda: not machine.in_time(plan.generation),
             )
+            self.pages = shared_pages.SharedPages(rows, participant)
 
     def _collectives(self) -> int:
         """Return how many collectives this rank has entered in this generation, votes included.
@@ -514,7 +515,7 @@ class Membership:
         """Return whether `error` is what a lost peer looks like from here."""
         return (
             self.broken
-            or isinstance(error, (StepInterrupted, groups.Cancelled, shared_vote.Cut))
+            or isinstance(error, (StepInterrupted, groups.Cancelled, shared_rows.Cut))
             or is_peer_failure(error)
         )
 

@@ -12,27 +12,17 @@ until every peer has come as far, and compares. Votes are the clock: two ranks t
 equally many votes in a generation must do the same next. Most ranks write once between two votes. A
 rank that is given a step, and leaves its loop before the block, writes again. So these writes are
 counted too.
-
-A row holds a word that changes whenever its rank writes, and the written text with a checksum.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from outlast.model.limits import BALLOT_LOOK_S
-from outlast.runtime import clock, linux
-from outlast.runtime.worker.shared_vote import Cut
+from outlast.runtime.worker.shared_rows import Layout, Participant, SharedRows
 
-_HEAD = struct.Struct("<QQIII")  # generation, votes cast, count since then, length, checksum
-_AT = 64  # of the head in a row: the word that others look at has a line of the cache to itself
-_ROW_BYTES = 320
-_TEXT_BYTES = _ROW_BYTES - _AT - _HEAD.size
-_WORD = 0xFFFF_FFFF
+_TEXT_BYTES = 228
+LAYOUT = Layout(places=1, record_bytes=_TEXT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +39,16 @@ class ScriptPositions:
     met   how often this rank has waited for the others
     """
 
-    def __init__(
-        self,
-        rows: memoryview,
-        *,
-        generation: int,
-        rank: int,
-        world_size: int,
-        timeout_s: float,
-        cancelled: Callable[[], bool],
-    ) -> None:
-        """Write into and read from `rows`, which all ranks share: `size(world_size)` bytes."""
+    def __init__(self, memory: memoryview, participant: Participant) -> None:
+        """Use `memory`, which all ranks share: `LAYOUT.size(world_size)` bytes."""
         self.met = 0
         self._at = (-1, 0)  # votes cast, and how often this rank has written since then
-        self._generation = generation
-        self._rank = rank
-        self._timeout_s = timeout_s
-        self._cancelled = cancelled
-        self._rows = rows
-        self._words = rows.cast("I")
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(rows))
-        self._ranks = range(world_size)
+        self._rows = SharedRows(memory, LAYOUT, participant, act="come")
 
     def goes_on_to(self, does: str, *, votes: int) -> None:
         """Write down what this rank does next, after it has cast so many `votes`."""
-        text = _shortened(does)
         self._at = (votes, self._at[1] + 1 if self._at[0] == votes else 1)
-        start = self._rank * _ROW_BYTES
-        at = start + _AT
-        self._rows[at + _HEAD.size : at + _HEAD.size + len(text)] = text
-        checksum = self._checksum(self._at, text)
-        _HEAD.pack_into(self._rows, at, self._generation, *self._at, len(text), checksum)
-        self._words[start // 4] = (self._words[start // 4] + 1) & _WORD
-        linux.futex_wake(self._address + start)
+        self._rows.put(self._number, _shortened(does))
 
     def meet(self, does: str, *, votes: int) -> Elsewhere | None:
         """Wait until all ranks have written what they do after so many `votes`.
@@ -92,44 +59,22 @@ class ScriptPositions:
         """
         self.goes_on_to(does, votes=votes)
         self.met += 1
-        mine, over_s = _shortened(does).decode(), clock.now_s() + self._timeout_s
-        for rank in self._ranks:
-            at, does = self._look(rank, over_s)
-            if at == self._at and does != mine:
-                return Elsewhere(rank, does)
+        mine, over_s = _shortened(does), self._rows.deadline_s()
+        for rank in self._rows.ranks:
+            number, theirs = self._rows.take(rank, self._number, over_s, later=True)
+            if number == self._number and theirs != mine:
+                return Elsewhere(rank, theirs.decode(errors="replace"))
         return None
 
     def wake(self) -> None:
         """Let a thread that waits in `meet` see that the generation is over. For any thread."""
-        for rank in self._ranks:
-            linux.futex_wake(self._address + rank * _ROW_BYTES)
+        self._rows.wake()
 
-    def _look(self, rank: int, over_s: float) -> tuple[tuple[int, int], str]:
-        """Wait until `rank` is as far as this one, and return where it is and what it does."""
-        start = rank * _ROW_BYTES
-        at = start + _AT
-        while True:
-            word = self._words[start // 4]
-            generation, votes, count, length, checksum = _HEAD.unpack_from(self._rows, at)
-            if generation == self._generation and (votes, count) >= self._at:
-                end = at + _HEAD.size + min(length, _TEXT_BYTES)
-                text = bytes(self._rows[at + _HEAD.size : end])
-                if self._checksum((votes, count), text) == checksum:
-                    return (votes, count), text.decode(errors="replace")
-            if self._cancelled():
-                raise Cut("the generation is over")
-            if clock.now_s() > over_s:
-                raise Cut(f"rank {rank} did not come within {self._timeout_s:.0f} s")
-            linux.futex_wait(self._address + start, word, BALLOT_LOOK_S)
-
-    def _checksum(self, at: tuple[int, int], text: bytes) -> int:
-        votes, count = at
-        return zlib.crc32(text, (self._generation << 20 ^ votes << 4 ^ count) & _WORD)
-
-
-def size(world_size: int) -> int:
-    """Return how many bytes the positions of so many ranks need."""
-    return world_size * _ROW_BYTES
+    @property
+    def _number(self) -> int:
+        """Return one number for the votes and the count since then, in their order."""
+        votes, count = self._at
+        return votes << 16 | count
 
 
 def _shortened(does: str) -> bytes:

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from outlast.runtime.worker import script_position, shared_vote
 from outlast.runtime.worker.script_position import Elsewhere, ScriptPositions
+from outlast.runtime.worker.shared_rows import Participant
 from outlast.runtime.worker.shared_vote import SharedVote
 
 
 class SharedPages:
     """One rank's side of both, in one generation. The votes are the clock of the positions."""
 
-    def __init__(
-        self,
-        rows: memoryview,
-        *,
-        generation: int,
-        rank: int,
-        world_size: int,
-        timeout_s: float,
-        cancelled: Callable[[], bool],
-    ) -> None:
-        """Use `rows`, which all ranks share: `size(world_size)` bytes, zero at first."""
-        of_votes = shared_vote.size(world_size)
-        self.vote = SharedVote(
-            rows[:of_votes],
-            generation=generation,
-            rank=rank,
-            world_size=world_size,
-            timeout_s=timeout_s,
-            cancelled=cancelled,
-        )
-        self._positions = ScriptPositions(
-            rows[of_votes:],
-            generation=generation,
-            rank=rank,
-            world_size=world_size,
-            timeout_s=timeout_s,
-            cancelled=cancelled,
-        )
+    def __init__(self, memory: memoryview, participant: Participant) -> None:
+        """Use `memory`, which all ranks share: `size(world_size)` bytes, zero at first."""
+        of_votes = shared_vote.LAYOUT.size(participant.world_size)
+        self.vote = SharedVote(memory[:of_votes], participant)
+        self._positions = ScriptPositions(memory[of_votes:], participant)
 
     @property
     def entered(self) -> int:
@@ -65,4 +41,4 @@ class SharedPages:
 
 def size(world_size: int) -> int:
     """Return how many bytes so many ranks need."""
-    return shared_vote.size(world_size) + script_position.size(world_size)
+    return shared_vote.LAYOUT.size(world_size) + script_position.LAYOUT.size(world_size)
