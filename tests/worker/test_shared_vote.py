@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from outlast.diagnose.logs import read_lines
 from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
 from outlast.runtime import linux
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import shared_vote
-from outlast.runtime.worker.shared_rows import Cut, Participant
+from outlast.runtime.worker.shared_rows import Cut, Participant, SharedRows
 from outlast.runtime.worker.shared_vote import SharedVote
 
 _FORKS = multiprocessing.get_context("fork")
@@ -206,6 +207,15 @@ def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: P
     again = Vault.adopt(tmp_path / "vault", "a-run")
     assert bytes(again.ballots(shared_vote.LAYOUT.size(2))) == bytes(shared_vote.LAYOUT.size(2))
     again.remove()
+
+
+def test_a_rank_that_waits_here_is_known_as_waiting_by_its_stack() -> None:
+    """`diagnose` knows the file by its name: if the wait moves, it must hear of it."""
+    code = SharedRows.take.__code__
+    frame = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno + 20})"
+    stack = f'Process 7: python train.py\n\nThread 7 (idle): "MainThread"\n    {frame}\n\n'
+    (one,) = read_lines(stack.encode().splitlines(keepends=True), name="stack.txt")
+    assert one.rule == "stack.waiting"
 
 
 def test_ranks_on_several_nodes_vote_by_a_collective() -> None:

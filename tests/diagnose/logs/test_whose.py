@@ -142,6 +142,8 @@ def test_a_thread_that_was_started_is_not_the_main_one() -> None:
     ("frames", "rule"),
     [
         ("_ask (outlast/runtime/worker/shared_vote.py:3)", "stack.waiting"),
+        ("take (outlast/runtime/worker/shared_rows.py:112)", "stack.waiting"),
+        ("_look (outlast/runtime/worker/script_position.py:117)", "stack.waiting"),
         (
             (
                 "__iter__ (outlast/runtime/channel.py:3)\n    _listen"

@@ -127,7 +127,8 @@ _IO_PACKAGES = frozenset(
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
 _OWN_WAIT = re.compile(
-    r"outlast/runtime/worker/(?:shared_vote|vote|vote_payload|membership|session)\.py"
+    r"outlast/runtime/worker/"
+    r"(?:shared_rows|script_position|shared_vote|vote|vote_payload|membership|session)\.py"
 )
 _LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
 _QUIET = re.compile(
