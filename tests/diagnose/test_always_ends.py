@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from outlast.runtime.evidence import reading
 from outlast.runtime.evidence.deadline import TimeBudget, TimeOver
 from outlast.runtime.evidence.reading import diagnose
 from outlast.runtime.evidence.scratch import PREFIX, remove_abandoned, scratch_folder
+from tests.diagnose._gloo_dump import all_reduce, dump_of
 
 SECONDS = 10.0
 FRAMES = [
@@ -61,29 +61,16 @@ def spy(rank: int, frames: list[str]) -> str:
 
 
 def dump(ops: list[tuple[int, int, bool]]) -> bytes:
-    entries = [
-        {
-            "collective_seq_id": seq,
-            "process_group": [str(group), "default_pg" if group == 0 else "mesh_dp"],
-            "profiling_name": "gloo:all_reduce",
-            "record_id": number,
-            "op_id": number,
-            "p2p_seq_id": 0,
-            "pg_id": group,
-            "is_p2p": False,
-            "state": "scheduled",
-            "retired": done,
-            "time_created_ns": 1_795_246_423_000_000_000 + number,
-            "input_sizes": [[7]],
-            "output_sizes": [[7]],
-            "input_dtypes": ["Float"],
-            "output_dtypes": ["Float"],
-            "timeout_ms": 1,
-        }
+    return dump_of(
+        all_reduce(
+            seq,
+            done=done,
+            at_ns=1_795_246_423_000_000_000 + number,
+            number=number,
+            group=(group, "default_pg" if group == 0 else "mesh_dp"),
+            timeout_ms=1,
+        )
         for number, (group, seq, done) in enumerate(ops)
-    ]
-    return json.dumps(
-        {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": entries}
     ).encode()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.runtime.evidence.reading import Diagnosis, diagnose
+from tests.diagnose._gloo_dump import all_reduce, dump_of
 
 HOUR_NS = 3_600_000_000_000
 NOW_NS = 1_795_246_423_000_000_000
@@ -22,28 +22,9 @@ public_dumps = pytest.mark.skipif(not SHARED.is_dir(), reason="the dumps are not
 def dump(done: int, stands_in: int | None, at_ns: int) -> str:
     """A rank of gloo that has finished `done` all-reduces, and waits in another one or in none."""
     numbers = [*range(1, done + 1), *([stands_in] if stands_in else [])]
-    entries = [
-        {
-            "collective_seq_id": seq,
-            "process_group": ["0", "default_pg"],
-            "profiling_name": "gloo:all_reduce",
-            "record_id": seq,
-            "op_id": seq,
-            "p2p_seq_id": 0,
-            "pg_id": 0,
-            "is_p2p": False,
-            "state": "scheduled",
-            "retired": seq <= done,
-            "time_created_ns": at_ns + seq * 1_000_000,
-            "input_sizes": [[7]],
-            "output_sizes": [[7]],
-            "input_dtypes": ["Float"],
-            "output_dtypes": ["Float"],
-            "timeout_ms": 1_800_000,
-        }
-        for seq in numbers
-    ]
-    return json.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": entries})
+    return dump_of(
+        all_reduce(seq, done=seq <= done, at_ns=at_ns + seq * 1_000_000) for seq in numbers
+    )
 
 
 def incident(folder: Path, culprit: int, at_ns: int, *, lost: tuple[int, ...] = ()) -> None:

@@ -19,6 +19,7 @@ from outlast.diagnose.collectives import read_dump
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Material, conclude
 from outlast.model.verdict import Verdict
+from tests.diagnose._gloo_dump import all_reduce, dump_of
 
 RANKS = range(4)
 BEGAN_NS = 1_795_246_423_000_000_000  # 2026-11-21 07:33:43 UTC
@@ -117,29 +118,15 @@ def dumps(
 
     def dump(rank: int) -> bytes:
         count = done[rank] + (rank in waits)
-        entries = [
-            {
-                "collective_seq_id": seq,
-                "process_group": ["0", "default_pg"],
-                "profiling_name": "gloo:all_reduce",
-                "record_id": seq,
-                "op_id": seq,
-                "p2p_seq_id": 0,
-                "pg_id": 0,
-                "is_p2p": False,
-                "state": "scheduled",
-                "retired": seq <= done[rank],
-                "time_created_ns": BEGAN_NS + seq * 10_000_000_000,
-                "input_sizes": [[(sizes or {}).get(rank, 7) if seq == count else 7]],
-                "output_sizes": [[(sizes or {}).get(rank, 7) if seq == count else 7]],
-                "input_dtypes": ["Float"],
-                "output_dtypes": ["Float"],
-                "timeout_ms": 1_800_000,
-            }
+        return dump_of(
+            all_reduce(
+                seq,
+                done=seq <= done[rank],
+                at_ns=BEGAN_NS + seq * 10_000_000_000,
+                size=(sizes or {}).get(rank, 7) if seq == count else 7,
+            )
             for seq in range(1, count + 1)
-        ]
-        top = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": entries}
-        return json.dumps(top).encode()
+        ).encode()
 
     return {f"dumps/fr_rank_{rank}": dump(rank) for rank in RANKS}
 
