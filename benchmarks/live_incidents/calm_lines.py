@@ -77,6 +77,23 @@ NOISE = (
     "Timeout for collectives is 1800 s; watchdog on, heartbeat 480 s",
     "retry policy: 5 attempts on ConnectionError, TimeoutError, OSError",
 )
+RULE = "=" * 100 + "\n"
+# what a program prints of its own source, as some do at their start
+SOURCE = """\
+import torch
+def check(loss, step):
+    if torch.isnan(loss):
+        raise ValueError(f"loss is nan at step {step}")
+    assert torch.isfinite(loss), f"loss is inf: {loss}"
+try:
+    import flash_attn
+except ImportError:
+    raise ModuleNotFoundError("No module named 'flash_attn'")
+except torch.cuda.OutOfMemoryError as e:
+    print("CUDA out of memory. Tried to allocate", e)
+except OSError:  # No space left on device
+    logger.error("RuntimeError: uncorrectable ECC error encountered")
+"""
 PARAGRAPHS = (
     """\
 WARNING:data:shard 00017 could not be read, attempt 1 of 5
@@ -107,23 +124,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 ha
 of 79.11 GiB of which 1.13 GiB is free.
 INFO: micro batch 8 -> 4
 """,
-    """\
-====================================================================================================
-import torch
-def check(loss, step):
-    if torch.isnan(loss):
-        raise ValueError(f"loss is nan at step {step}")
-    assert torch.isfinite(loss), f"loss is inf: {loss}"
-try:
-    import flash_attn
-except ImportError:
-    raise ModuleNotFoundError("No module named 'flash_attn'")
-except torch.cuda.OutOfMemoryError as e:
-    print("CUDA out of memory. Tried to allocate", e)
-except OSError:  # No space left on device
-    logger.error("RuntimeError: uncorrectable ECC error encountered")
-====================================================================================================
-""",
+    f"{RULE}{SOURCE}{RULE}",
     """\
 defaults:
   on_error: raise  # RuntimeError: CUDA error

@@ -35,28 +35,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live_incidents.calm_lines import RULE, SOURCE
 from benchmarks.live_incidents.kinds import KINDS, SETS, UNKNOWN, Kind
 from benchmarks.live_incidents.make import RANKS, kernel_line, oom_kill
 from outlast.runtime.evidence.reading import diagnose
 
 SURE = 0.8
-ECHO = """\
-import torch
-def check(loss, step):
-    if torch.isnan(loss):
-        raise ValueError(f"loss is nan at step {step}")
-    assert torch.isfinite(loss), f"loss is inf: {loss}"
-try:
-    import flash_attn
-except ImportError:
-    raise ModuleNotFoundError("No module named 'flash_attn'")
-except torch.cuda.OutOfMemoryError as e:
-    print("CUDA out of memory. Tried to allocate", e)
-except OSError:  # No space left on device
-    logger.error("RuntimeError: uncorrectable ECC error encountered")
-====================================================================================================
-step:1 train_time:51ms step_avg:nanms
-"""
+ECHO = f"{SOURCE}{RULE}step:1 train_time:51ms step_avg:nanms\n"
 
 
 @dataclass(frozen=True, slots=True)
