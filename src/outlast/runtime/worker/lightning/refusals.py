@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset
 
 from outlast.errors import UsageError
 from outlast.runtime.worker.guards import check_optimizer
+from outlast.runtime.worker.lightning.not_done import not_done
 
 # Private names of Lightning that the adapter uses, by class
 _NEEDS = (
@@ -108,11 +109,11 @@ def refuse(trainer: Any) -> None:
         ),
     ):
         if wrong:
-            raise _refused(what, hint)
+            raise not_done(what, hint)
     for callback in trainer.callbacks:
         for name, hint in _CALLBACKS.items():
             if isinstance(callback, getattr(callbacks, name, ())):
-                raise _refused(f"the callback {type(callback).__name__}", hint)
+                raise not_done(f"the callback {type(callback).__name__}", hint)
 
 
 def refuse_optimizers(optimizers: list[Any]) -> None:
@@ -123,7 +124,7 @@ def refuse_optimizers(optimizers: list[Any]) -> None:
     if not isinstance(optimizers[0], torch.optim.Optimizer) or isinstance(
         optimizers[0], _MockOptimizer
     ):
-        raise _refused(
+        raise not_done(
             "a fit without an optimizer of torch", "return one from configure_optimizers"
         )
     check_optimizer(optimizers[0])
@@ -132,17 +133,13 @@ def refuse_optimizers(optimizers: list[Any]) -> None:
 def refuse_data(loader: object) -> None:
     """Raise UsageError for more than one loader, and for a stream."""
     if isinstance(loader, (list, tuple, dict, CombinedLoader)):
-        raise _refused("several loaders", "zip the data sets into one, and give one DataLoader")
+        raise not_done("several loaders", "zip the data sets into one, and give one DataLoader")
     if isinstance(getattr(loader, "dataset", None), IterableDataset):
-        raise _refused("an IterableDataset", "give a data set with a length")
+        raise not_done("an IterableDataset", "give a data set with a length")
 
 
 def refuse_no_end(max_epochs: int, max_steps: int) -> None:
     if max_epochs == max_steps == -1:
-        raise _refused(
+        raise not_done(
             "a fit without an end", "give Trainer(max_epochs=...) or Trainer(max_steps=...)"
         )
-
-
-def _refused(what: str, hint: str) -> UsageError:
-    return UsageError(f"outlast.lightning does not do {what}", hint=hint)

@@ -124,7 +124,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
         refuse_version()
         self._run = join()
         super().__init__(cluster_environment=Environment(self._run), **ddp_kwargs)
-        self._stage = Where.ELSEWHERE
+        self._where = Where.ELSEWHERE
         self._board: Board | None = None
         self._fitted = False
 
@@ -177,7 +177,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
         current = session.current()
         if current is not None:
             self._board = Board(current.spec.run_folder, self._run.rank)
-            self._stage = Where.SETUP
+            self._where = Where.SETUP
         trainer.fit_loop = FitLoop(trainer, self._run, self)
         # These make process groups of their own, and answer signals by a collective.
         trainer._data_connector.prepare_data = lambda: self._prepare_data(trainer)
@@ -197,28 +197,28 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
 
     def begin_steps(self) -> None:
         """Let Lightning communicate from here on: all ranks come to the same places."""
-        self._stage = Where.STEPS
+        self._where = Where.STEPS
 
     def end_steps(self) -> None:
-        self._stage = Where.ELSEWHERE
+        self._where = Where.ELSEWHERE
 
     def end_tail(self) -> None:
         """Note that the block of a step is over, or begins again."""
-        if self._stage is Where.TAIL:
-            self._stage = Where.STEPS
+        if self._where is Where.TAIL:
+            self._where = Where.STEPS
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        if self._stage is not Where.SETUP and self._communicates("a barrier"):
+        if self._where is not Where.SETUP and self._communicates("a barrier"):
             super().barrier(*args, **kwargs)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        if self._stage is Where.SETUP:
+        if self._where is Where.SETUP:
             assert self._board is not None
             return self._board.share(obj)
         return super().broadcast(obj, src) if self._communicates("a broadcast") else obj
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        if self._stage is Where.SETUP and sys._getframe(1).f_code is has_len_all_ranks.__code__:
+        if self._where is Where.SETUP and sys._getframe(1).f_code is has_len_all_ranks.__code__:
             return tensor  # Lightning looks whether another rank has batches where this has none
         if self._communicates("a reduction"):
             return super().reduce(tensor, group, reduce_op)
@@ -239,7 +239,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
 
         Refuse it where not all ranks would come.
         """
-        if self._stage is Where.TAIL:
+        if self._where is Where.TAIL:
             self._run._membership.refuse(
                 UsageError(
                     f"{what} behind the optimizer's step, in on_train_batch_end: another rank may"
@@ -248,7 +248,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
                     " on_train_epoch_end",
                 )
             )
-        if self._stage is Where.SETUP:
+        if self._where is Where.SETUP:
             self._run._membership.refuse(
                 UsageError(
                     f"{what} in front of the first update: a process that replaces another comes"
@@ -274,6 +274,6 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
         else:
             output = Precision._wrap_closure(plugin, model, optimizer, closure)
             optimizer.step(**kwargs)
-        if self._stage is Where.STEPS:
-            self._stage = Where.TAIL
+        if self._where is Where.STEPS:
+            self._where = Where.TAIL
         return output

@@ -24,7 +24,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from outlast.errors import UsageError
+from outlast.runtime.worker.lightning.not_done import not_done
 from outlast.runtime.worker.loaders import BatchSource, StepSource, count_in, shield_forks
 from outlast.runtime.worker.sampler import StepSampler
 
@@ -174,4 +174,4 @@ def refuse_loader(loader: object, *, rank: int, world_size: int) -> None:
         hint = f"this is rank {rank} of {world_size}: leave the sampler to Lightning"
     else:
         return
-    raise UsageError(f"outlast.lightning does not do {what}", hint=hint)
+    raise not_done(what, hint)

@@ -1,0 +1,10 @@
+"""The sentence with which the adapter refuses. Lightning itself is not needed for it."""
+
+from __future__ import annotations
+
+from outlast.errors import UsageError
+
+
+def not_done(what: str, hint: str) -> UsageError:
+    """Return the error for something that the adapter does not do."""
+    return UsageError(f"outlast.lightning does not do {what}", hint=hint)
