@@ -115,11 +115,11 @@ class Turns:
         return (at_s[-1] - at_s[0]) / (len(at_s) - 1)
 
     def pids(self) -> set[int]:
-        """Of all ranks."""
+        """Return the process ids of all ranks."""
         return {commit.pid for commit in self._trial.follow()}
 
     def _processor_s(self) -> float:
-        """Of all threads of all ranks, so far."""
+        """Return the processor seconds of all threads of all ranks so far."""
         return (
             sum(
                 int(path.read_text().split()[0])
@@ -196,7 +196,7 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What was measured between one start of both and their end."""
+    """Hold what was measured between one start of both and their end."""
 
     pairs: list[tuple[float, float]]  # seconds of a step: outlast, the other
     ranks: list[tuple[float, float]]  # processor seconds of all ranks for a step

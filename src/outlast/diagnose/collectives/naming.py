@@ -29,7 +29,7 @@ _FIRST = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a file's name says about the rank.
+    """Hold what a file's name says about the rank.
 
         pattern    the part of the name without the number: the same for files that were named in
                one way

@@ -33,7 +33,7 @@ _Last = Mapping[int, tuple[GroupState, int]]
 
 @dataclass(slots=True)
 class Situation:
-    """What is known of all groups, by the place of each group.
+    """Hold what is known of all groups, by the place of each group.
 
     heads        the operations that ranks wait in, with these ranks
     finished     the last operation that is certainly finished

@@ -164,7 +164,7 @@ def _edges(graph: Graph, ended: set[int]) -> Iterable[tuple[int, int, str]]:
 
 @dataclass(slots=True)
 class _Guilty:
-    """What is found while the ends of the graph are looked at."""
+    """Hold what is found while the ends of the graph are looked at."""
 
     ranks: dict[int, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -46,7 +46,7 @@ _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What the ranks themselves, and their launcher, report of how each one ended. Global ranks.
+    """Hold what the ranks and their launcher report of how each one ended. Ranks are global.
 
     seen     all ranks that left any evidence by name
     forced   ranks that did not react to SIGTERM

@@ -64,7 +64,7 @@ BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no cul
 
 
 class Blame(Protocol):
-    """What the graph of collectives shows (`diagnose/collectives`)."""
+    """Hold what the graph of collectives shows (`diagnose/collectives`)."""
 
     @property
     def ranks(self) -> tuple[Blamed, ...]: ...
