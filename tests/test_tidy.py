@@ -464,9 +464,6 @@ MANY_FIELDS: dict[tuple[str, str], str] = {
     ("src/outlast/runtime/coordinator/evidence.py", "_Process"): (
         "a record that is filled while a process is given up, and then written as JSON"
     ),
-    ("src/outlast/runtime/coordinator/launcher.py", "Launcher"): (
-        "it holds the machines and the parts that carry out what they decide, and little else"
-    ),
     ("src/outlast/runtime/coordinator/specs.py", "Specs"): (
         "what each process is started with, known at the start and filled in by the store"
     ),

@@ -26,6 +26,7 @@ from outlast.model.goodput import account
 from outlast.model.messages import WorkerExited, WorkerStarted
 from outlast.model.terms import Cause
 from outlast.runtime import clock
+from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.ledger.store import Ledger
@@ -65,18 +66,26 @@ def exits(worker: int, code: int) -> WorkerExited:
     )
 
 
-def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Bookkeeping:
-    return Bookkeeping(
+class Books(Bookkeeping):
+    """The books, and the beacons that they are fed from."""
+
+    beacons: Beacons
+
+
+def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Books:
+    books = Books(
         ledger=ledger,
-        vault=vault,
         records=ledger.read(),
-        node="here",
         start_step=start_step,
+        living=lambda: books.beacons.lives(),
         show=lambda _: None,
     )
+    news = BeaconNews(over=books.life_over, step=books.step_seen)
+    books.beacons = Beacons(vault, node="here", news=news)
+    return books
 
 
-def states(books: Bookkeeping, coordinator: Coordinator) -> list[str]:
+def states(books: Books, coordinator: Coordinator) -> list[str]:
     workers = books.snapshot(coordinator, now_s=NOW_S)["workers"]
     assert isinstance(workers, list)
     assert [set(worker) for worker in workers] == [{"rank", "pid", "node", "state"}] * 2
@@ -97,15 +106,15 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
 # --- committed steps ---
 
 
-def seen_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
+def seen_at(books: Books, vault: Vault, *, step: int) -> None:
     """Worker 1, which holds rank 0, says in its beacon that it has committed `step`."""
     pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=step))
-    books.look(1, os.getpid(), now_s=clock.now_s())
+    books.beacons.look(1, os.getpid(), now_s=clock.now_s())
 
 
-def flushed_at(books: Bookkeeping, vault: Vault, *, step: int) -> None:
+def flushed_at(books: Books, vault: Vault, *, step: int) -> None:
     """A run begins, and its newest snapshot is of `step`."""
-    books.started(Spawn(1, 0, "rank", 1))
+    books.beacons.started(Spawn(1, 0, "rank", 1))
     seen_at(books, vault, step=0)
     seen_at(books, vault, step=step)
     books.flush(Coordinator(options=CoordinatorOptions(1, Restart())), now_s=clock.now_s())
@@ -121,7 +130,7 @@ def test_a_run_that_is_over_says_its_last_committed_step(
         books = a_books(ledger, vault)
         flushed_at(books, vault, step=57)
         pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=60))
-        books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+        books.beacons.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
         books.close(End(0, state, "", ""))
     folder.close()
     view = look(str(folder.path))
@@ -159,7 +168,7 @@ def test_a_resumed_session_counts_only_the_steps_that_it_commits(
     place.
     """
     books = a_books(ledger, vault, start_step=90)
-    books.started(Spawn(1, 0, "rank", 1))
+    books.beacons.started(Spawn(1, 0, "rank", 1))
     for step in (0, 90, 92):
         seen_at(books, vault, step=step)
     books.close(End(0, "ended", "", ""))
@@ -172,9 +181,9 @@ def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
 ) -> None:
     """A run may be over before the launcher looks at a beacon for the first time."""
     books = a_books(ledger, vault)
-    books.started(Spawn(1, 0, "rank", 1))
+    books.beacons.started(Spawn(1, 0, "rank", 1))
     pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=3))
-    books.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
+    books.beacons.ended(Exited(1, os.getpid(), 0, None, None, clock.now_s()))
     books.close(End(0, "ended", "", ""))
     assert ledger.read().newest_step == 3
 
@@ -183,12 +192,12 @@ def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
 
 
 def works(
-    books: Bookkeeping, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause
+    books: Books, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause
 ) -> None:
     """Worker `worker` takes the rank `worker - 6` now; its beacon says that it spent `seconds`, and
     since then it is at `cause`.
     """
-    books.started(Spawn(worker, worker - 6, "rank", 3))
+    books.beacons.started(Spawn(worker, worker - 6, "rank", 3))
     beacon = Beacon(
         worker,
         1000 + worker,
@@ -199,7 +208,7 @@ def works(
     )
     beacon.seconds |= seconds
     pack_into(vault.beacon(worker, create=True), beacon)
-    books.look(worker, os.getpid(), now_s=clock.now_s())
+    books.beacons.look(worker, os.getpid(), now_s=clock.now_s())
 
 
 def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vault: Vault) -> None:
@@ -216,7 +225,7 @@ def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vau
         books = a_books(ledger, vault)
         works(books, vault, 6, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 2.0}, Cause.OTHER)
         works(books, vault, 7, {Cause.STARTUP: 1.0, Cause.PRODUCTIVE: 3.0}, Cause.PRODUCTIVE)
-        books.ended(Exited(6, 1006, None, 9, None, clock.now_s() + 4.0))
+        books.beacons.ended(Exited(6, 1006, None, 9, None, clock.now_s() + 4.0))
         coordinator, now_s = Coordinator(options=CoordinatorOptions(2, Restart())), began_s + 9.5
         books.flush(coordinator, now_s=now_s)
         said, reckoned = (

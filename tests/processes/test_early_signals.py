@@ -21,7 +21,7 @@ from outlast.runtime.tiers.vault import Vault
 
 owner, name = {
     "make": (Vault, "create"),
-    "prepare": (run, "make_log_folder"),
+    "prepare": (run, "make_logs"),
     "listen": (run.Launcher, "listen"),
 }[sys.argv[1]]
 real, number = getattr(owner, name), int(sys.argv[2])

@@ -21,10 +21,14 @@ from outlast.model.messages import StoreUp
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.runtime import clock
+from outlast.runtime.agent.agent_driver import AgentDriver, NodeOptions, NodeParts
+from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.logs import ConsolePolicy, WorkerLogs, make_log_folder
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.launcher import Launcher, Surroundings
+from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.launcher import Launcher
 from outlast.runtime.coordinator.specs import Place, Script, Specs
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.linux import stat_fields
@@ -36,13 +40,13 @@ from tests.processes.house import BOUND_S
 WORKER = 7
 
 
-class Observed(Launcher):
+class Observed(AgentDriver):
     """Ends are kept and lead to nothing."""
 
     ends: list[Exited]
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None:
-        self._around.books.forked(worker, pid, at_s)
+        self._parts.beacons.forked(worker, pid)
 
     def on_exit(self, exited: Exited) -> None:
         self.ends.append(exited)
@@ -51,8 +55,14 @@ class Observed(Launcher):
         """A program that speaks to nobody."""
 
 
+class Watched(Launcher):
+    """A launcher whose node is observed."""
+
+    _node: Observed
+
+
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Observed]:
+def launcher(tmp_path: Path) -> Iterator[Watched]:
     (tmp_path / "evidence").mkdir()
     with (
         closing(Ledger.create(tmp_path / "ledger.db", a_run.META, pid=1)) as ledger,
@@ -73,52 +83,45 @@ def launcher(tmp_path: Path) -> Iterator[Observed]:
             options={},
         )
         books = Bookkeeping(
-            ledger=ledger,
-            vault=vault,
-            records=ledger.read(),
-            node="here",
-            start_step=0,
-            show=lambda _: None,
+            ledger=ledger, records=ledger.read(), start_step=0, living=list, show=lambda _: None
         )
-        around = Surroundings(
-            loop=loop,
-            logs=logs,
-            vault=vault,
-            books=books,
-            specs=specs,
-            checkpoint_root=tmp_path,
-            zygote=None,
-            preload=(),
-            first_path="",
-            tell=lambda _: None,
-            hang_after_s=None,
-            evidence_folder=tmp_path / "evidence",
-            diagnose=("true",),
+        news = BeaconNews(over=books.life_over, step=books.step_seen)
+        beacons = Beacons(vault, node="here", news=news)
+        evidence = Evidence(
+            loop=loop, folder=tmp_path / "evidence", vault=vault.folder,
+            standing=beacons.standing, logs=logs.paths, command=("true",),
+            on_verdict=lambda number, verdict: None,
+        )  # fmt: skip
+        node = NodeOptions(zygote=None, preload=(), first_path="", hang_after_s=None, greets=True)
+        parts = NodeParts(
+            "here", loop, logs, vault, beacons, specs, evidence, node, tell=lambda _: None
         )
-        one = Observed(around, CoordinatorOptions(2, Restart()))
-        one.ends = []
-        one._host.open()
+        desk = RunDesk(loop, books, specs, vault, evidence, tmp_path, lambda _: None)
+        one = Watched(parts, desk, CoordinatorOptions(2, Restart()))
+        one._node = Observed(parts, one._agent, one)
+        one._node.ends = []
+        one._node.host.open()
         yield one
-        one._host.close()
+        one._node.close()
         vault.remove()
 
 
-def begin(launcher: Observed, vault: Vault) -> int:
+def begin(launcher: Watched) -> int:
     """A process that sleeps, and whose beacon has said once that it is in step 6 as rank 1; the run
     holds it for hung.
     """
-    order, around = Spawn(WORKER, 1, "rank", 1), launcher._around
-    around.specs.store_is_up(StoreUp("127.0.0.1", 1))
-    around.books.started(order)
-    launcher._host.start(around.specs.worker(order))
-    assert around.loop.run_until(lambda: WORKER in launcher._host.pids(), within_s=BOUND_S)
-    pid = launcher._host.pids()[WORKER]
+    order, parts, host = Spawn(WORKER, 1, "rank", 1), launcher._parts, launcher._node.host
+    parts.specs.store_is_up(StoreUp("127.0.0.1", 1))
+    parts.beacons.started(order)
+    host.start(parts.specs.worker(order))
+    assert parts.loop.run_until(lambda: WORKER in host.pids(), within_s=BOUND_S)
+    pid = host.pids()[WORKER]
     pack_into(
-        vault.beacon(WORKER, create=True),
+        parts.vault.beacon(WORKER, create=True),
         Beacon(WORKER, pid, rank=1, step=6, at_ns=int(clock.now_s() * 1e9)),
     )
-    around.books.look(WORKER, pid, now_s=clock.now_s())
-    around.books.record(
+    parts.beacons.look(WORKER, pid, now_s=clock.now_s())
+    launcher._desk.books.record(
         Interruption(
             1,
             Mechanism.HANG,
@@ -133,17 +136,17 @@ def begin(launcher: Observed, vault: Vault) -> int:
 
 
 def test_a_kill_comes_after_its_evidence_whatever_is_in_its_place(
-    launcher: Observed, tmp_path: Path
+    launcher: Watched, tmp_path: Path
 ) -> None:
     """The stacks' file is a FIFO into which nobody writes: whoever opens it as a file waits for
     ever. The kernel's word is of a process that lived.
     """
     os.mkfifo(tmp_path / "evidence" / f"stacks-{WORKER}.txt")
-    pid = begin(launcher, launcher._around.vault)
-    launcher._do([Kill(WORKER, "it hangs")])
-    assert launcher._around.loop.run_until(lambda: bool(launcher.ends), within_s=BOUND_S)
-    assert (launcher.ends[0].pid, launcher.ends[0].signal) == (pid, signal.SIGKILL)
-    launcher._evidence.close(launcher._around.books.unresumed()[0])
+    pid = begin(launcher)
+    launcher.queue.do([Kill(WORKER, "it hangs")])
+    assert launcher._parts.loop.run_until(lambda: bool(launcher._node.ends), within_s=BOUND_S)
+    assert (launcher._node.ends[0].pid, launcher._node.ends[0].signal) == (pid, signal.SIGKILL)
+    launcher._parts.evidence.close(launcher._desk.books.unresumed()[0])
     told = json.loads((tmp_path / "evidence" / "interruption-1" / "standing.json").read_text())
     (process,) = told["processes"]
     assert process["killed"], process

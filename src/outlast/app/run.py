@@ -19,6 +19,7 @@ from pathlib import Path
 from outlast.app import resuming
 from outlast.app.command_line import SIGINT_EXIT, fail
 from outlast.app.live import LiveView
+from outlast.app.node_setup import make_evidence, make_logs, of_node
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
 from outlast.app.words import console_for
@@ -30,10 +31,13 @@ from outlast.model.own_bugs import REPORT, is_own_bug
 from outlast.model.records import Meta
 from outlast.model.texts import escaped
 from outlast.runtime import clock, console, run_folder, stop_signals
-from outlast.runtime.agent.logs import WorkerLogs, make_log_folder
+from outlast.runtime.agent.agent_driver import NodeParts
+from outlast.runtime.agent.beacons import BeaconNews, Beacons
+from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.launcher import Launcher, Surroundings
+from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.launcher import Launcher
 from outlast.runtime.coordinator.specs import Place, Script, Specs
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.listener import meeting_address
@@ -250,40 +254,34 @@ def _prepare(
         )
         ledger.add(beginning.event())
     coordinator_options = _coordinator_options(options, beginning, ledger.newest())
-    log_folder = make_log_folder(
-        Path(options.log_dir) if options.log_dir else folder.logs, options.meeting.run_id or "none"
-    )
-    logs = WorkerLogs(loop, log_folder, options.console, sink)
+    logs = make_logs(options, folder.logs, loop, sink)
     books = Bookkeeping(
         ledger=ledger,
-        vault=vault,
         records=records,
-        node=platform.node(),
         start_step=beginning.start.step,
+        living=lambda: beacons.lives(),
         show=view.update,
     )
-    around = Surroundings(
-        loop=loop,
-        logs=logs,
-        vault=vault,
-        books=books,
-        specs=_specs(options, folder, vault, logs, checkpoint_root=root.resolve()),
-        checkpoint_root=root.resolve(),
-        zygote=zygote if options.zygote else None,
-        preload=options.preload,
-        first_path=options.program.first_path,
-        tell=view.print_line,
-        missing=folder.missing,
-        hang_after_s=options.hang_after_s,
-        evidence_folder=folder.evidence,
-        diagnose=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
-    )
+    node = platform.node()
+    news = BeaconNews(over=books.life_over, step=books.step_seen)
+    beacons = Beacons(vault, node=node, news=news)
+    evidence = make_evidence(
+        loop, folder.evidence, vault, beacons, logs,
+        on_verdict=lambda number, verdict: launcher.on_verdict(number, verdict),
+    )  # fmt: skip
+    specs = _specs(options, folder, vault, logs, checkpoint_root=root.resolve())
+    parts = NodeParts(
+        node, loop, logs, vault, beacons, specs, evidence, of_node(options, zygote),
+        tell=view.print_line, missing=folder.missing,
+    )  # fmt: skip
+    desk = RunDesk(loop, books, specs, vault, evidence, root.resolve(), view.print_line)
+    launcher = Launcher(parts, desk, coordinator_options)
     refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
     for note in (*options.notes, *refused):
         view.print_line(note)
     if options.checkpoints.resume:
         view.print_line(beginning.describe(folder.path))
-    return books, Launcher(around, coordinator_options)
+    return books, launcher
 
 
 def _specs(

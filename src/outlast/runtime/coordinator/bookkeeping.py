@@ -1,4 +1,4 @@
-"""What the launcher records: beacons, lives, steps, and the snapshot of `outlast status`.
+"""What the launcher records: lives, steps, and the snapshot of `outlast status`.
 
 It decides nothing.
 """
@@ -9,26 +9,19 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
-from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.coordinator.awaited import describe_wait
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import End, Spawn
-from outlast.model import limits
-from outlast.model.beacon import Beacon, unpack
+from outlast.engine.protocol.outputs import End
 from outlast.model.goodput import account
 from outlast.model.records import Event, Interruption, Life, Record, Records, StepsBucket
 from outlast.model.terms import Cause
 from outlast.runtime import clock
-from outlast.runtime.agent.processes import Exited
-from outlast.runtime.agent.starving import Starving
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.linux import is_stopped
-from outlast.runtime.tiers.vault import Vault
 
 _RATE_WINDOW_S = 5.0
 _SHOWN = 5
@@ -39,161 +32,43 @@ _STATES = {
     Stage.ENDED: "ended",
 }
 _NONE: Mapping[str, float] = MappingProxyType({})
-_OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of one process. It counts as a spare until its beacon has a rank."""
-
-    worker: int
-    kind: str
-    started_s: float
-    pid: int = 0
-    rank: int = -1
-    page: memoryview | None = None
-    beacon: Beacon | None = None
-    starving: Starving | None = None  # while it is looked at closely
 
 
 class Bookkeeping:
     """Write the ledger. `show` gets each snapshot.
 
     `records` is what the ledger holds at the start, the new session included; `start_step` is the
-    step that this session goes on from.
+    step that this session goes on from; `living` returns the lives that have not ended.
     """
 
     def __init__(
         self,
         *,
         ledger: Ledger,
-        vault: Vault,
         records: Records,
-        node: str,
         start_step: int,
+        living: Callable[[], list[Life]],
         show: Callable[[Mapping[str, object]], None],
     ) -> None:
         self._ledger = ledger
-        self._vault = vault
         self._run = records.meta.run
-        self._node = node
         self._show = show
+        self._living = living
         self._session = records.sessions[-1]
-        self._known: dict[int, _Known] = {}
         self._steps = _Steps(clock.now_s(), start_step)
         self._interruptions = _Interruptions()
         self._tally = _Tally(records)
 
-    # --- processes ---
+    # --- lives and steps ---
 
-    def started(self, order: Spawn) -> None:
-        self._known[order.worker] = _Known(order.worker, order.kind, clock.now_s(), rank=order.rank)
-
-    def forked(self, worker: int, pid: int, at_s: float) -> None:
-        if worker in self._known:
-            self._known[worker].pid = pid
-
-    def look(self, worker: int, pid: int, *, now_s: float, closely: bool = False) -> Reading | None:
-        """Read one worker's beacon. Return None while there is none.
-
-        `closely`: as in `Agent.looks_closely`.
-        """
-        known = self._known.get(worker)
-        if known is None:
-            return None
-        beacon = self._read(known)
-        # it is being written: what was read last still holds
-        if beacon is not None and beacon.torn:
-            beacon = known.beacon
-        if beacon is None:
-            return None
-        if beacon.rank >= 0 and known.rank < 0:
-            self._promoted(known, beacon)
-        moved = known.beacon is None or known.beacon.beats != beacon.beats
-        known.beacon = beacon
-        if known.rank >= 0:
-            self._steps.seen(beacon.step, now_s)
-        old = now_s - beacon.at_ns / 1e9 > _OLD_ENOUGH_S
-        if not closely or not old or moved:
-            known.starving = None
-        elif known.starving is None:
-            known.starving = Starving(pid)
-        starved_s = known.starving.look(now_s=now_s) if known.starving is not None else 0.0
-        return Reading(beacon, stopped=old and is_stopped(pid), starved_s=starved_s)
-
-    def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
-        """End the life of a dead worker. Return its last beacon and the steps sealed in its
-        slots.
-        """
-        known = self._known.pop(exited.worker, None)
-        if known is None:
-            return None, ()
-        beacon = self._read(known)
-        if beacon is not None and beacon.rank >= 0 and known.rank < 0:
-            self._promoted(known, beacon)
-        how = (
-            f"signal {exited.signal}"
-            if exited.signal is not None
-            else f"exit code {exited.exit_code}"
-        )
-        known.beacon = beacon
-        if beacon is not None and known.rank >= 0:
-            self._steps.seen(beacon.step, exited.at_s)
-        life = replace(self._life(known), ended_s=exited.at_s, end=how)
+    def life_over(self, life: Life) -> None:
+        """Write down a life that has ended."""
         self._tally.ended(life)
         self.record(life)
-        self._vault.drop_beacon(exited.worker)
-        return beacon, self._vault.steps(known.rank) if known.rank >= 0 else ()
 
-    def _promoted(self, known: _Known, beacon: Beacon) -> None:
-        opened_s = beacon.opened_ns / 1e9
-        self.record(
-            Life(
-                known.worker,
-                known.pid,
-                self._node,
-                -1,
-                known.kind,
-                known.started_s,
-                ended_s=opened_s,
-                end="took a rank",
-            )
-        )
-        known.rank, known.kind, known.started_s = beacon.rank, "rank", opened_s
-
-    def _read(self, known: _Known) -> Beacon | None:
-        if known.page is None:
-            try:
-                known.page = self._vault.beacon(known.worker, create=False)
-            except OSError:
-                return None
-        return unpack(known.page)
-
-    def _life(self, known: _Known) -> Life:
-        beacon = known.beacon
-        opened_s = beacon.opened_ns / 1e9 if beacon is not None and known.rank >= 0 else None
-        seconds = dict(beacon.seconds) if beacon is not None and known.rank >= 0 else {}
-        cause = beacon.cause if beacon is not None else Cause.STARTUP
-        return Life(
-            known.worker,
-            known.pid,
-            self._node,
-            known.rank,
-            known.kind,
-            known.started_s,
-            opened_s,
-            None,
-            seconds,
-            cause,
-        )
-
-    def standing(self) -> list[tuple[int, int, Beacon]]:
-        """Return worker, pid and newest beacon of all that have one."""
-        return [
-            (known.worker, known.pid, known.beacon)
-            for known in self._known.values()
-            if known.beacon is not None
-        ]
+    def step_seen(self, step: int, at_s: float) -> None:
+        """Note that a rank has committed `step`, as its beacon shows."""
+        self._steps.seen(step, at_s)
 
     # --- the ledger ---
 
@@ -217,8 +92,8 @@ class Bookkeeping:
 
         Raises OutlastError when the disk refuses.
         """
-        for known in self._known.values():
-            self.record(self._life(known))
+        for life in self._living():
+            self.record(life)
         for bucket in self._steps.buckets():
             self.record(bucket)
         snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines)
@@ -248,7 +123,7 @@ class Bookkeeping:
         self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
     ) -> dict[str, object]:
         """Return what `outlast status --json` prints."""
-        lives = [self._life(known) for known in self._known.values() if known.rank >= 0]
+        lives = [life for life in self._living() if life.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
         last = self._interruptions.kept()[-_SHOWN:]

@@ -1,0 +1,286 @@
+"""The driver of a node's agent: it carries out what the agent decides on the node.
+
+It owns the processes of the node, the hosts of the store, and what is read of them: beacons, exits,
+evidence. It decides nothing, and knows nothing of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from outlast.engine.agent.agent import Agent
+from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.lateness import HeldUp, estimate_fault, held_up_by
+from outlast.engine.protocol.outputs import Deliver, HostStore, Kill, Output, Spawn, Terminate
+from outlast.model import limits
+from outlast.model.messages import (
+    FromAgent,
+    FromWorker,
+    Joined,
+    Message,
+    Regroup,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerLingers,
+    WorkerStarted,
+    ZygoteLost,
+)
+from outlast.runtime import clock
+from outlast.runtime.agent.beacons import Beacons
+from outlast.runtime.agent.host import ProcessHost
+from outlast.runtime.agent.logs import WorkerLogs
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.removals import Removals
+from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.coordinator.starts import StartNews, Starts
+from outlast.runtime.coordinator.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
+from outlast.runtime.loop import Loop
+from outlast.runtime.tiers.vault import Vault
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How a node starts its processes, and when it takes them for hung.
+
+    zygote         forks the workers; None: each is started as a fresh interpreter
+    preload        modules that are imported before workers are forked; `first_path` is the
+                   script's folder, where they may lie
+    hang_after_s   of silence, for a script without an outlast call; None: never
+    greets         workers say Hello once they are there; a program never does
+    """
+
+    zygote: ZygoteClient | None
+    preload: tuple[str, ...]
+    first_path: str
+    hang_after_s: float | None
+    greets: bool
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """The parts of a node. They are open already, and their opener closes them.
+
+    missing   says what of the run's folder is not where it was
+    """
+
+    node: str
+    loop: Loop
+    logs: WorkerLogs
+    vault: Vault
+    beacons: Beacons
+    specs: Specs
+    evidence: Evidence
+    options: NodeOptions
+    tell: Callable[[str], None]
+    missing: Callable[[], str] = lambda: ""
+
+
+class AgentWords(Protocol):
+    """What the driver tells of its node. The outputs of the agent go through here."""
+
+    def on_event(self, message: FromAgent) -> None:
+        """Take in what has happened to a process."""
+
+    def on_worker(self, message: FromWorker) -> None:
+        """Take in what a worker says."""
+
+    def on_tick(self, outputs: list[Output]) -> None:
+        """Carry out what the agent asks for after it has looked at its workers."""
+
+    def preload_failed(self, error: str) -> None:
+        """Take in that a module that was to be imported first cannot be."""
+
+    def zygote_ready(self, pid: int, imports_s: float) -> None:
+        """Take in that the zygote may be forked."""
+
+    def is_hung(self, pid: int) -> bool:
+        """Return True if this process is known to hang."""
+
+    def runs_plain(self) -> bool:
+        """Return True if the script has made no outlast call so far."""
+
+
+class AgentDriver:
+    """Carry out what the agent of a node decides. `open`, then let the loop run, then `close`.
+
+    The process host reports to it (`HostEvents`).
+    """
+
+    def __init__(self, parts: NodeParts, agent: Agent, words: AgentWords) -> None:
+        self._parts = parts
+        self._agent = agent
+        self._words = words
+        loop = parts.loop
+        self.host = ProcessHost(loop, self, parts.logs)
+        self._stores = StoreHosts(
+            loop, self.host, parts.specs, StoreNews(said=words.on_event, tell=parts.tell)
+        )
+        self._starts = Starts(
+            loop, self.host, parts.specs, StartNews(given_up=self._given_up, tell=parts.tell),
+            greets=parts.options.greets,
+        )  # fmt: skip
+        self._looked_s = clock.now_s()  # the newest tick
+        self._held_up: HeldUp | None = None
+        self._removals = Removals(parts.vault, missing=parts.missing, tell=parts.tell)
+        self._is_over = False
+
+    def open(self) -> None:
+        """Begin: start the zygote, and look at the workers from now on."""
+        options = self._parts.options
+        self.host.open()
+        if options.zygote is not None:
+            self.host.start_zygote(
+                preload=options.preload, first_path=options.first_path, client=options.zygote
+            )
+        self._tick()
+
+    def end(self, then: Callable[[], None]) -> None:
+        """Kill all processes of the node, and call `then` once they are gone: the run is over."""
+        self._is_over = True
+        self._stores.end()
+        self._starts.end()
+        self.host.stop_all(term_grace_s=0.0, then=then)
+
+    def close(self) -> None:
+        """Kill and reap what is left."""
+        self.host.close()
+
+    def look_after_files(self) -> None:
+        """Look whether the vault or the run's folder was removed. It is called once a second."""
+        self._removals.look_for_folder()
+        self._hold_vault()
+
+    # --- what the agent orders --------------------------------------------------------------------
+
+    def carry_out(self, output: Output) -> bool:
+        """Carry out one output. Return False if it is none of an agent's."""
+        if isinstance(output, Deliver):
+            if isinstance(output.message, Regroup):
+                self._parts.specs.takes_rank(output.worker, output.message)
+            self.host.send(output.worker, output.message)
+        elif isinstance(output, Kill):
+            self._kill(output.worker)
+        elif isinstance(output, Spawn):
+            self._parts.beacons.started(output)
+            self._starts.order(output)
+        elif isinstance(output, Terminate):
+            self.host.terminate(output.worker)
+        elif isinstance(output, HostStore):
+            self._stores.order(plain=self._words.runs_plain())
+        else:
+            return False
+        return True
+
+    def placed(self, message: FromAgent | FromWorker) -> FromAgent | FromWorker:
+        """Look from outside where a process stands that does not end and cannot say it itself."""
+        if not isinstance(message, WorkerLingers) or message.where:
+            return message
+        pid = self.host.pids().get(message.worker, 0)
+        where = self._parts.evidence.find_place(message.worker, pid) if pid else ""
+        return replace(message, where=where)
+
+    def _kill(self, worker: int) -> None:
+        if self._starts.killed(worker):
+            return  # it never starts, and that is reported like any other end
+        if (pid := self.host.pids().get(worker)) is not None and not self._is_over:
+            self._parts.evidence.before_kill(worker, pid, hung=self._words.is_hung(pid))
+        self.host.kill(worker)
+
+    def _hold_vault(self) -> None:
+        if not self._is_over:  # after the end, the part that opened the vault removes it
+            self._removals.hold_vault()
+
+    # --- periodic work ----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now_s, parts = clock.now_s(), self._parts
+        parts.loop.call_at(now_s + limits.TICK_S, self._tick)
+        self._held_up = held_up_by(looked_s=self._looked_s, now_s=now_s) or self._held_up
+        self._looked_s = now_s
+        if self._removals.vault_is_gone:
+            self._hold_vault()
+        readings: dict[int, Reading] = {}
+        for worker, pid in self.host.pids().items():
+            if worker < FIRST_STORE_NUMBER:
+                closely = self._agent.looks_closely(worker, now_s=now_s)
+                reading = parts.beacons.look(worker, pid, now_s=now_s, closely=closely)
+                if reading is not None:
+                    readings[worker] = reading
+        heard_s: Mapping[int, float] | None = None
+        if parts.options.hang_after_s is not None:
+            heard_s = parts.logs.heard_s()
+        self._words.on_tick(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
+
+    # --- the process host's news (HostEvents) -----------------------------------------------------
+
+    def on_started(self, worker: int, pid: int, at_s: float) -> None:
+        if worker >= FIRST_STORE_NUMBER:
+            self._stores.on_started(worker, pid)
+            return
+        self._parts.beacons.forked(worker, pid)
+        self._words.on_event(WorkerStarted(worker, pid, self._parts.node, at_s))
+
+    def on_failed(self, worker: int, error: str) -> None:
+        if worker >= FIRST_STORE_NUMBER:
+            self._stores.on_failed(worker, error)
+        else:
+            self._starts.failed(worker, error)
+
+    def _given_up(self, worker: int, error: str) -> None:
+        """Take in that a worker could not be started, and is not tried again."""
+        self._words.on_event(WorkerFailedToStart(worker, error))
+
+    def on_exit(self, exited: Exited) -> None:
+        if exited.worker >= FIRST_STORE_NUMBER:
+            self._stores.on_exit(exited)
+            return
+        self._hold_vault()  # its successor is about to open the files that it has left
+        error = self._parts.specs.last_words(exited.worker)
+        if self._starts.tries_again(exited, error):
+            return
+        if not self._is_over and (exited.exit_code != 0 or exited.signal is not None):
+            self._parts.evidence.ended(exited)
+        beacon, steps = self._parts.beacons.ended(exited)
+        committed = beacon.step if beacon is not None else 0
+        phase = beacon.phase.value if beacon is not None else "boot"
+        moved_s = beacon.at_ns / 1e9 if beacon is not None and beacon.at_ns else None
+        fault = estimate_fault(seen_s=exited.at_s, moved_s=moved_s, held_up=self._held_up)
+        self._words.on_event(
+            WorkerExited(
+                exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom),
+                committed, steps, steps, phase, exited.at_s, fault.fault_s, error,
+            )
+        )  # fmt: skip
+
+    def on_message(self, worker: int, message: Message) -> None:
+        if worker >= FIRST_STORE_NUMBER:
+            self._stores.on_message(worker, message)
+        elif getattr(message, "worker", worker) == worker:
+            self._starts.heard(worker)
+            if isinstance(message, Joined) and self._removals.is_first_of(worker):
+                self._hold_vault()  # this rank has made its files by now
+            self._words.on_worker(_from_worker(message))
+
+    def on_channel_closed(self, worker: int, reason: str) -> None:
+        """Kill a worker that has no channel any more, because it cannot be led."""
+        self.host.kill(worker)
+
+    def on_zygote_ready(self, pid: int, imports_s: float) -> None:
+        self._words.zygote_ready(pid, imports_s)
+
+    def on_zygote_lost(self, reason: str) -> None:
+        self._words.on_event(ZygoteLost(reason))
+
+    def on_fallback(self, reason: str) -> None:
+        self._parts.tell(f"warning: workers are spawned, not forked: {reason}")
+
+    def on_preload_failed(self, error: str) -> None:
+        self._words.preload_failed(error)
+
+
+def _from_worker(message: Message) -> FromWorker:
+    return message  # type: ignore[return-value]  # a worker that says anything else is answered by the machine's assertion

@@ -1,0 +1,174 @@
+"""The beacons of a node's workers: where each stands, and how it has spent its time.
+
+A worker writes its beacon into shared memory, and the agent reads it there. This is how the agent
+knows of hangs, and how the ledger knows of seconds and steps. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from outlast.engine.agent.worker_watch import Reading
+from outlast.engine.protocol.outputs import Spawn
+from outlast.model import limits
+from outlast.model.beacon import Beacon, unpack
+from outlast.model.records import Life
+from outlast.model.terms import Cause
+from outlast.runtime import clock
+from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.starving import Starving
+from outlast.runtime.linux import is_stopped
+from outlast.runtime.tiers.vault import Vault
+
+_OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one process. It counts as a spare until its beacon has a rank."""
+
+    worker: int
+    kind: str
+    started_s: float
+    pid: int = 0
+    rank: int = -1
+    page: memoryview | None = None
+    beacon: Beacon | None = None
+    starving: Starving | None = None  # while it is looked at closely
+
+
+@dataclass(frozen=True)
+class BeaconNews:
+    """The receivers of what the beacons show.
+
+    over   gets a life that has ended: its process is gone, or a spare has taken a rank
+    step   gets the newest step that a rank has committed, and when that was seen
+    """
+
+    over: Callable[[Life], object]
+    step: Callable[[int, float], object]
+
+
+class Beacons:
+    """Read the beacons of one node's workers: `started` when one is ordered, `ended` at its end."""
+
+    def __init__(self, vault: Vault, *, node: str, news: BeaconNews) -> None:
+        self._vault = vault
+        self._node = node
+        self._news = news
+        self._known: dict[int, _Known] = {}
+
+    def started(self, order: Spawn) -> None:
+        """Note that a worker is about to be started."""
+        self._known[order.worker] = _Known(order.worker, order.kind, clock.now_s(), rank=order.rank)
+
+    def forked(self, worker: int, pid: int) -> None:
+        """Note the process of a worker."""
+        if worker in self._known:
+            self._known[worker].pid = pid
+
+    def look(self, worker: int, pid: int, *, now_s: float, closely: bool = False) -> Reading | None:
+        """Read one worker's beacon. Return None while there is none.
+
+        `closely`: as in `Agent.looks_closely`.
+        """
+        known = self._known.get(worker)
+        if known is None:
+            return None
+        beacon = self._read(known)
+        # it is being written: what was read last still holds
+        if beacon is not None and beacon.torn:
+            beacon = known.beacon
+        if beacon is None:
+            return None
+        if beacon.rank >= 0 and known.rank < 0:
+            self._promoted(known, beacon)
+        moved = known.beacon is None or known.beacon.beats != beacon.beats
+        known.beacon = beacon
+        if known.rank >= 0:
+            self._news.step(beacon.step, now_s)
+        old = now_s - beacon.at_ns / 1e9 > _OLD_ENOUGH_S
+        if not closely or not old or moved:
+            known.starving = None
+        elif known.starving is None:
+            known.starving = Starving(pid)
+        starved_s = known.starving.look(now_s=now_s) if known.starving is not None else 0.0
+        return Reading(beacon, stopped=old and is_stopped(pid), starved_s=starved_s)
+
+    def ended(self, exited: Exited) -> tuple[Beacon | None, tuple[int, ...]]:
+        """End the life of a dead worker. Return its last beacon and the steps sealed in its
+        slots.
+        """
+        known = self._known.pop(exited.worker, None)
+        if known is None:
+            return None, ()
+        beacon = self._read(known)
+        if beacon is not None and beacon.rank >= 0 and known.rank < 0:
+            self._promoted(known, beacon)
+        how = (
+            f"signal {exited.signal}"
+            if exited.signal is not None
+            else f"exit code {exited.exit_code}"
+        )
+        known.beacon = beacon
+        if beacon is not None and known.rank >= 0:
+            self._news.step(beacon.step, exited.at_s)
+        life = replace(self._life(known), ended_s=exited.at_s, end=how)
+        self._news.over(life)
+        self._vault.drop_beacon(exited.worker)
+        return beacon, self._vault.steps(known.rank) if known.rank >= 0 else ()
+
+    def _promoted(self, known: _Known, beacon: Beacon) -> None:
+        opened_s = beacon.opened_ns / 1e9
+        self._news.over(
+            Life(
+                known.worker,
+                known.pid,
+                self._node,
+                -1,
+                known.kind,
+                known.started_s,
+                ended_s=opened_s,
+                end="took a rank",
+            )
+        )
+        known.rank, known.kind, known.started_s = beacon.rank, "rank", opened_s
+
+    def _read(self, known: _Known) -> Beacon | None:
+        if known.page is None:
+            try:
+                known.page = self._vault.beacon(known.worker, create=False)
+            except OSError:
+                return None
+        return unpack(known.page)
+
+    def _life(self, known: _Known) -> Life:
+        beacon = known.beacon
+        opened_s = beacon.opened_ns / 1e9 if beacon is not None and known.rank >= 0 else None
+        seconds = dict(beacon.seconds) if beacon is not None and known.rank >= 0 else {}
+        cause = beacon.cause if beacon is not None else Cause.STARTUP
+        return Life(
+            known.worker,
+            known.pid,
+            self._node,
+            known.rank,
+            known.kind,
+            known.started_s,
+            opened_s,
+            None,
+            seconds,
+            cause,
+        )
+
+    def lives(self) -> list[Life]:
+        """Return the lives of all that live, as their newest beacons show them."""
+        return [self._life(known) for known in self._known.values()]
+
+    def standing(self) -> list[tuple[int, int, Beacon]]:
+        """Return worker, pid and newest beacon of all that have one."""
+        return [
+            (known.worker, known.pid, known.beacon)
+            for known in self._known.values()
+            if known.beacon is not None
+        ]

@@ -1,0 +1,233 @@
+"""The driver of the coordinator: timers, the ledger, checkpoints, and what people are told.
+
+It carries out what the coordinator decides, except for what goes to agents. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.protocol.outputs import (
+    End,
+    FindCheckpoint,
+    Manifest,
+    Output,
+    Record,
+    SaveLast,
+    SetTimer,
+    Tell,
+)
+from outlast.errors import OutlastError
+from outlast.model import limits
+from outlast.model.recorded import read_verdict
+from outlast.model.records import Event, Interruption
+from outlast.model.verdict import summary
+from outlast.runtime import clock, stop_signals
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.saves import find_checkpoint, save_images, write_checkpoint
+from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.tiers.vault import Vault
+
+
+@dataclass(frozen=True)
+class RunDesk:
+    """The parts of a run that the coordinator's driver is given.
+
+    They are open already, and their opener closes them. `evidence` and `vault` are those of the
+    node on which it runs.
+    """
+
+    loop: Loop
+    books: Bookkeeping
+    specs: Specs
+    vault: Vault
+    evidence: Evidence
+    checkpoint_root: Path
+    tell: Callable[[str], None]
+
+
+class CoordinatorDriver:
+    """Carry out what the coordinator decides.
+
+    lead    the machine that timers and the start are for
+    do      carries out the outputs of a call, those to agents included
+    ended   is called once the run is over
+    """
+
+    def __init__(
+        self, desk: RunDesk, coordinator: Coordinator, lead: Coordinator | CoordinatorSessions, *,
+        do: Callable[[list[Output]], object], ended: Callable[[End], object],
+    ) -> None:  # fmt: skip
+        self.coordinator = coordinator
+        self._desk = desk
+        self._lead = lead
+        self._carry = do
+        self._ended = ended
+        self._timers: dict[str, Timer] = {}
+        self._unflushed = 0  # flushes of the ledger in a row that failed
+
+    def listen(self) -> None:
+        """Take the signals that stop a run. They raise nothing from now on."""
+        for number in stop_signals.heeded():
+            self._desk.loop.add_signal(
+                number, functools.partial(self._on_signal, number, stop_signals.exit_code(number))
+            )
+
+    def start(self) -> None:
+        """Begin the run."""
+        self._carry(self._lead.start(now_s=clock.now_s()))
+
+    def do(self, outputs: list[Output]) -> None:
+        """Carry out the outputs of a call of the coordinator itself."""
+        lead = self._lead
+        if isinstance(lead, CoordinatorSessions):
+            outputs = lead.led(outputs, now_s=clock.now_s())
+        self._carry(outputs)
+
+    # --- what the coordinator asks for ------------------------------------------------------------
+
+    def carry_out(self, output: Output) -> bool:
+        """Carry out one output. Return False if it is none of a coordinator's."""
+        books = self._desk.books
+        if isinstance(output, SetTimer):
+            self._set_timer(output)
+        elif isinstance(output, Record):
+            books.record(output.record)
+            if isinstance(output.record, Interruption) and output.record.resumed_s is not None:
+                self._resumed(output.record)
+        elif isinstance(output, Tell):
+            self._desk.tell(output.text)
+            books.record(Event(clock.now_s(), clock.wall_s(), "told", {"text": output.text}))
+        elif isinstance(output, Manifest):
+            self._write_manifest(output)
+        elif isinstance(output, SaveLast):
+            self._save_last(output)
+        elif isinstance(output, FindCheckpoint):
+            self._find_checkpoint()
+        elif isinstance(output, End):
+            self._ended(output)
+        else:
+            return False
+        return True
+
+    def _set_timer(self, order: SetTimer) -> None:
+        if (old := self._timers.pop(order.name, None)) is not None:
+            old.cancel()
+        if order.at_s is not None:
+            name = order.name
+            self._timers[name] = self._desk.loop.call_at(
+                order.at_s,
+                lambda: self._carry(self._lead.on_timer(now_s=clock.now_s(), name=name)),
+            )
+
+    def _resumed(self, interruption: Interruption) -> None:
+        """Show that training goes on, and close the evidence: now there is time for both."""
+        desk = self._desk
+        desk.loop.call_soon(lambda: desk.books.show(self.coordinator, now_s=clock.now_s()))
+        desk.loop.call_soon(lambda: desk.evidence.close(interruption))
+
+    def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
+        """Take in what a diagnosis has found, and let the policy act on it."""
+        self._desk.books.record(
+            Event(
+                clock.now_s(),
+                clock.wall_s(),
+                "verdict",
+                {"interruption": interruption, "verdict": dict(verdict)},
+            )
+        )
+        self._desk.tell(f"interruption {interruption}: {summary(verdict)}")
+        try:
+            read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
+        except OutlastError as error:
+            # supervision boundary: what says something else is shown, and not acted on
+            self._desk.tell(f"no policy is asked: {error}")
+        else:
+            self.do(
+                self.coordinator.on_verdict(
+                    now_s=clock.now_s(), interruption=interruption, verdict=read
+                )
+            )
+
+    def _on_signal(self, number: int, exit_code: int) -> None:
+        name = signal.Signals(number).name
+        self.do(
+            self.coordinator.ask_stop(
+                now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code
+            )
+        )
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def _write_manifest(self, order: Manifest) -> None:
+        desk = self._desk
+        folder, error = write_checkpoint(
+            desk.checkpoint_root, order, desk.specs.run_id, self.coordinator.generation
+        )
+        self.do(
+            self.coordinator.on_manifest(
+                now_s=clock.now_s(), step=order.step, folder=folder, error=error
+            )
+        )
+
+    def _save_last(self, order: SaveLast) -> None:
+        """Write the newest state to the disk, and say where it is: the run gives up."""
+        desk = self._desk
+        folder, error = save_images(
+            desk.vault, desk.checkpoint_root, order, desk.specs.run_id,
+            self.coordinator.generation, self.coordinator.run.options.world_size,
+        )  # fmt: skip
+        if error:
+            desk.tell(f"warning: the state of step {order.step} cannot be saved: {error}")
+            return
+        hint = "`outlast run --resume` goes on from there"
+        desk.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
+
+    def _find_checkpoint(self) -> None:
+        """Read the checkpoints. No process is alive that would have to wait.
+
+        A checkpoint that cannot be read does not count (supervision boundary).
+        """
+        root = self._desk.checkpoint_root
+        try:
+            step, folder, refused = find_checkpoint(root)
+        except OSError as error:
+            step, folder, refused = 0, "", [f"{root} cannot be read: {error.strerror}"]
+        self.do(
+            self.coordinator.on_checkpoint_found(
+                now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused)
+            )
+        )
+
+    # --- the ledger -------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Flush the ledger. It is called once a second (supervision boundary).
+
+        If it cannot be written, that is reported once and stops nothing.
+        """
+        tell, now_s = self._desk.tell, clock.now_s()
+        deadlines = {
+            name: timer.when_s for name, timer in self._timers.items() if timer.when_s > now_s
+        }
+        try:
+            self._desk.books.flush(self.coordinator, now_s=now_s, deadlines=deadlines)
+        except OutlastError as error:
+            self._unflushed += 1
+            if self._unflushed == limits.LEDGER_TRIES_COUNT:
+                tell(
+                    "warning: the ledger cannot be written, and is tried again each second:"
+                    f" {error}"
+                )
+        else:
+            if self._unflushed >= limits.LEDGER_TRIES_COUNT:
+                tell("the ledger can be written again; nothing that was to be written is missing")
+            self._unflushed = 0
