@@ -56,7 +56,7 @@ MAY_USE: dict[str, set[str]] = {
         "lightning",
         "torchmetrics",
     },
-    "app": {"numpy", "rich", "matplotlib"},
+    "app": {"numpy", "rich", "matplotlib", "jinja2", "markupsafe"},
 }
 TORCH = {"torch", "torchdata"}
 TORCH_HOME = "outlast.runtime.worker"

@@ -2,6 +2,7 @@
 
     outlast status               how the newest run under runs/ is doing now
     outlast report runs/NAME     where the time of that run went, and every interruption
+    outlast report --html FILE   the same as one page to mail; --md prints it as Markdown
 
 Exit codes: 0, 1 for a damaged ledger, 2 for a run that does not exist.
 """
@@ -9,13 +10,15 @@ Exit codes: 0, 1 for a damaged ledger, 2 for a run that does not exist.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from outlast.app.command_line import Parser, add_json
-from outlast.errors import CorruptError
+from outlast.errors import CorruptError, UsageError
 
 DESCRIPTIONS = {
     "status": "Show how a run is doing: its state, its step, its processes, and its last failures.",
@@ -34,6 +37,8 @@ def status(argv: Sequence[str]) -> int:
 def report(argv: Sequence[str]) -> int:
     """Run `outlast report` and return its exit code."""
     args = parser("report").parse_args(list(argv))
+    if args.html is not None or args.md:
+        return _pages(args)
     from outlast.app.report import report_facts, show_report
 
     return _show(args, report_facts, show_report)
@@ -49,7 +54,35 @@ def parser(name: str) -> Parser:
         help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
     )
     add_json(out)
+    if name == "report":
+        out.add_argument("--html", metavar="FILE", help="write the report as one page to mail")
+        out.add_argument("--md", action="store_true", help="print the report as Markdown")
     return out
+
+
+def _pages(args: argparse.Namespace) -> int:
+    """Write the page, print it as Markdown, or both."""
+    from outlast.app.page.page_html import report_page
+    from outlast.app.page.page_markdown import report_markdown
+    from outlast.app.page.page_model import page_of
+    from outlast.runtime import clock
+    from outlast.runtime.given import check_page, write_page
+    from outlast.runtime.ledger.view import look
+
+    if args.json:
+        raise UsageError("--json goes with neither --html nor --md", hint="give one of them")
+    if args.html is not None:
+        check_page(args.html)
+    view = look(args.run)
+    with understood(view.path):
+        page = page_of(view, wall_s=clock.wall_s())
+        html, text = report_page(page), report_markdown(page)
+    if args.html is not None:
+        write_page(args.html, html)
+    if args.md:
+        print(text)
+        sys.stdout.flush()
+    return 0
 
 
 def _show(
@@ -60,13 +93,8 @@ def _show(
     from outlast.runtime.ledger.view import look
 
     view = look(args.run)
-    try:
+    with understood(view.path):
         text = _text(facts_of(view), show, as_json=args.json)
-    except _NOT_UNDERSTOOD as error:  # boundary: the folder's bytes may say anything
-        raise CorruptError(
-            f"the ledger of {view.path} says what cannot be: {type(error).__name__}: {error}",
-            hint="the file was damaged or changed; restore it, or start a new run",
-        ) from None
     print(text)
     sys.stdout.flush()
     return 0
@@ -82,6 +110,18 @@ _NOT_UNDERSTOOD = (
     TypeError,
     ValueError,
 )
+
+
+@contextlib.contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Raise CorruptError where a ledger says what cannot be."""
+    try:
+        yield
+    except _NOT_UNDERSTOOD as error:  # boundary: the folder's bytes may say anything
+        raise CorruptError(
+            f"the ledger of {path} says what cannot be: {type(error).__name__}: {error}",
+            hint="the file was damaged or changed; restore it, or start a new run",
+        ) from None
 
 
 def _text(facts: Mapping[str, typing.Any], show: Callable[..., None], *, as_json: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
-from outlast.model.texts import cost_words
+from outlast.model.texts import cost_words as cost_words
 from outlast.model.texts import count as count
 from outlast.model.texts import duration as duration
 from outlast.model.texts import escaped as escaped

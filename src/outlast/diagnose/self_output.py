@@ -22,6 +22,7 @@ from outlast.model.terms import FailureClass
 
 GENERATOR = "outlast diagnose"  # the HTML's <meta name="generator">
 PLAN_GENERATOR = "outlast plan"
+REPORT_GENERATOR = "outlast report"
 FIRST_WORDS = "outlast diagnose: "
 LAST_WORDS = "end of outlast diagnose"
 
@@ -71,7 +72,8 @@ def is_own_file(head: bytes) -> bool:
         return True
     start = head[:2048]
     pages = any(
-        f'name="generator" content="{one}'.encode() in start for one in (GENERATOR, PLAN_GENERATOR)
+        f'name="generator" content="{one}'.encode() in start
+        for one in (GENERATOR, PLAN_GENERATOR, REPORT_GENERATOR)
     )
     return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
 

@@ -1,0 +1,215 @@
+"""The six questions that a stranger has about a run, each with its answer.
+
+Is it training, how fast, how long still, what failed last, whose fault was it, what did it cost?
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.app import words
+from outlast.app.page.pace import Point
+from outlast.app.words import Facts
+from outlast.model.verdict import summary
+
+QUIET_S = 15.0  # a launcher that lives writes each second
+FAR_BEHIND = 20.0  # times the median step: so long without a step is worth a word
+GOOD, WATCH, BAD, PLAIN = "good", "watch", "bad", "plain"
+# the causes of seconds that an interruption takes
+TAKEN = ("detection", "regroup", "restore", "repeated", "lost", "degraded")
+_TONE = {
+    "training": GOOD,
+    "ending": GOOD,
+    "ended": GOOD,
+    "regrouping": WATCH,
+    "stopped": WATCH,
+    "failed": BAD,
+    "lost": BAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question, its answer in a few words, and a sentence that says more.
+
+    tone          GOOD, WATCH, BAD or PLAIN
+    interruption  the id of the interruption that it is about, or None
+    """
+
+    question: str
+    answer: str
+    note: str
+    tone: str = PLAIN
+    interruption: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When the page was made, in the time of the run.
+
+    heard_s  seconds since the launcher's last sign of life
+    step_s   when the newest step was committed; None before the first
+    """
+
+    now_s: float
+    heard_s: float
+    step_s: float | None
+
+
+def answers(
+    report: Facts, status: Facts, points: Sequence[Point], moment: Moment
+) -> tuple[Answer, ...]:
+    """Return the six answers."""
+    newest = report["interruptions"][-1] if report["interruptions"] else None
+    verdict = None
+    if newest is not None:
+        newest = _root(report["interruptions"], newest)
+        verdict = next(
+            (one for one in reversed(report["verdicts"]) if one["interruption"] == newest["id"]),
+            None,
+        )
+    return (
+        _is_it_training(report, status, moment),
+        _how_fast(report, status, points),
+        _how_long(report, status),
+        _what_failed(newest, moment),
+        _whose_fault(newest, verdict),
+        _what_cost(report),
+    )
+
+
+def _root(some: Sequence[Facts], one: Facts) -> Facts:
+    """Return the interruption that this one is a part of."""
+    by_id = {each["id"]: each for each in some}
+    return by_id.get(one["parent"], one)
+
+
+def _is_it_training(report: Facts, status: Facts, moment: Moment) -> Answer:
+    question, state = "Is it training?", report["state"]
+    tone = _TONE.get(state, PLAIN)
+    running = words.duration(report["wall_s"])
+    if state == "training":
+        if moment.heard_s > QUIET_S:
+            note = f"The launcher has written nothing for {words.duration(moment.heard_s)}."
+            return Answer(question, "it says so", note, WATCH)
+        median_s = report["step_median_s"]
+        late_s = moment.now_s - moment.step_s if moment.step_s is not None else 0.0
+        if median_s and late_s > max(QUIET_S, FAR_BEHIND * median_s):
+            note = f"A step takes {words.duration(median_s)}; the last one was"
+            return Answer(question, "no step", f"{note} {words.duration(late_s)} ago.", WATCH)
+        note = f"{words.states(status['workers'])}, for {running}."
+        return Answer(question, "yes", note, tone)
+    if state == "ended":
+        return Answer(question, "no, it has ended well", f"It took {running}.", tone)
+    if state == "lost":
+        note = "The launcher is gone. `outlast run --resume` goes on from the newest good state."
+        return Answer(question, "no, it was lost", note, tone)
+    if state in ("failed", "stopped"):
+        return Answer(question, f"no, it {_was(state)}", report["reason"], tone)
+    wait = status.get("waits_for")
+    note = f"It {words.waits(wait)}." if wait else f"It has run for {running}."
+    return Answer(question, f"not now: {state}", note, tone)
+
+
+def _was(state: str) -> str:
+    return "has failed" if state == "failed" else "was stopped"
+
+
+def _how_fast(report: Facts, status: Facts, points: Sequence[Point]) -> Answer:
+    question = "How fast?"
+    if not report["steps_seen"]:
+        return Answer(question, "not known", "The steps of this script are not seen.")
+    median_s = report["step_median_s"]
+    note = "" if median_s is None else f"One step takes {words.duration(median_s)} (median)."
+    if status.get("steps_per_s"):
+        return Answer(question, f"{status['steps_per_s']:.3g} steps/s", note)
+    if report["steps"] and report["wall_s"] > 0 and points:
+        steps = sum(max(0, one.to_step - one.from_step) for one in points)
+        return Answer(question, f"{steps / report['wall_s']:.3g} steps/s on average", note)
+    return Answer(question, "no step yet", note)
+
+
+def target_of(status: Facts) -> int | None:
+    """Return the step at which the run will be done, if it is known."""
+    target = status.get("target_step")
+    return target if isinstance(target, int) and target > 0 else None
+
+
+def _how_long(report: Facts, status: Facts) -> Answer:
+    question, target, step = "How long still?", target_of(status), report["steps"]
+    over = report["state"] in ("ended", "failed", "stopped", "lost")
+    of = f" of {target:,}" if target else ""
+    at = f"It is at step {step:,}{of}." if report["steps_seen"] else "No step was seen."
+    if over:
+        return Answer(question, "it is over", at.replace("is at", "came to"))
+    left_s = status.get("left_s")
+    if isinstance(left_s, int | float):
+        return Answer(question, f"about {words.long_duration(left_s)}", at)
+    rate = status.get("steps_per_s")
+    if target and rate:
+        return Answer(question, f"about {words.long_duration((target - step) / rate)}", at)
+    note = "" if target else " The script has not said how many steps it will do."
+    return Answer(question, "not known", at + note)
+
+
+def _what_failed(newest: Facts | None, moment: Moment) -> Answer:
+    question = "What failed last?"
+    if newest is None:
+        return Answer(question, "nothing", "No interruption so far.", GOOD)
+    at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
+    ago_s = max(0.0, moment.now_s - at_s)
+    what = f"{words.ranks(newest)}: {newest['mechanism'].replace('_', ' ')}"
+    when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before now"
+    if newest["resumed_s"] is None:
+        return Answer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
+    by = f" by {newest['rung']}" if newest["rung"] else ""
+    note = f"{when}. Back after {words.recovery_words(newest)}{by}; {words.cost_words(newest)}."
+    return Answer(question, what, note, PLAIN, newest["id"])
+
+
+def _whose_fault(newest: Facts | None, verdict: Facts | None) -> Answer:
+    question = "Whose fault was it?"
+    if newest is None:
+        return Answer(question, "nobody's", "Nothing has failed.", GOOD)
+    if verdict is None:
+        why = newest["reason"] or newest["error"]
+        return Answer(question, "no verdict yet", why, PLAIN, newest["id"])
+    name = str(verdict.get("class", "unknown")).replace("_", " ")
+    sure = verdict.get("confidence")
+    if name == "unknown":
+        return Answer(question, "not known", summary(verdict), WATCH, newest["id"])
+    how = f" ({sure * 100:.0f} % sure)" if isinstance(sure, int | float) else ""
+    return Answer(question, f"{name}{how}", str(verdict.get("reason", "")), PLAIN, newest["id"])
+
+
+def taken_s(seconds: Mapping[str, Any]) -> float:
+    """Return the rank-seconds that interruptions took."""
+    return sum(seconds.get(cause) or 0.0 for cause in TAKEN)
+
+
+def _what_cost(report: Facts) -> Answer:
+    question = "What did it cost?"
+    total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
+    lost_s = taken_s(report["rank_seconds"])
+    share = lost_s / total_s if total_s > 0 else 0.0
+    count = len(report["interruptions"])
+    repeated, lost = (
+        sum(one[key] or 0 for one in report["interruptions"])
+        for key in ("steps_repeated", "steps_lost")
+    )
+    lost += report["steps_lost_between_sessions"]
+    note = (
+        f"{words.count(count, 'interruption')} took {words.duration(lost_s)} of"
+        f" {words.duration(total_s)} of all ranks; {repeated:,} steps repeated, {lost:,} lost."
+    )
+    if not count and not lost:
+        return Answer(question, "nothing", "No interruption so far.", GOOD)
+    if not report["steps_seen"]:
+        note = f"{words.count(count, 'interruption')}; which steps they cost is not seen."
+        return Answer(question, "not known", note, WATCH)
+    tone = GOOD if share < 0.02 else WATCH if share < 0.1 else BAD
+    return Answer(question, f"{share * 100:.1f} % of the time", note, tone)

@@ -1,0 +1,62 @@
+"""The pace of a run over time: steps per second, from the buckets of the ledger.
+
+Units      seconds since the run began; steps per second.
+Method     Buckets are merged until at most POINTS_MOST are left, each with the same number of
+           buckets. The rate of a point is its steps over its seconds, so a pause lowers it.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.model.records import Records
+
+POINTS_MOST = 240
+ROWS_MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The steps (from_step, to_step], committed in (from_s, to_s]."""
+
+    from_s: float
+    to_s: float
+    from_step: int
+    to_step: int
+
+    @property
+    def per_s(self) -> float:
+        """Return the steps per second, 0 where no time passed."""
+        seconds = self.to_s - self.from_s
+        return max(0, self.to_step - self.from_step) / seconds if seconds > 0 else 0.0
+
+
+def pace(records: Records) -> tuple[Point, ...]:
+    """Return the pace of all sessions, in order."""
+    return merged(
+        [
+            Point(
+                bucket.from_s - part.began_s,
+                bucket.to_s - part.began_s,
+                bucket.from_step,
+                bucket.to_step,
+            )
+            for part in records.sessions
+            for bucket in part.steps
+        ],
+        POINTS_MOST,
+    )
+
+
+def merged(points: Sequence[Point], most_count: int) -> tuple[Point, ...]:
+    """Return at most `most_count` points, each made of as many neighbours."""
+    size = math.ceil(len(points) / most_count) or 1
+    groups = [points[at : at + size] for at in range(0, len(points), size)]
+    return tuple(
+        Point(group[0].from_s, group[-1].to_s, group[0].from_step, group[-1].to_step)
+        for group in groups
+    )

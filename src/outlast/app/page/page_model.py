@@ -1,0 +1,143 @@
+"""What the page of a run says, computed once from the run's folder.
+
+    page = page_of(look("runs/x"))
+    page.answers[0].answer            "yes"
+
+The page as HTML, as Markdown and as JSON all come from this. Every text in it went through
+`escaped_all`, so that it holds no control characters; HTML and Markdown escape it once more in
+their own way.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.app import words
+from outlast.app.page.advice import Advice, advice
+from outlast.app.page.answers import Answer, Moment, answers
+from outlast.app.page.health import NodeHealth, health, node_of_rank
+from outlast.app.page.lanes import Timeline, timeline
+from outlast.app.page.pace import Point, pace
+from outlast.app.report import MEANING, report_facts
+from outlast.app.status import status_facts
+from outlast.app.words import Facts
+from outlast.model.goodput import account
+from outlast.runtime.ledger.view import RunView
+
+# what a verdict has, for those that an earlier version wrote with less
+NO_VERDICT: dict[str, Any] = {
+    **dict.fromkeys(("reason", "action", "refuted_by", "next_test"), ""),
+    **dict.fromkeys(("ranks", "suspects", "evidence", "commands", "stacks", "cleared"), ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One step of the waterfall: the rank-seconds of a cause, and what was left before it."""
+
+    cause: str
+    seconds: float
+    share: float
+    before: float
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that the page of one run says.
+
+    report, status  the JSON of `outlast report` and `outlast status`
+    losses          from all rank-seconds down to the productive ones, the largest loss first
+    verdicts        by the id of the interruption
+    kinds           how often what failed: class or mechanism, and the count
+    made_wall_s     when the run was looked at
+    """
+
+    report: Facts
+    status: Facts
+    answers: tuple[Answer, ...]
+    timeline: Timeline
+    points: tuple[Point, ...]
+    losses: tuple[Loss, ...]
+    verdicts: Mapping[int, Facts]
+    kinds: tuple[tuple[str, int], ...]
+    nodes: tuple[NodeHealth, ...]
+    advice: tuple[Advice, ...]
+    made_wall_s: float
+    began_wall_s: float
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing in it will change any more."""
+        return self.report["state"] in ("ended", "failed", "stopped", "lost")
+
+
+def page_of(view: RunView, *, wall_s: float) -> Page:
+    """Compute the page of a run. `wall_s` is the wall clock's time of the look."""
+    report: Facts = words.escaped_all(report_facts(view))
+    status: Facts = words.escaped_all(status_facts(view))
+    records = view.records
+    nodes = node_of_rank(records, status["workers"])
+    points = pace(records)
+    now_s = report["elapsed_s"]
+    newest = records.sessions[-1]
+    moment = Moment(
+        now_s,
+        0.0 if view.now_s is None else max(0.0, view.now_s - newest.session.seen_s),
+        points[-1].to_s if points else None,
+    )
+    return Page(
+        report=report,
+        status=status,
+        answers=answers(report, status, points, moment),
+        timeline=timeline(records, report["interruptions"], to_s=now_s, nodes=nodes),
+        points=points,
+        losses=losses(report["rank_seconds"]),
+        verdicts={one["interruption"]: NO_VERDICT | one for one in report["verdicts"]},
+        kinds=_kinds(report),
+        nodes=health(
+            records, account(records, now_s=view.now_s), status, report["interruptions"], nodes
+        ),
+        advice=advice(view, report),
+        made_wall_s=wall_s,
+        began_wall_s=records.meta.started_wall_s,
+    )
+
+
+def losses(seconds: Mapping[str, Any]) -> tuple[Loss, ...]:
+    """Return the waterfall. A cause that nothing measures (None) or that took nothing is left out.
+
+    The productive seconds come last: they are what is left.
+    """
+    total_s = math.fsum(value or 0.0 for value in seconds.values())
+    taken = sorted(
+        ((value, cause) for cause, value in seconds.items() if value and cause != "productive"),
+        reverse=True,
+    )
+    out, before = [], 1.0
+    for value, cause in taken:
+        share = value / total_s
+        out.append(Loss(cause, value, share, before, MEANING.get(cause, "")))
+        before -= share
+    kept_s = seconds.get("productive") or 0.0
+    share = kept_s / total_s if total_s > 0 else 0.0
+    out.append(Loss("productive", kept_s, share, share, MEANING["productive"]))
+    return tuple(out)
+
+
+def _kinds(report: Facts) -> tuple[tuple[str, int], ...]:
+    verdicts = {one["interruption"]: str(one.get("class", "")) for one in report["verdicts"]}
+
+    def kind(one: Facts) -> str:
+        names = (one["class"], verdicts.get(one["id"], "unknown"))
+        known = next((name for name in names if name != "unknown"), "")
+        why = f", {known.replace('_', ' ')}" if known else ""
+        return str(one["mechanism"]).replace("_", " ") + why
+
+    return tuple(Counter(kind(one) for one in report["interruptions"]).most_common())
