@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare
 	$(BIN)/python examples/drill.py $(ARGS)
 
-test: $(STAMP)  ## the tests, real processes included; about seven minutes on two cores
+test: $(STAMP)  ## the tests, real processes included; about six minutes on two cores
 	$(BIN)/python tests/halves.py $(ARGS)
 
 check: lint types unit  ## before each commit: lint, format, types and the fast tests; under two minutes

@@ -13,6 +13,7 @@ import pytest
 from tests.drills._run import drilled
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(150)
 def test_a_script_that_destroys_its_group_before_its_model_ends(tmp_path: Path) -> None:
     """Two runs: without the wait in front of the destruction, two of three hang."""

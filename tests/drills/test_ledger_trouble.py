@@ -34,6 +34,7 @@ def trained_to_the_end(outcome: Outcome, steps: int = STEPS) -> None:
     assert "Traceback" not in outcome.stderr, str(outcome)
 
 
+@pytest.mark.drill
 def test_a_ledger_that_is_locked_until_the_end_is_a_warning(tmp_path: Path) -> None:
     """A rank is killed meanwhile: its recovery does not wait for the lock."""
     with Drill(tmp_path, "ddp.py", "--steps", STEPS) as drill:

@@ -65,9 +65,8 @@ def struck(folder: Path, calm_run: CalmRun, kind: str, *some: tuple[str, str, in
     return outcome
 
 
-@pytest.mark.parametrize(
-    "kind", ["fsdp-tp", *(pytest.param(one, marks=pytest.mark.drill) for one in [*RANKS][1:])]
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("kind", [*RANKS])
 def test_ranks_killed_in_turn_cost_no_step_and_no_bit(
     tmp_path: Path, calm_run: CalmRun, kind: str
 ) -> None:

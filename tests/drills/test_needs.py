@@ -19,8 +19,6 @@ STEPS = 12
 NEEDS = ("collective", "new_group", "imported", "init_mesh", "run_mesh", "run_device_mesh", "lazy")
 SUMS = {"imported": "new_group", "init_mesh": "new_group", "run_mesh": "new_group"}  # as that one
 ALWAYS = {  # of all combinations, those that are not left to `make drill`
-    ("init_mesh", "module", "after", "unread", ""),
-    ("run_device_mesh", "main", "before", "first", ""),
     ("lazy", "main", "after", "unread", "hot"),
 }
 

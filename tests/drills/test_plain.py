@@ -72,6 +72,7 @@ def test_a_plain_script_that_may_not_restart_ends_at_its_first_failure(tmp_path:
     assert "0 whole restarts are allowed (--max-restarts), and all ranks" in outcome.stderr, outcome
 
 
+@pytest.mark.drill
 def test_a_rank_is_replaced_though_no_whole_restart_is_allowed(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:

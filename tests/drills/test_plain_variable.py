@@ -31,6 +31,7 @@ def test_a_phase_that_a_replaced_rank_would_skip_ends_the_run(tmp_path: Path) ->
         assert said in outcome.stderr, str(outcome)
 
 
+@pytest.mark.drill
 def test_a_phase_decided_by_a_kept_value_is_done_by_a_replaced_rank(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_kill_in_the_first_two_steps_costs_nothing(
     [
         pytest.param(("--model", "seeded"), id="seeded", marks=drill),
         pytest.param(("--model", "each"), id="each", marks=drill),
-        pytest.param(("--ignore",), id="ignored"),
+        pytest.param(("--ignore",), id="ignored", marks=drill),
     ],
 )
 def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(

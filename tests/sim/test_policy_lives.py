@@ -23,7 +23,7 @@ def test_a_policy_changes_nothing_until_a_verdict_comes(
     """Verdicts are drawn in a stream of their own: of lives without an interruption nothing
     changes. (Of five ranks there is no play, which needs a policy.)
     """
-    for seed in range(30):
+    for seed in range(10):
         life, other = (
             simulate_seed(seed=seed, given={"policy": name, "ranks": 5})
             for name in (policy, "none")
@@ -54,7 +54,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "respawn", "sharded"])
 def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(way: str) -> None:
-    for seed in range(8):
+    for seed in range(4):
         given = ROOMY | {"way": way, "steps": 300}
         leaping, stepping = (
             simulate_seed(seed=seed, given=given, every_step=every_step)

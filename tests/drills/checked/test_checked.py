@@ -19,7 +19,7 @@ from tests.drills.checked.table import FLAWED, GOOD, HERE, check
 
 pytestmark = pytest.mark.timeout(300)
 # Those in the ordinary suite, where OWN_FILES stands for the good ones; all are under `make drill`
-QUICK = {"half_adopted", "private_generator"}
+QUICK = {"half_adopted"}
 SCRIPTS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.drill)
     for path in [*GOOD, *FLAWED]

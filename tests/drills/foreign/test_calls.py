@@ -39,7 +39,8 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return struck(tmp_path_factory.mktemp("calm"), "--no-prefetch", at=(), flags=())
 
 
-@pytest.mark.parametrize("spares", [pytest.param(0, marks=pytest.mark.drill), 1])
+@pytest.mark.drill
+@pytest.mark.parametrize("spares", [0, 1])
 def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, calm: Outcome, spares: int) -> None:
     """Rank 1 is killed twice, and draws what its predecessor would have drawn. Neither kills nor
     prefetch change a bit, and nothing is said to be carried.
