@@ -5,16 +5,18 @@ but the workers'.
 from __future__ import annotations
 
 import io
+import re
 import typing
 
 import pytest
 from rich.console import Console
 
 from outlast.app import words
-from outlast.app.live import LiveView
+from outlast.app.live import LiveView, live_console
+from outlast.app.panel import REDRAWN_MAX_COUNT
 from tests.ledger import a_run
 
-CUP = "\x1b[1A"  # one line up: what a view does to draw itself again
+CUP = "\x1b[2A\x1b[J"  # two lines up, and clear: what the view does to draw itself again
 
 
 def snapshot(wall_s: float, *some: dict[str, object], **more: object) -> dict[str, typing.Any]:
@@ -58,11 +60,11 @@ def terminal() -> tuple[LiveView, io.StringIO]:
     )
 
 
-def test_plain_lines_come_at_interruptions_and_every_ten_seconds(
+def test_plain_lines_come_at_interruptions_and_every_minute(
     plain: tuple[LiveView, io.StringIO],
 ) -> None:
     view, out = plain
-    for tenth in range(1, 210):
+    for tenth in range(1, 1220):
         at_s = tenth / 10
         some = [interruption(resumed=at_s >= 10.1)] if at_s >= 10.0 else []
         view.update(snapshot(at_s, *some))
@@ -75,11 +77,11 @@ def test_plain_lines_come_at_interruptions_and_every_ten_seconds(
         "outlast interruption 1: rank 1, signal, at step 131, detected after 2 ms",
         "outlast interruption 1: back after 100 ms by spare, 1 step repeated, 0 lost",
         (
-            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   10.1 s  "
+            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   1 m 00 s  "
             " generation 2   workers: 2 training; spares: 1 hot"
         ),
         (
-            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   20.1 s  "
+            "outlast toy  training  step 200   10 steps/s   ETTR 97.1 %   2 m 00 s  "
             " generation 2   workers: 2 training; spares: 1 hot"
         ),
     ]
@@ -119,34 +121,161 @@ def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(
         before = len(out.getvalue())
         view.update(snapshot(2.0, interruption(resumed=True)))
         assert CUP in out.getvalue()[before:]
-        assert (
-            "#1  at 10.0 s  rank 1, signal: back after 100 ms by spare" in out.getvalue()[before:]
-        )
+        assert "#1  rank 1, signal: back after 100 ms by spare" in out.getvalue()[before:]
         before = len(out.getvalue())
         view.print_line("a word")
         assert "a word" in out.getvalue()[before:]
-    assert "\x1b[?25h" in out.getvalue(), "the cursor is back"
+    assert out.getvalue().endswith("\x1b[J"), "the view is gone"
 
 
-def test_what_a_worker_writes_goes_between_two_drawings(
+def screen(said: str, width: int = 100, rows: int = 40) -> list[str]:
+    """Return what a terminal shows after these bytes; it knows what the view sends, and no more."""
+    lines, row, column = [""], 0, 0
+    for part in re.split(r"(\x1b\[\d*[A-Za-z]|\r|\n)", said):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A") and part.startswith("\x1b["):
+            row -= int(part[2:-1])
+            assert row >= 0, "the view went above the top"
+        elif part == "\x1b[J":
+            lines[row] = lines[row][:column]
+            del lines[row + 1 :]
+        elif part and not (part.startswith("\x1b[") and part.endswith("m")):
+            lines[row] = lines[row][:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+            assert column <= width, f"a line wraps: {lines[row]!r}"
+    return lines
+
+
+def test_what_a_worker_writes_stays_above_the_view(
     terminal: tuple[LiveView, io.StringIO],
 ) -> None:
     view, out = terminal
     view.update(snapshot(1.0))
-    before = len(out.getvalue())
-    view.pass_through(lambda: out.write("loss 0.5\n"))
-    erased, _, drawn = out.getvalue()[before:].partition("loss 0.5\n")
-    assert erased.rfind("\x1b[2K") > erased.rfind("training"), (
-        "the view is gone when the worker writes"
-    )
-    assert "training" in drawn
+    for number in range(3):
+        view.pass_through("stdout", f"loss 0.{number}\n", out.write)
+    shown = screen(out.getvalue())
+    assert shown[:3] == ["loss 0.0", "loss 0.1", "loss 0.2"]
+    assert shown[3].startswith("toy  training  step 200")
     view.close()
+    assert screen(out.getvalue()) == ["loss 0.0", "loss 0.1", "loss 0.2", ""]
+
+
+def test_a_progress_bar_of_a_worker_moves_in_the_view_and_stays_once(
+    terminal: tuple[LiveView, io.StringIO],
+) -> None:
+    """It ends in carriage returns. Only its last state is printed for good."""
+    view, out = terminal
+    view.update(snapshot(1.0))
+    view.pass_through("stderr", "epoch 10 %\r", out.write)
+    view.pass_through("stderr", "epoch 55 %\r", out.write)
+    assert [line for line in screen(out.getvalue()) if "epoch" in line] == ["epoch 55 %"]
+    view.pass_through("stdout", "a line\n", out.write)
+    assert screen(out.getvalue())[:2] == ["a line", "epoch 55 %"]
+    view.pass_through("stderr", "epoch 100 %\n", out.write)
+    view.pass_through("stdout", "no newline", out.write)
+    view.close(lambda stream, text: out.write(text))
+    assert screen(out.getvalue()) == ["a line", "epoch 100 %", "no newline"]
+
+
+def test_ten_thousand_lines_are_not_each_followed_by_a_drawing(
+    terminal: tuple[LiveView, io.StringIO],
+) -> None:
+    view, out = terminal
+    view.update(snapshot(1.0))
+    for _ in range(10_000):
+        view.pass_through("stdout", "x\n", out.write)
+    assert out.getvalue().count("training  step") <= REDRAWN_MAX_COUNT + 1
+    view.update(snapshot(2.0))
+    assert screen(out.getvalue())[10_000].startswith("toy  training")
+
+
+OUTLOOK = {
+    "target_step": 800,
+    "time_left_s": 400.0,
+    "logged": {"step": 200, "values": {"lr": 0.1, "train_loss": 2.34567}},
+    "last_checkpoint": {"step": 150, "at_s": 10.0, "folder": "x"},
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_view_fits_the_terminal(width: int, encoding: str) -> None:
+    """No line wraps, what matters is there, and an old terminal gets letters it can show."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(
+        file=file, width=width, height=24, highlight=False, force_terminal=True,
+        color_system=None, _environ={"TERM": "xterm"},
+    )  # fmt: skip
+    view = LiveView(console)
+    failed = interruption(resumed=True) | {"verdict": "host memory (97 % sure): " + "why " * 60}
+    view.update(snapshot(40.0, failed, run="20260102T030405Z-toy-abc123", **OUTLOOK))
+    file.flush()
+    shown = screen(typing.cast(io.BytesIO, file.buffer).getvalue().decode(encoding), width - 1)
+    first, progress, workers, last, _ = shown
+    for word in ("training", "10 steps/s", "train_loss 2.346", "ETTR 97.1 %"):
+        assert word in first, first
+    assert "step 200 of 800" in progress
+    assert "25.0 %   6 m 40 s left" in progress
+    assert ("\N{BOX DRAWINGS HEAVY HORIZONTAL}" if encoding == "utf-8" else "#--") in progress
+    assert "2 training; spares: 1 hot" in workers
+    assert ("checkpoint: step 150, 30.0 s ago" in workers) == (width > 60)
+    assert "rank 1, signal: back after 100 ms by spare" in last
+    assert ("host memory (97 %" in last) == (width > 60)
+
+
+def test_the_plain_line_says_the_target_the_loss_and_the_time_left(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
+    view, out = plain
+    view.update(snapshot(40.0, **OUTLOOK))
+    assert out.getvalue() == (
+        "outlast toy  training  step 200 of 800   10 steps/s   train_loss 2.346   ETTR 97.1 %  "
+        " 40.0 s   6 m 40 s left   generation 2   workers: 2 training; spares: 1 hot\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "in_place"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_no_color_keeps_the_view_and_a_dumb_terminal_gets_lines(
+    environment: dict[str, str], in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "NO_COLOR", "COLORTERM", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    monkeypatch.setattr("sys.stderr", out)
+    view = LiveView(live_console(environment))
+    view.update(snapshot(1.0))
+    view.update(snapshot(2.0))
+    assert ("\x1b[2A" in out.getvalue()) == in_place
+    assert ("\x1b[" in out.getvalue()) == in_place
+    if "NO_COLOR" in environment:
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", out.getvalue()), "no colour"
+    if not in_place:
+        assert out.getvalue().count("\n") == 1
 
 
 def test_without_a_view_output_passes_untouched(plain: tuple[LiveView, io.StringIO]) -> None:
     view, out = plain
-    view.pass_through(lambda: out.write("loss 0.5\n"))
-    assert out.getvalue() == "loss 0.5\n"
+    view.pass_through("stdout", "loss 0.5", out.write)
+    view.pass_through("stdout", "1\n", out.write)
+    assert out.getvalue() == "loss 0.51\n"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from outlast.model.records import Event
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
@@ -84,3 +86,111 @@ def test_the_page_of_a_failed_run(tmp_path: Path) -> None:
             a_run.ended_run(tmp_path, state="failed", exit_code=1, reason="crash loop at step 170"),
         ).stdout,
     )
+
+
+def outlook_run(root: Path, *, ranks: int) -> tuple[a_run.RunFolder, a_run.Ledger]:
+    """A live run on two nodes, and what a launcher says of it. The caller closes both."""
+    folder, ledger = a_run.live_run(root)
+    now_s = a_run.clock.now_s()
+    verdict = {"class": "host_memory", "confidence": 0.97, "reason": "Rank 1 was killed."}
+    ledger.add(replace(a_run.KILL, detected_s=now_s - 5, fault_s=now_s - 5, resumed_s=now_s - 4))
+    ledger.add(Event(now_s - 4, 0.0, "verdict", {"interruption": 1, "verdict": verdict}))
+    ledger.add(Event(now_s - 9, 0.0, "script", {"sharded": False}))
+    ledger.add(Event(now_s - 3, 0.0, "checkpoint", {"step": 150, "folder": "c/step-150"}))
+    workers = [
+        {"rank": rank, "pid": 9000 + rank, "node": f"node-{rank % 2}", "state": "training"}
+        for rank in range(ranks)
+    ]
+    said = {
+        "workers": workers,
+        "spares": [{"pid": 1, "kind": "hot", "node": "node-1", "parked": True}],
+        "target_step": 400,
+        "time_left_s": 20.0,
+        "logged": {"step": 199, "values": {"loss": 2.5}},
+        "redundancy": {"sharded": False, "copies": ranks, "nodes": 2, "spares_ready": 1},
+        "steps_seen": True,
+    }
+    ledger.set_snapshot({**a_run.SNAPSHOT, **said}, now_s=now_s)
+    ledger.flush()
+    return folder, ledger
+
+
+def test_it_says_target_time_left_nodes_last_checkpoint_and_redundancy(tmp_path: Path) -> None:
+    folder, ledger = outlook_run(tmp_path, ranks=4)
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        facts = status(folder.path)
+        page = outlast("status", folder.path).stdout
+    assert (facts["target_step"], facts["time_left_s"]) == (400, 20.0)
+    assert facts["logged"] == {"step": 199, "values": {"loss": 2.5}}
+    checkpoint = facts["last_checkpoint"]
+    assert (checkpoint["step"], checkpoint["folder"]) == (150, "c/step-150")
+    assert facts["redundancy"]["copies"] == 4
+    assert facts["nodes"] == [
+        {"node": "node-0", "ranks": [0, 2], "states": {"training": 2}, "spares": 0},
+        {"node": "node-1", "ranks": [1, 3], "states": {"training": 2}, "spares": 1},
+    ]
+    assert facts["interruptions"][0]["verdict"] == "host memory (97 % sure): Rank 1 was killed."
+    for said in (
+        "step 200 of 400", "loss 2.5", "50.0 %   20.0 s left", "checkpoint: step 150, ",
+        "4 copies of the state on 2 nodes", "host memory (97 % sure): Rank 1 was killed.",
+    ):  # fmt: skip
+        assert said in page, said
+    by_node = [line.split() for line in page.splitlines() if " 90" in line]
+    assert by_node == [
+        ["node-0", "0", "9000", "training"],
+        ["2", "9002", "training"],
+        ["node-1", "1", "9001", "training"],
+        ["3", "9003", "training"],
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "listed"), [(64, True), (65, False)])
+def test_more_than_64_workers_are_listed_only_if_asked_for(
+    tmp_path: Path, ranks: int, listed: bool
+) -> None:
+    folder, ledger = outlook_run(tmp_path, ranks=ranks)
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        facts = status(folder.path)
+        page = outlast("status", folder.path).stdout
+        asked = json.loads(outlast("status", folder.path, "--workers", "--json").stdout)
+        long = outlast("status", folder.path, "--workers").stdout
+    assert (facts["workers"] is not None) == listed
+    assert len(asked["workers"]) == ranks
+    assert long.count("training") == ranks + 1
+    if not listed:
+        assert "node-0   0, 2, 4" in page
+        assert "33 training" in page
+        assert "9001" not in page
+
+
+def test_a_run_that_is_over_has_no_time_left_and_no_copies(tmp_path: Path) -> None:
+    folder, ledger = outlook_run(tmp_path, ranks=2)
+    ledger.end_session(ended_s=a_run.clock.now_s(), state="ended", exit_code=0, reason="")
+    ledger.close()
+    folder.close()
+    facts = status(folder.path)
+    assert (facts["target_step"], facts["time_left_s"], facts["redundancy"]) == (400, None, None)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"target_step": "soon"},
+        {"target_step": -4},
+        {"logged": [1]},
+        {"logged": {"values": {"loss": "low"}}},
+        {"redundancy": {"copies": "many"}},
+        {"time_left_s": float("inf")},
+    ],
+)
+def test_what_no_launcher_would_say_is_not_shown(
+    tmp_path: Path, nonsense: dict[str, object]
+) -> None:
+    folder, ledger = a_run.live_run(tmp_path)
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        ledger.set_snapshot({**a_run.SNAPSHOT, **nonsense}, now_s=a_run.clock.now_s())
+        ledger.flush()
+        facts = status(folder.path)
+        assert outlast("status", folder.path).returncode == 0
+    assert facts["target_step"] is None
+    assert facts["logged"] is None

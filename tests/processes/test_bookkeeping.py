@@ -21,6 +21,7 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.protocol.outputs import End, Spawn
+from outlast.model import gauges
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.goodput import account
 from outlast.model.messages import WorkerExited, WorkerStarted
@@ -78,6 +79,7 @@ def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Books:
         records=ledger.read(),
         start_step=start_step,
         living=lambda: books.beacons.lives(),
+        gauges=lambda: books.beacons.gauges(),
         show=lambda _: None,
     )
     news = BeaconNews(over=books.life_over, step=books.step_seen)
@@ -101,6 +103,21 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
     assert states(books, coordinator) == ["training", "training"]
     coordinator.on_message(exits(1, code), now_s=NOW_S)
     assert states(books, coordinator)[0] == state
+
+
+def test_the_snapshot_says_what_rank_0_has_logged(ledger: Ledger, vault: Vault) -> None:
+    """Worker 2 holds rank 0, and worker 3 is a spare that knows a target too."""
+    books = a_books(ledger, vault)
+    for worker, rank in ((1, 1), (2, 0), (3, -1)):
+        books.beacons.started(Spawn(worker, rank, "rank" if rank >= 0 else "hot", 1))
+        page = vault.beacon(worker, create=True)
+        pack_into(page, Beacon(worker, os.getpid(), rank=rank))
+        gauges.pack_into(page, gauges.Gauges(100 + rank, 7, {"loss": float(rank)}))
+        books.beacons.look(worker, os.getpid(), now_s=NOW_S)
+    facts = books.snapshot(plain_run(), now_s=NOW_S)
+    assert facts["target_step"] == 100
+    assert facts["logged"] == {"step": 7, "values": {"loss": 0.0}}
+    assert facts["interruptions"] == []
 
 
 # --- committed steps ---

@@ -308,7 +308,7 @@ def test_the_launchers_side_needs_no_torch() -> None:
 
 
 def test_what_outlast_says_can_be_turned_down(reader: ZygoteClient, script: str) -> None:
-    assert read(reader, script).status == StatusOptions(quiet=False, status_every_s=10.0)
+    assert read(reader, script).status == StatusOptions(quiet=False, status_every_s=60.0)
     assert read(reader, "--quiet", "--status-every", "0", script).status == StatusOptions(True, 0.0)
     with pytest.raises(UsageError, match="must be a number of seconds"):
         read(reader, "--status-every", "-1", script)

@@ -161,6 +161,16 @@ def test_values_are_logged_and_callbacks_called_once_behind_the_block(
     assert capsys.readouterr().out.splitlines() == ["step 1 loss 2 lr 0.5", "step 2 loss 2 lr 0.5"]
 
 
+def test_a_function_given_to_log_gets_the_values_behind_the_commit(run: Run) -> None:
+    told: list[tuple[int, dict[str, float]]] = []
+    for step in run.steps(_state(run), until=2, log_every=0):
+        with step:
+            step.log(loss=torch.tensor(2.0), lr=0.5, to=lambda *what: told.append(what))
+            step.log(other=1.0)
+            assert len(told) == step.number - 1
+    assert told == [(1, {"loss": 2.0, "lr": 0.5}), (2, {"loss": 2.0, "lr": 0.5})]
+
+
 def test_an_error_of_the_script_passes_through(run: Run) -> None:
     with pytest.raises(ZeroDivisionError):
         _train(run, _state(run), lambda step: step.number // 0)

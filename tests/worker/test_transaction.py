@@ -18,12 +18,15 @@ TALKING = """
 state = named()
 called = os.path.join(os.path.dirname(__file__), f"called-{run.rank}")
 last = None
+def tell(number, values):
+    with open(called.replace("called", "told"), "a") as file:
+        print(number, *sorted(values.items()), file=file)
 for step in run.steps(state, until=8, log_every=1):
     with step:
-        step.log(before=step.number + run.rank, reduce="mean")
+        step.log(before=step.number + run.rank, reduce="mean", to=tell)
         if step.attempt == 0: step.log(once=1.0, reduce="sum")
         loss = update(step)
-        step.log(after=10.0 * step.number + run.rank, reduce="mean")
+        step.log(after=10.0 * step.number + run.rank, reduce="mean", to=tell)
         step.on_commit(lambda number=step.number: open(called, "a").write(f"{number}\\n"))
     if last is not None:
         print("logged", run.rank, last.number, sorted(last.logged.items()), flush=True)
@@ -92,6 +95,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert ran.code == 0, ran.outcome
     ran.ended_clean()
     _says_each_step_truly(ran, torn=())
+    _tells_each_step_once(ran.script.parent, torn=())
     (digest,) = _digests(ran)
     return digest
 
@@ -116,6 +120,23 @@ def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
             )
     for _, once in re.findall(r"^step (\d+) .*once ([\d.]+)(?! \()", ran.out, re.MULTILINE):
         assert once == "2", "logged in an attempt that did not count"
+
+
+def _tells_each_step_once(folder: Path, *, torn: tuple[int, ...]) -> None:
+    """The function given to step.log was called on rank 0 alone, once a call, with the means.
+
+    A value of a step in `torn` may be missing: nobody knows the mean.
+    """
+    assert not (folder / "told-1").exists()
+    told = Counter((folder / "told-0").read_text().splitlines())
+    true = {
+        f"{number} ('{name}', {mean})"
+        for number in range(1, STEPS + 1)
+        for name, mean in (("before", number + 0.5), ("after", 10 * number + 0.5))
+    }
+    assert set(told) <= true, set(told) - true
+    assert max(told.values()) == 1, told
+    assert all(int(line.split()[0]) in torn for line in true - set(told)), true - set(told)
 
 
 @pytest.mark.drill
@@ -147,6 +168,7 @@ def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     assert max(Counter(calls[1]).values()) == 1
     assert set(calls[1]) >= {str(number) for number in range(1, STEPS + 1) if number not in (3, 4)}
     _says_each_step_truly(ran, torn=(3, 4, 5))
+    _tells_each_step_once(tmp_path, torn=(3, 4, 5))
     ran.ended_clean()
 
 

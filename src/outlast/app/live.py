@@ -10,20 +10,28 @@ snapshots is its time. For a resumed run, `wall_s` and ETTR cover all its launch
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.padding import Padding
+from rich.console import Console
 from rich.text import Text
 
 from outlast.app import words
-from outlast.app.status import headline, last_interruptions
+from outlast.app.panel import Panel
+from outlast.app.status import checkpoint_words, headline, last_line, progress_line
 from outlast.app.words import Facts
 from outlast.model import limits
+from outlast.model.texts import ELLIPSIS
 
 WAIT_SHOWN_S = 3.0  # a wait that is shorter is not worth a line
 _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
+NARROW = 40  # columns below which a terminal gets plain lines
+
+
+def live_console(environment: Mapping[str, str]) -> Console:
+    """Return the console of the live view, on stderr. NO_COLOR takes colours away, nothing else."""
+    plain = environment.get("NO_COLOR") or environment.get("TERM") in ("dumb", "unknown")
+    probe = Console(stderr=True, highlight=False, no_color=True if plain else None)
+    return probe if probe.is_terminal else words.console_for(stderr=True, environment=environment)
 
 
 class LiveView:
@@ -44,8 +52,8 @@ class LiveView:
         self._console = console
         self._status_every_s = status_every_s
         self._quiet = quiet
-        self._live: Live | None = None
-        self._facts: Facts | None = None
+        in_place = console.is_terminal and not console.is_dumb_terminal and console.width >= NARROW
+        self._panel = Panel(console) if in_place else None
         self._said_s: float | None = None
         self._began: set[int] = set()
         self._ended: set[int] = set()
@@ -65,13 +73,12 @@ class LiveView:
         then.
         """
         snapshot = words.escaped_all(snapshot)
-        self._facts = snapshot
         if self._quiet:
             return
-        if self._console.is_terminal:
-            self._start()
-            if self._live is not None:
-                self._live.update(_view(snapshot), refresh=True)
+        if self._panel is not None:
+            blocks = self._console.encoding.lower().startswith("utf")
+            view = _view(snapshot, self._console.width, blocks=blocks)
+            self._panel.draw(self._laid_out(view))
             return
         for line in self._news(snapshot):
             self._write(line)
@@ -81,41 +88,37 @@ class LiveView:
         if not self._quiet or text.startswith(_LOUD):
             self._write(Text(words.escaped(text, lines=True)))
 
-    def pass_through(self, write: Callable[[], object]) -> None:
-        """Call `write` with the view out of its way.
+    def pass_through(self, stream: str, text: str, write: Callable[[str], object]) -> None:
+        """Let what a worker wrote pass above the view. `write` writes it to the same terminal."""
+        if self._panel is None or self._quiet:
+            write(text)
+        else:
+            self._panel.pass_through(stream, text, write)
 
-        It writes to the same terminal in another way, such as the output of a worker.
+    def close(self, write: Callable[[str, str], object] | None = None) -> None:
+        """Take the view away. What was printed stays.
+
+        `write` gets the stream and text of lines that no newline has ended.
         """
-        drawn = self._live is not None
-        self._stop()
-        try:
-            write()
-        finally:
-            if drawn and self._facts is not None:
-                self.update(self._facts)
+        if self._panel is not None:
+            self._panel.erase()
+            for stream, text in self._panel.unfinished():
+                if write is not None:
+                    write(stream, text)
 
-    def close(self) -> None:
-        """Take the view away. What was printed stays."""
-        self._stop()
-
-    def _start(self) -> None:
-        if self._live is None:
-            self._live = Live(
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
-
-    def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def _laid_out(self, lines: list[Text]) -> list[str]:
+        """Return the lines as the terminal gets them, each cut to the width."""
+        with self._console.capture() as page:
+            for line in lines:
+                self._console.print(line, no_wrap=True, crop=True)
+        return page.get().splitlines()
 
     def _write(self, line: Text) -> None:
+        if self._panel is not None:
+            self._panel.erase()
         self._console.print(Text.assemble(("outlast ", "dim"), line), soft_wrap=True)
+        if self._panel is not None:
+            self._panel.draw_again()
 
     def _news(self, snapshot: Facts) -> list[Text]:
         lines = []
@@ -146,16 +149,30 @@ class LiveView:
         return [Text(words.waits(wait))]
 
 
-def _view(snapshot: Facts) -> RenderableType:
-    parts: list[RenderableType] = [
-        headline(snapshot),
-        Padding(Text(f"workers  {_workers(snapshot)}"), (0, 0, 0, 2)),
-    ]
+def _view(snapshot: Facts, width: int, *, blocks: bool) -> list[Text]:
+    """Return the lines of the view: where the run is, how far, who works, and what failed last."""
+    room = width - 1
+    lines = [headline(snapshot, room=room, apart=True)]
+    if snapshot.get("target_step"):
+        lines.append(progress_line(snapshot, room, blocks=blocks))
+    more = f"  workers  {_workers(snapshot)}"
+    last = [checkpoint_words(snapshot)] if snapshot.get("last_checkpoint") else []
+    for one in [*last, f"generation {snapshot['generation']}"]:
+        if len(more) + 3 + len(one) <= room:
+            more += f"   {one}"
+    lines.append(Text(more))
     if snapshot.get("waits_for"):
-        parts.append(Padding(Text(words.waits(snapshot["waits_for"])), (0, 0, 0, 2)))
+        lines.append(Text("  " + words.waits(snapshot["waits_for"]), "yellow"))
     if snapshot.get("interruptions"):
-        parts.append(Padding(last_interruptions(snapshot), (0, 0, 0, 2)))
-    return Group(*parts)
+        lines.append(Text.assemble("  ", last_line(snapshot)))
+    return [_cut(line, room) for line in lines]
+
+
+def _cut(line: Text, room: int) -> Text:
+    if line.cell_len > room:
+        line.truncate(room - len(ELLIPSIS))
+        line.append(ELLIPSIS)
+    return line
 
 
 def _workers(snapshot: Facts) -> str:

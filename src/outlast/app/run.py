@@ -18,11 +18,10 @@ from pathlib import Path
 
 from outlast.app import resuming
 from outlast.app.command_line import SIGINT_EXIT, fail
-from outlast.app.live import LiveView
+from outlast.app.live import LiveView, live_console
 from outlast.app.node_setup import make_evidence, make_logs, of_node
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
-from outlast.app.words import console_for
 from outlast.diagnose.redact import redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
@@ -189,7 +188,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             try:
                 with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
                     view = LiveView(
-                        console_for(stderr=True, environment=os.environ),
+                        live_console(os.environ),
                         status_every_s=options.status.status_every_s,
                         quiet=options.status.quiet,
                     )
@@ -209,10 +208,10 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                 raise
         try:
             end = launcher.run()
-            view.close()
+            sink.close()
             _close_books(books, end, view)
         finally:
-            view.close()
+            sink.close()
             vault.remove()
     if is_own_bug(end.traceback):
         end = replace(end, reason=f"{end.reason}\n\nhint: {REPORT}")
@@ -260,6 +259,7 @@ def _prepare(
         records=records,
         start_step=beginning.start.step,
         living=lambda: beacons.lives(),
+        gauges=lambda: beacons.gauges(),
         show=view.update,
     )
     node = platform.node()
@@ -363,7 +363,13 @@ class WorkerOutput:
         out = sys.stdout if stream == "stdout" else sys.stderr
         if stream != "stdout":
             self._last.append(line.rstrip())
-        self.view.pass_through(lambda: (out.write(line), out.flush()))
+        self.view.pass_through(stream, line, lambda text: (out.write(text), out.flush()))
+
+    def close(self) -> None:
+        """Take the view away, and write the ends of lines that were kept back."""
+        self.view.close(
+            lambda stream, text: (sys.stdout if stream == "stdout" else sys.stderr).write(text)
+        )
 
     def has_shown(self, traceback: str) -> bool:
         """Return whether a worker's stderr ended in this traceback, on the console."""

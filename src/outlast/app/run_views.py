@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
 import typing
@@ -31,7 +32,7 @@ def status(argv: Sequence[str]) -> int:
     args = parser("status").parse_args(list(argv))
     from outlast.app.status import show_status, status_facts
 
-    return _show(args, status_facts, show_status)
+    return _show(args, functools.partial(status_facts, workers=args.workers), show_status)
 
 
 def report(argv: Sequence[str]) -> int:
@@ -53,6 +54,12 @@ def parser(name: str) -> Parser:
         metavar="RUN",
         help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
     )
+    if name == "status":
+        out.add_argument(
+            "--workers",
+            action="store_true",
+            help="list every worker, also those of a run of more than 64 ranks",
+        )
     add_json(out)
     if name == "report":
         out.add_argument("--html", metavar="FILE", help="write the report as one page to mail")

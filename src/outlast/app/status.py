@@ -6,7 +6,9 @@ It is read from the ledger, so it works on a live, an ended and a lost run.
 from __future__ import annotations
 
 import math
+import re
 import typing
+from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -14,8 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.app import words
+from outlast.app.diagnose_graph import spans
 from outlast.app.words import Facts
 from outlast.model.goodput import account
+from outlast.model.records import Records
+from outlast.model.verdict import summary
 from outlast.runtime.ledger.view import RunView
 
 STATE_STYLE = {
@@ -31,13 +36,16 @@ STATE_STYLE = {
     "warm": "cyan",
 }
 LAST_COUNT = 5
+LISTED_MAX_COUNT = 64  # ranks; the workers of more are listed with --workers only
 OVER = ("ended", "failed", "stopped", "lost")
 
 
-def status_facts(view: RunView) -> dict[str, typing.Any]:
+def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.Any]:
     """Return the JSON of `outlast status`.
 
     It is what the launcher said last. In a run that is over, no rank is shown as training.
+
+    workers   list every worker; otherwise a run of more than LISTED_MAX_COUNT ranks has None there
     """
     records, state = view.records, view.state
     said: dict[str, typing.Any] = dict(_sound(records.snapshot) or {})
@@ -74,7 +82,12 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
         "steps_seen": records.steps_seen,
         "ettr": books.ettr if records.is_measured else None,
         "wall_s": round(books.wall_s, 6),
-        "interruptions": records.interruptions()[-LAST_COUNT:],
+        "interruptions": _with_verdicts(records),
+        "target_step": facts.get("target_step"),
+        "time_left_s": facts.get("time_left_s"),
+        "logged": facts.get("logged"),
+        "last_checkpoint": _last_checkpoint(records),
+        "redundancy": facts.get("redundancy"),
     }
     if view.is_over:  # what the launcher said last is up to a second older than the end
         facts |= {"generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0}
@@ -83,15 +96,68 @@ def status_facts(view: RunView) -> dict[str, typing.Any]:
             for worker in facts["workers"]
         ]
         facts["spares"], facts["waits_for"] = [], None
+        facts["time_left_s"] = facts["redundancy"] = None
         facts["reason"] = newest.session.reason or facts["reason"]
+    facts["nodes"] = nodes_of(facts)
+    if len(facts["workers"]) > LISTED_MAX_COUNT and not workers:
+        facts["workers"] = None
     return facts
 
 
-_NUMBERS = ("step", "generation", "steps_per_s", "wall_s", "ettr", "session")
+def nodes_of(facts: Facts) -> list[dict[str, typing.Any]]:
+    """Return a row for each node: its ranks, how many of them are in which state, its spares."""
+    rows: dict[str, dict[str, typing.Any]] = {}
+
+    def row(node: str) -> dict[str, typing.Any]:
+        return rows.setdefault(node, {"node": node, "ranks": [], "states": {}, "spares": 0})
+
+    for worker in facts["workers"]:
+        one = row(worker["node"])
+        one["ranks"].append(worker["rank"])
+        one["states"][worker["state"]] = one["states"].get(worker["state"], 0) + 1
+    for spare in facts["spares"]:
+        row(spare["node"])["spares"] += 1
+    for one in rows.values():
+        one["ranks"].sort()
+    return sorted(rows.values(), key=lambda one: (one["ranks"][:1] or [math.inf], one["node"]))
+
+
+def _with_verdicts(records: Records) -> list[dict[str, object]]:
+    """Return the last interruptions, each with its verdict as one line, or None."""
+    # an id that a later session gave again is moved up, so a verdict is found by session and old id
+    said: dict[tuple[int, object], str] = {}
+    for part in records.sessions:
+        for event in part.events:
+            verdict = event.data.get("verdict")
+            if event.kind == "verdict" and isinstance(verdict, Mapping):
+                said[part.session.session, event.data.get("interruption")] = summary(verdict)
+    old = [
+        (part.session.session, one.id) for part in records.sessions for one in part.interruptions
+    ]
+    both = list(zip(old, records.unique_interruptions(), strict=True))
+    return [
+        one.public(began_s=began_s) | {"verdict": said.get(key)}
+        for key, (one, began_s) in both[-LAST_COUNT:]
+    ]
+
+
+def _last_checkpoint(records: Records) -> dict[str, typing.Any] | None:
+    """Return the newest checkpoint that was completed, or None."""
+    for part in reversed(records.sessions):
+        for event in reversed(part.events):
+            step = event.data.get("step")
+            if event.kind == "checkpoint" and isinstance(step, int):
+                at_s = round(event.at_s - part.began_s, 6)
+                return {"step": step, "at_s": at_s, "folder": event.data.get("folder")}
+    return None
+
+
+_NUMBERS = ("step", "time_left_s", "generation", "steps_per_s", "wall_s", "ettr", "session")
 _TABLES: dict[str, dict[str, type]] = {
     "workers": {"rank": int, "pid": int, "node": str, "state": str},
     "spares": {"pid": int, "kind": str, "node": str},
 }
+_OBJECTS = ("logged", "redundancy")
 
 
 def _sound(snapshot: Facts | None) -> Facts | None:
@@ -109,7 +175,25 @@ def _sound(snapshot: Facts | None) -> Facts | None:
             for row in rows
         ):
             return None
+    if not _is_sound_outlook(snapshot):
+        return None
     return snapshot if _is_sound_wait(snapshot.get("waits_for")) else None
+
+
+def _is_sound_outlook(snapshot: Facts) -> bool:
+    """Return True if a launcher says so of the target, the loss and the copies of the state."""
+    target = snapshot.get("target_step")
+    if target is not None and not (isinstance(target, int) and target > 0):
+        return False
+    logged, redundancy = (snapshot.get(name) or {} for name in _OBJECTS)
+    if not isinstance(logged, dict) or not isinstance(redundancy, dict):
+        return False
+    values = logged.get("values", {})
+    return (
+        isinstance(values, dict)
+        and all(isinstance(one, int | float) for one in values.values())
+        and all(isinstance(redundancy.get(name) or 0, int) for name in ("copies", "nodes"))
+    )
 
 
 def _is_sound_wait(wait: object) -> bool:
@@ -124,7 +208,7 @@ def _is_sound_wait(wait: object) -> bool:
 
 def show_status(console: Console, facts: Facts) -> None:
     """Show the same facts to people."""
-    console.print(headline(facts))
+    console.print(headline(facts, apart=True))
     if facts["state"] == "lost":
         console.print(
             "The launcher is gone, but the run has not ended. Continue it with"
@@ -137,6 +221,19 @@ def show_status(console: Console, facts: Facts) -> None:
         console.print(
             Text(f"{facts['state']}: {facts['reason']}", style=STATE_STYLE[facts["state"]])
         )
+    if facts["target_step"]:
+        blocks = str(console.encoding).lower().startswith("utf")
+        console.print(progress_line(facts, console.width, blocks=blocks))
+    kept = [
+        words
+        for words in (
+            checkpoint_words(facts) if facts["last_checkpoint"] else "",
+            copies_words(facts["redundancy"]),
+        )
+        if words
+    ]
+    if kept:
+        console.print(Text("  " + "   ".join(kept)))
     console.print()
     console.print(Padding(_processes(facts), (0, 0, 0, 2)))
     if facts["interruptions"]:
@@ -144,77 +241,180 @@ def show_status(console: Console, facts: Facts) -> None:
         console.print(Padding(last_interruptions(facts), (0, 0, 0, 2)))
 
 
-def headline(facts: Facts) -> Text:
+def headline(facts: Facts, *, room: int | None = None, apart: bool = False) -> Text:
     """Return the first line of the status.
 
-    It is `training  step 1,204   9.6 steps/s   ETTR 97.1 % over 2 sessions   1 m 02 s
-    generation 3`, after the run's name if there is one.
+    It is `training  step 1,204 of 5,000   9.6 steps/s   loss 2.31   ETTR 97.1 % over 2 sessions
+    1 m 02 s   6 m 40 s left   generation 3`, after the run's name if there is one.
+
+    room    the columns of a view that has a line for the generation; the name is cut to fit
+    apart   where the target is known, `progress_line` says the step and the time left
     """
-    unseen = facts["state"] != "starting" and not facts.get("steps_seen", True)
-    step = "steps not seen" if unseen else f"step {facts['step']:,}"
-    parts = [step]
+    own_line = apart and bool(facts.get("target_step"))
+    parts = [] if own_line else [_step_words(facts)]
     if facts.get("steps_per_s"):
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
+    if (logged := logged_words(facts)) is not None:
+        parts.append(logged)
     # of the launcher: those before a --resume count
     over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""
     if facts.get("ettr") is not None:
         parts.append(f"ETTR {words.percent(facts['ettr'])}{over}")
-    parts += [
-        words.duration(facts.get("wall_s") or 0.0),
-        f"generation {facts['generation']}",
-    ]
+    parts.append(words.duration(facts.get("wall_s") or 0.0))
+    if not own_line and facts.get("time_left_s"):
+        parts.append(f"{words.duration(facts['time_left_s'])} left")
+    if room is None:
+        parts.append(f"generation {facts['generation']}")
+    rest = "   ".join(parts)
+    name, state = str(facts["run"]), str(facts["state"])
+    if room is not None:
+        name = cut(name, room - len(state) - len(rest) - 4)
     line = Text.assemble(
-        (str(facts["run"]), "bold"),
-        "  ",
-        (facts["state"], STATE_STYLE.get(facts["state"], "")),
-        "  ",
+        (name, "bold"), "  " if name else "", (state, STATE_STYLE.get(state, "")), "  "
     )
-    return line.append("   ".join(parts))
+    return line.append(rest)
+
+
+_STAMP = re.compile(r"^[0-9]{8}T[0-9]{6}Z-")
+NAME_LEAST_COUNT = 8  # characters of a run's name: fewer say nothing
+
+
+def cut(name: str, room: int) -> str:
+    """Return a name in at most `room` characters, or "" where too few would be left of it.
+
+    The time at its beginning goes first: it tells less to people who watch the run.
+    """
+    if len(name) > room:
+        name = _STAMP.sub("", name)
+    if len(name) <= room:
+        return name
+    return name[: room - 3] + "..." if room >= NAME_LEAST_COUNT else ""
+
+
+def _step_words(facts: Facts) -> str:
+    if facts["state"] != "starting" and not facts.get("steps_seen", True):
+        return "steps not seen"
+    target = facts.get("target_step")
+    return f"step {facts['step']:,}" + (f" of {target:,}" if target else "")
+
+
+def logged_words(facts: Facts) -> str | None:
+    """Return the loss, or what the script logs first where nothing is called so."""
+    values: dict[str, float] = dict((facts.get("logged") or {}).get("values") or {})
+    if not values:
+        return None
+    name = next((one for one in values if "loss" in one.lower()), next(iter(values)))
+    value = values[name]
+    return f"{name} {value:.4g}"
+
+
+def progress_line(facts: Facts, room: int, *, blocks: bool) -> Text:
+    """Return `  step 1,204 of 5,000  ####------  24.0 %   6 m 40 s left`.
+
+    blocks   the terminal can show lines for the bar
+    """
+    step, target = facts["step"], facts["target_step"]
+    share = min(1.0, step / target)
+    left_s = facts.get("time_left_s")
+    before = f"  {_step_words(facts)}  "
+    after = f"  {words.percent(share)}"
+    if left_s:
+        after += f"   {words.duration(left_s)} left"
+    columns = min(40, room - len(before) - len(after))
+    if columns < 5:
+        return Text(before.rstrip() + after)
+    done = int(share * columns)
+    return Text.assemble(
+        before,
+        (("\N{BOX DRAWINGS HEAVY HORIZONTAL}" if blocks else "#") * done, "green"),
+        (("\N{BOX DRAWINGS LIGHT HORIZONTAL}" if blocks else "-") * (columns - done), "dim"),
+        after,
+    )
+
+
+def checkpoint_words(facts: Facts) -> str:
+    """Return `checkpoint: step 1,200, 12.0 s ago`."""
+    last = facts["last_checkpoint"]
+    ago_s = (facts.get("wall_s") or 0.0) - last["at_s"]
+    return f"checkpoint: step {last['step']:,}, {words.duration(max(0.0, ago_s))} ago"
+
+
+def copies_words(redundancy: Facts | None) -> str:
+    """Return `4 copies of the state on 1 node`, or "" where that is not known."""
+    if not redundancy or not redundancy.get("copies"):
+        return ""
+    copies = words.count(redundancy["copies"], "copy", "copies")
+    return f"{copies} of the state on {words.count(redundancy['nodes'], 'node')}"
+
+
+def last_line(facts: Facts) -> Text:
+    """Return the newest interruption with its verdict in one line."""
+    one = facts["interruptions"][-1]
+    line = _interruption_line(one, with_time=False)
+    if one.get("verdict"):
+        line.append(f". {one['verdict']}")
+    return line
 
 
 def last_interruptions(facts: Facts) -> RenderableType:
-    """Return one line for each: when it came, what it was, and how the run went on."""
+    """Return one line for each: when it came, what it was, and how the run went on.
+
+    The verdict on it, if there is one, comes below it.
+    """
     lines = []
     for one in facts["interruptions"][-LAST_COUNT:]:
-        at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
-        over = one.get("resumed_s") is not None
-        what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
-        outcome = (
-            f"all processes run again by {one.get('rung')}"
-            if over and not one.get("steps_seen", True)
-            else f"back after {words.recovery_words(one)}"
-            + (f" by {one['rung']}" if one.get("rung") else "")
-            if over
-            else "not yet back"
-        )
-        lines.append(
-            Text.assemble(
-                (f"#{one['id']}", "bold"),
-                f"  at {words.duration(at_s)}  {what}: ",
-                (outcome, "green" if over else "yellow"),
-            )
-        )
+        lines.append(_interruption_line(one))
+        if one.get("verdict"):
+            lines.append(Text(f"    {one['verdict']}", "dim"))
     return Group(*lines)
 
 
+def _interruption_line(one: Facts, *, with_time: bool = True) -> Text:
+    at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
+    over = one.get("resumed_s") is not None
+    what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
+    outcome = (
+        f"all processes run again by {one.get('rung')}"
+        if over and not one.get("steps_seen", True)
+        else f"back after {words.recovery_words(one)}"
+        + (f" by {one['rung']}" if one.get("rung") else "")
+        if over
+        else "not yet back"
+    )
+    return Text.assemble(
+        (f"#{one['id']}", "bold"),
+        f"  at {words.duration(at_s)}  {what}: " if with_time else f"  {what}: ",
+        (outcome, "green" if over else "yellow"),
+    )
+
+
 def _processes(facts: Facts) -> Table:
+    """Return the workers by node, or only the nodes where the workers are too many to be listed."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table.add_column("node")
+    if facts["workers"] is None:
+        table.add_column("ranks")
+        table.add_column("state")
+        for one in facts["nodes"]:
+            states = [f"{count} {state}" for state, count in one["states"].items()]
+            if one["spares"]:
+                states.append(words.count(one["spares"], "spare"))
+            table.add_row(one["node"], spans(one["ranks"]), words.listed(states))
+        return table
     table.add_column("rank", justify="right")
     table.add_column("pid", justify="right")
-    table.add_column("node")
     table.add_column("state")
-    for worker in sorted(facts["workers"], key=lambda worker: worker["rank"]):
+    order = {one["node"]: at for at, one in enumerate(facts["nodes"])}
+    rows = [(order[one["node"]], 0, one["rank"], one) for one in facts["workers"]]
+    rows += [(order[one["node"]], 1, at, one) for at, one in enumerate(facts["spares"])]
+    before = -1
+    for node, kind, _, one in sorted(rows, key=lambda row: row[:3]):
+        state = one["kind"] if kind else one["state"]
         table.add_row(
-            str(worker["rank"]),
-            str(worker["pid"]),
-            worker["node"],
-            Text(worker["state"], STATE_STYLE.get(worker["state"], "")),
+            one["node"] if node != before else "",
+            "spare" if kind else str(one["rank"]),
+            str(one["pid"]),
+            Text(state, STATE_STYLE.get(state, "")),
         )
-    for spare in facts["spares"]:
-        table.add_row(
-            "spare",
-            str(spare["pid"]),
-            spare["node"],
-            Text(spare["kind"], STATE_STYLE.get(spare["kind"], "")),
-        )
+        before = node
     return table

@@ -217,7 +217,7 @@ CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is neve
 
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
-STATUS_EVERY_S = 10.0  # off a terminal, of the live view's status line
+STATUS_EVERY_S = 60.0  # off a terminal, of the live view's status line
 # flushes in a row that fail before that is reported: a lock may be held for a moment
 LEDGER_TRIES_COUNT = 3
 

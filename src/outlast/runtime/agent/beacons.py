@@ -13,6 +13,8 @@ from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.protocol.outputs import Spawn
 from outlast.model import limits
 from outlast.model.beacon import Beacon, unpack
+from outlast.model.gauges import Gauges
+from outlast.model.gauges import unpack as unpack_gauges
 from outlast.model.records import Life
 from outlast.model.terms import Cause
 from outlast.runtime import clock
@@ -164,6 +166,12 @@ class Beacons:
     def lives(self) -> list[Life]:
         """Return the lives of all that live, as their newest beacons show them."""
         return [self._life(known) for known in self._known.values()]
+
+    def gauges(self) -> Gauges | None:
+        """Return what the first rank of this node says of its training; None if it says nothing."""
+        held = [(known.rank, known.page) for known in self._known.values() if known.rank >= 0]
+        pages = [page for _, page in sorted(held, key=lambda one: one[0]) if page is not None]
+        return unpack_gauges(pages[0]) if pages else None
 
     def standing(self) -> list[tuple[int, int, Beacon]]:
         """Return worker, pid and newest beacon of all that have one."""

@@ -17,10 +17,12 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End
+from outlast.model.gauges import Gauges
 from outlast.model.goodput import account
 from outlast.model.records import Event, Interruption, Life, Record, Records, StepsBucket
 from outlast.model.terms import Cause
 from outlast.runtime import clock
+from outlast.runtime.coordinator.outlook import Outlook
 from outlast.runtime.ledger.store import Ledger
 
 _RATE_WINDOW_S = 5.0
@@ -38,7 +40,8 @@ class Bookkeeping:
     """Write the ledger. `show` gets each snapshot.
 
     `records` is what the ledger holds at the start, the new session included; `start_step` is the
-    step that this session goes on from; `living` returns the lives that have not ended.
+    step that this session goes on from; `living` returns the lives that have not ended; `gauges`
+    returns what the first rank says of its training.
     """
 
     def __init__(
@@ -48,16 +51,17 @@ class Bookkeeping:
         records: Records,
         start_step: int,
         living: Callable[[], list[Life]],
+        gauges: Callable[[], Gauges | None],
         show: Callable[[Mapping[str, object]], None],
     ) -> None:
         self._ledger = ledger
-        self._run = records.meta.run
         self._show = show
-        self._living = living
+        self._living, self._gauges = living, gauges
         self._session = records.sessions[-1]
         self._steps = _Steps(clock.now_s(), start_step)
         self._interruptions = _Interruptions()
         self._tally = _Tally(records)
+        self._outlook = Outlook(records)
 
     # --- lives and steps ---
 
@@ -77,6 +81,8 @@ class Bookkeeping:
             self._interruptions.note(record)
         if isinstance(record, Event) and record.wall_s == 0.0:
             record = replace(record, wall_s=clock.wall_s())
+        if isinstance(record, Event):
+            self._outlook.note(record)
         self._ledger.add(record)
 
     def unresumed(self) -> list[Interruption]:
@@ -130,12 +136,14 @@ class Bookkeeping:
         calls_outlast = coordinator.roster.outlast
         seen = calls_outlast or self._steps.newest > 0
         measured = calls_outlast or (seen and self._interruptions.cost_is_known)
+        step = max(self._steps.newest, coordinator.step)
+        self._outlook.look(self._gauges())
         return {
-            "run": self._run,
+            "run": self._outlook.run,
             "state": _state_of_run(coordinator),
             "waits_for": _waits_for(coordinator, now_s, deadlines),
             "generation": coordinator.generation,
-            "step": max(self._steps.newest, coordinator.step),
+            "step": step,
             "steps_per_s": self._steps.rate(now_s),
             "workers": [
                 {
@@ -159,7 +167,12 @@ class Bookkeeping:
             "steps_seen": seen,
             "ettr": self._tally.ettr(lives, now_s=now_s) if measured else None,
             "wall_s": self._tally.wall_s(now_s),
-            "interruptions": [one.public(began_s=self._session.began_s) for one in last],
+            "interruptions": [
+                one.public(began_s=self._session.began_s)
+                | {"verdict": self._outlook.verdict(one.id)}
+                for one in last
+            ],
+            **self._outlook.facts(step, coordinator, now_s=now_s),
         }
 
 
@@ -268,12 +281,15 @@ class _Steps:
 
     def rate(self, now_s: float) -> float:
         """Return the steps per second over the last few seconds."""
-        while len(self._recent) > 1 and self._recent[0][0] < now_s - _RATE_WINDOW_S:
+        while len(self._recent) > 2 and self._recent[0][0] < now_s - _RATE_WINDOW_S:
             self._recent.popleft()
         if len(self._recent) < 2:
             return 0.0
-        (from_s, from_step), (_, to_step) = self._recent[0], self._recent[-1]
-        return (to_step - from_step) / max(now_s - from_s, 1e-9)
+        (from_s, from_step), (last_s, to_step) = self._recent[0], self._recent[-1]
+        steps, lasted_s = to_step - from_step, last_s - from_s
+        # a step may be longer than the window; one that takes twice as long as usual does not come
+        late = now_s - last_s > max(_RATE_WINDOW_S, 2 * lasted_s / steps)
+        return 0.0 if late else steps / max(now_s - from_s if steps > 1 else lasted_s, 1e-9)
 
 
 def _waits_for(

@@ -85,7 +85,7 @@ def _add_console(group: argparse._ArgumentGroup) -> None:
         "--status-every",
         type=_seconds_or_never,
         metavar="SECONDS",
-        help="Where stderr is no terminal, print a status line this often (default: 10; 0: never).",
+        help="Where stderr is no terminal, print a status line this often (default: 60; 0: never).",
     )
 
 

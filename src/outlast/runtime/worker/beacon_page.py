@@ -6,9 +6,13 @@ ended. Both therefore outlive the process.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
+from outlast.model.gauges import Gauges
+from outlast.model.gauges import pack_into as pack_gauges
 from outlast.model.terms import Cause, Phase
 
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
@@ -28,6 +32,17 @@ class BeaconPage:
         self._page = page
         self._since_s = now_s  # when the main thread came to the phase that it is in
         self._met: set[Phase] = set()  # phases that ended well once
+        self._gauges = Gauges()
+
+    def show_target(self, step: int) -> None:
+        """Show which step is the last one of the loop."""
+        self._gauges.target = step
+        pack_gauges(self._page, self._gauges)
+
+    def show_logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Show what was logged in a step that is committed."""
+        self._gauges.step, self._gauges.values = step, values
+        pack_gauges(self._page, self._gauges)
 
     def take_rank(self, rank: int, *, now_s: float) -> None:
         """Begin the book of a spare that was given `rank`: the seconds before count for nobody."""

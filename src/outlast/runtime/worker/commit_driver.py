@@ -165,6 +165,7 @@ class CommitDriver:
         assert isinstance(command.result, Outcome)
         if not command.step:
             self._payload.count(command.result, None)
+            self._payload.hand_over()
             return
         self._session.enter(Phase.VOTE, learn=True)
         self._payload.count(command.result, self._batches.held)
@@ -206,6 +207,7 @@ class CommitDriver:
             self._applied.committed()
         else:
             self._payload.await_seals(self._applied)
+        self._payload.hand_over()
 
     def _save(self, step: int, *, stopping: bool) -> None:
         session, checkpoints = self._session, self._attachment.checkpoints

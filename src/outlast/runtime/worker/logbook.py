@@ -1,12 +1,13 @@
 """`step.log`: values that count once per committed step.
 
-They are reduced with the vote, and printed by rank 0.
+They are reduced with the vote, printed by rank 0, and handed to the script's own function there.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,12 +19,25 @@ if TYPE_CHECKING:
     from outlast.runtime.worker.step import Step
 
 
+To = Callable[[int, dict[str, float]], object]
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One call of `step.log` with a function of the script, and the values known so far."""
+
+    step: Step
+    to: To
+    values: dict[str, float] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Entry:
     step: Step
     name: str
     value: float | torch.Tensor
     reduce: str | None
+    call: _Call | None = None
 
 
 class Logbook:
@@ -31,21 +45,38 @@ class Logbook:
 
     Values that are logged before the vote of their step go with that vote. Those of the block's
     tail go with the next vote.
+
+    newest        the newest value of each name that was ever delivered
+    newest_step   the step of the newest of them
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self.newest: dict[str, float] = {}
+        self.newest_step = 0
         self._entries: list[_Entry] = []
         self._sent: list[_Entry] = []
+        self._due: list[_Call] = []  # their values are known, their steps perhaps not committed
 
-    def add(self, step: Step, values: dict[str, float | torch.Tensor], reduce: str | None) -> None:
+    def add(
+        self,
+        step: Step,
+        values: dict[str, float | torch.Tensor],
+        reduce: str | None,
+        to: To | None = None,
+    ) -> None:
+        call = None if to is None else _Call(step, to)
         self._entries = [
             entry for entry in self._entries if not (entry.step is step and entry.name in values)
         ]
         for name, value in values.items():
             self._entries.append(
                 _Entry(
-                    step, name, value.detach() if isinstance(value, torch.Tensor) else value, reduce
+                    step,
+                    name,
+                    value.detach() if isinstance(value, torch.Tensor) else value,
+                    reduce,
+                    call,
                 )
             )
         if sum(entry.reduce is not None for entry in self._entries) > LOGGED_MAX:
@@ -57,6 +88,19 @@ class Logbook:
     def forget(self, step: Step) -> None:
         """Drop what this attempt logged: the step is repeated."""
         self._entries = [entry for entry in self._entries if entry.step is not step]
+        self._due = [call for call in self._due if call.step is not step]
+
+    def forget_after(self, number: int) -> None:
+        """Drop what waits for the commit of later steps: a plan has undone them."""
+        self._due = [call for call in self._due if call.step.number <= number]
+
+    def hand_over(self) -> None:
+        """Call the script's functions for the steps that are committed now."""
+        due, self._due = self._due, []
+        self._due = [call for call in due if not call.step.is_committed]
+        for call in due:
+            if call.step.is_committed:
+                call.to(call.step.number, call.values)
 
     def pending(self, step: Step | None) -> tuple[Values, Values]:
         """Return what the next vote carries: values of `step`, and those of steps before it."""
@@ -97,10 +141,15 @@ class Logbook:
                 else:
                     value = next(total)[1] / (world if entry.reduce == "mean" else 1)
             if not note:
-                entry.step.logged[entry.name] = value
+                entry.step.logged[entry.name] = self.newest[entry.name] = value
+                if entry.call is not None and rank == 0:
+                    entry.call.values[entry.name] = value
+                    if entry.call not in self._due:
+                        self._due.append(entry.call)
             said.setdefault(entry.step, []).append(f"{entry.name} {value:.6g}{note}")
         self._entries = [entry for entry in self._entries if entry not in self._sent]
         self._sent = []
+        self.newest_step = max((self.newest_step, *(one.number for one in said)))
         for one, values in said.items():
             if rank == 0 and self.every and (one.number % self.every == 0 or one.number == 1):
                 print(f"step {one.number} {' '.join(values)}", file=sys.stdout, flush=True)

@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -254,6 +254,14 @@ class Session:
         now_s = clock.now_s()
         self._page.enter(phase, cause=cause, learn=learn, now_s=now_s)
         self.publish(now_s, learned=learn)
+
+    def show_target(self, step: int) -> None:
+        """Show the people who watch which step is the last one of the loop."""
+        self._page.show_target(step)
+
+    def show_logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the people who watch what was logged in a step that is committed."""
+        self._page.show_logged(step, values)
 
     def publish(self, now_s: float, *, learned: bool = False) -> None:
         """Write the beacon. `learned`: its table of typical seconds has changed."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from outlast.errors import TransactionError
+from outlast.runtime.worker.logbook import To
 
 
 class Owner(Protocol):
@@ -16,7 +17,9 @@ class Owner(Protocol):
 
     def enter(self, step: Step) -> None: ...
     def leave(self, step: Step, error: BaseException | None) -> bool: ...
-    def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None: ...
+    def log(
+        self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None
+    ) -> None: ...
 
 
 REDUCTIONS = ("mean", "sum", None)
@@ -58,6 +61,7 @@ class Step:
         self.attempt = 0
         self.entered = False
         self.left = False
+        self.is_committed = False
         self.logged: dict[str, float] = {}
         self._batches = batches
         self._callbacks: list[Callable[[], None]] = []
@@ -83,18 +87,24 @@ class Step:
         """Return the list of this step's micro-batches. It is empty without a loader."""
         return self._batches
 
-    def log(self, *, reduce: str | None = None, **values: float | torch.Tensor) -> None:
+    def log(
+        self, *, reduce: str | None = None, to: To | None = None, **values: float | torch.Tensor
+    ) -> None:
         """Keep values for this step. They count once, when the step is committed.
 
         reduce   "mean" or "sum" over all ranks; None keeps this rank's own values
+        to       a function of the script, `to(step_number, values)`, that writes the reduced values
+                 somewhere, for example to TensorBoard
         values   numbers, or tensors with one element
 
-        Rank 0 prints them every `log_every` steps of `run.steps`. It raises TransactionError for
-        any other `reduce`.
+        Rank 0 prints them every `log_every` steps of `run.steps`, and `outlast status` shows the
+        newest. Rank 0 alone calls `to`, once for this call and only once the step is committed.
+        For values of each rank there is `on_commit`. It raises TransactionError for any other
+        `reduce`.
         """
         if reduce not in REDUCTIONS:
             raise TransactionError(f"step.log(reduce={reduce!r})", hint='"mean", "sum" or None')
-        self._transaction.log(self, values, reduce)
+        self._transaction.log(self, values, reduce, to)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback()` once, on this rank, when the step is committed everywhere.
@@ -124,6 +134,7 @@ class Step:
 
     def committed(self) -> None:
         """Run the callbacks that `on_commit` was given. The commit calls this once."""
+        self.is_committed = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()

@@ -20,6 +20,7 @@ from outlast.runtime.worker.block import Block
 from outlast.runtime.worker.commit_driver import CommitDriver
 from outlast.runtime.worker.guards import check_optimizer
 from outlast.runtime.worker.hooks import user_line
+from outlast.runtime.worker.logbook import To
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt
 from outlast.runtime.worker.random_state import RandomState
@@ -105,6 +106,8 @@ class Transaction:
     def steps(self, until: int) -> Iterator[Step]:
         """Yield one step after the other, up to step `until`."""
         self._machine.until = until
+        if self.member.session is not None:
+            self.member.session.show_target(until)
         try:
             if self._attached:
                 self._begin_steps_call()
@@ -248,12 +251,13 @@ class Transaction:
             self._driver.step_is_over()
             self._payload.alone(step)
             step.committed()
+            self._payload.hand_over()
         return False
 
-    def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None:
+    def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
         """Keep what `step.log` was given, unless the step is done for nothing."""
         if not self._rehearsal.runs:
-            self._payload.log(step, values, reduce)
+            self._payload.log(step, values, reduce, to)
 
     # --- phases between steps ---------------------------------------------------------------------
 

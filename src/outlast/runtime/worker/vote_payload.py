@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.model.messages import Regroup
 from outlast.runtime.worker.attach import Attachment
-from outlast.runtime.worker.logbook import Logbook
+from outlast.runtime.worker.logbook import Logbook, To
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
@@ -76,11 +76,17 @@ class VotePayload:
             rank=self._member.rank(),
             world=self._member.world_size,
         )
+        if self._logbook.newest and (session := self._member.session) is not None:
+            session.show_logged(self._logbook.newest_step, self._logbook.newest)
 
     # --- what waits for the next vote ---
 
-    def log(self, step: Step, values: dict[str, Any], reduce: str | None) -> None:
-        self._logbook.add(step, values, reduce)
+    def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
+        self._logbook.add(step, values, reduce, to)
+
+    def hand_over(self) -> None:
+        """Hand logged values of committed steps to the functions that `step.log` was given."""
+        self._logbook.hand_over()
 
     def forget(self, step: Step) -> None:
         """Drop what this attempt logged: the step is repeated."""
@@ -98,6 +104,7 @@ class VotePayload:
         # all owners have sealed it: that is how the plan's step was chosen
         self._commit_upto(plan.step)
         self._unsealed.clear()
+        self._logbook.forget_after(plan.step)
 
     def _commit_upto(self, sealed: int) -> None:
         done = [step for step in self._unsealed if step.number <= sealed]

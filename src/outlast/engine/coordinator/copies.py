@@ -1,0 +1,26 @@
+"""How often the state is there at this moment, for the people who watch a run.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.members import Roster
+
+
+def count_copies(roster: Roster) -> dict[str, object]:
+    """Return what may be lost before a checkpoint is needed.
+
+    sharded        whether the state is sharded; None while no script has said
+    copies, nodes  how many ranks hold all of the state, and on how many nodes; None if it is
+                   sharded or not known
+    spares_ready   how many spares can take a rank now
+    """
+    at_work = [member for member in roster.members() if member.path.joined and not member.life.dead]
+    replicated = roster.outlast and not roster.sharded
+    return {
+        "sharded": roster.sharded if roster.outlast else None,
+        "copies": len(at_work) if replicated else None,
+        "nodes": len({member.process.node for member in at_work}) if replicated else None,
+        "spares_ready": sum(1 for member in roster.spares() if member.process.parked),
+    }
