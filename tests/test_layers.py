@@ -56,7 +56,17 @@ MAY_USE: dict[str, set[str]] = {
         "lightning",
         "torchmetrics",
     },
-    "app": {"numpy", "rich", "matplotlib", "jinja2", "markupsafe"},
+    "app": {
+        "numpy",
+        "rich",
+        "matplotlib",
+        "jinja2",
+        "markupsafe",
+        "anyio",
+        "fastapi",
+        "starlette",
+        "uvicorn",
+    },
 }
 TORCH = {"torch", "torchdata"}
 TORCH_HOME = "outlast.runtime.worker"
@@ -195,7 +205,8 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 def test_tests_and_scripts_use_declared_packages_only() -> None:
     """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy
     and numba are peers: imported where they are measured. transformers, accelerate, lightning and
-    torchmetrics are those of the adapters.
+    torchmetrics are those of the adapters; anyio comes with outlast[web], and playwright drives the
+    browser of the drills.
     """
     declared = {
         "outlast",
@@ -214,6 +225,8 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "accelerate",
         "lightning",
         "torchmetrics",
+        "anyio",
+        "playwright",
     }
     folders = ("tests", "examples", "benchmarks", "tools")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]

@@ -164,12 +164,14 @@ def test_what_a_run_says_is_never_markup(tmp_path: Path) -> None:
         )
         connection.execute("UPDATE lives SET node = ?", (HOSTILE,))
         connection.execute("UPDATE meta SET run = ?, name = ?", (HOSTILE, HOSTILE))
-        connection.execute("UPDATE snapshot SET json = json_set(json, '$.workers[0].node', ?)", (HOSTILE,))  # fmt: skip
+        node = "json_set(json, '$.workers[0].node', ?)"
+        connection.execute(f"UPDATE snapshot SET json = {node}", (HOSTILE,))
         verdict = """json_object('interruption', 3, 'verdict', json_object('class', ?, 'reason', ?,
             'action', ?, 'confidence', 0.5, 'ranks', json_array(), 'evidence', json_array(
             json_object('file', ?, 'line', 3, 'text', ?, 'role', ?))))"""
         connection.execute(
-            f"INSERT INTO events (session, at_s, wall_s, kind, data) VALUES (1, 1, 1, 'verdict', {verdict})",
+            "INSERT INTO events (session, at_s, wall_s, kind, data)"
+            f" VALUES (1, 1, 1, 'verdict', {verdict})",
             (HOSTILE,) * 6,
         )
     clean = Tags(report_page(page(a_run.ended_run(tmp_path / "calm"))))
@@ -227,7 +229,9 @@ def big_run(nodes: int, *, per_node: int = 8, interruptions: int = 0) -> RunView
         for number in range(interruptions)
     )  # fmt: skip
     session = Session(1, 1, 0.0, MADE_S, 1000.0)
-    part = SessionRecords(session, 0.0, (), lives, some, (a_run.StepsBucket(12.0, 1000.0, 0, 5000, 0.1, 0.2, 1.0),), (Event(12.0, MADE_S, "script", {}),))  # fmt: skip
+    steps = (a_run.StepsBucket(12.0, 1000.0, 0, 5000, 0.1, 0.2, 1.0),)
+    events = (Event(12.0, MADE_S, "script", {}),)
+    part = SessionRecords(session, 0.0, (), lives, some, steps, events)
     workers = [
         {"rank": one.rank, "pid": one.pid, "node": one.node, "state": "training"} for one in lives
     ]
@@ -275,7 +279,8 @@ def test_report_overwrites_no_file_of_others(tmp_path: Path) -> None:
 
 def test_a_ledger_that_says_what_cannot_be_makes_no_page(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path)
-    with contextlib.closing(Ledger.resume(path / "ledger.db", pid=1, started_s=0, started_wall_s=0)) as ledger:  # fmt: skip
+    ledger = Ledger.resume(path / "ledger.db", pid=1, started_s=0, started_wall_s=0)
+    with contextlib.closing(ledger):
         ledger.add(Event(0, 0, "verdict", {"interruption": [], "verdict": {"class": 1}}))
         ledger.flush()
     done = outlast("report", path, "--md")

@@ -45,6 +45,11 @@ COMMANDS = {
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
     ),
+    "serve": Command(
+        "outlast.app.serve",
+        "main",
+        "show runs in a browser, live and read-only",
+    ),
     "diagnose": Command(
         "outlast.app.diagnose",
         "main",

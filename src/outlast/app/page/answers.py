@@ -13,6 +13,7 @@ from typing import Any
 
 from outlast.app import words
 from outlast.app.page.pace import Point
+from outlast.app.status import logged_words
 from outlast.app.words import Facts
 from outlast.model.verdict import summary
 
@@ -125,6 +126,8 @@ def _how_fast(report: Facts, status: Facts, points: Sequence[Point]) -> Answer:
         return Answer(question, "not known", "The steps of this script are not seen.")
     median_s = report["step_median_s"]
     note = "" if median_s is None else f"One step takes {words.duration(median_s)} (median)."
+    logged = logged_words(status)
+    note += f" Newest {logged}." if logged else ""
     if status.get("steps_per_s"):
         return Answer(question, f"{status['steps_per_s']:.3g} steps/s", note)
     if report["steps"] and report["wall_s"] > 0 and points:
@@ -146,7 +149,7 @@ def _how_long(report: Facts, status: Facts) -> Answer:
     at = f"It is at step {step:,}{of}." if report["steps_seen"] else "No step was seen."
     if over:
         return Answer(question, "it is over", at.replace("is at", "came to"))
-    left_s = status.get("left_s")
+    left_s = status.get("time_left_s")
     if isinstance(left_s, int | float):
         return Answer(question, f"about {words.long_duration(left_s)}", at)
     rate = status.get("steps_per_s")

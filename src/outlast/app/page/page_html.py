@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from outlast import __version__
 from outlast.app import words
@@ -25,6 +25,7 @@ from outlast.app.page.pace import ROWS_MOST as TABLE_ROWS
 from outlast.app.page.pace import Point, merged
 from outlast.app.page.page_model import Page
 from outlast.app.words import Facts
+from outlast.diagnose.redact import clean
 from outlast.diagnose.self_output import REPORT_GENERATOR
 from outlast.model.verdict import summary
 
@@ -46,6 +47,7 @@ PARTS = {
     "losses": "Where the time went",
     "interruptions": "Interruptions",
     "nodes": "Health by node",
+    "grid": "All nodes",
     "advice": "What would have helped",
     "warnings": "Warnings",
 }
@@ -129,6 +131,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "bytes": size_words,
+        "clean": lambda text: clean(str(text), lines=True),
         "count": words.count,
         "duration": words.duration,
         "percent": words.percent,
@@ -137,6 +140,7 @@ def environment() -> Environment:
         "cost": words.cost_words,
         "ranks": words.ranks,
         "summary": summary,
+        "ticks": ticks,
         "utc": utc,
         "class_name": lambda name: re.sub(r"[^a-z]", "-", str(name).lower()),
     }
@@ -198,6 +202,11 @@ def groups_of(nodes: Sequence[NodeHealth]) -> list[Sequence[NodeHealth]]:
 def utc(wall_s: float) -> str:
     """Write a time of the wall clock with its zone."""
     return f"{datetime.fromtimestamp(wall_s, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ticks(text: str) -> Markup:
+    """Escape a text, and show as code what stands between backticks."""
+    return Markup(re.sub(r"`([^`\n]{1,200})`", r"<code>\1</code>", str(escape(text))))
 
 
 def size_words(size_bytes: float) -> str:

@@ -14,6 +14,7 @@ from outlast.app import words
 from outlast.app.page.page_html import at_s, paced, stages_of, utc
 from outlast.app.page.page_model import Page
 from outlast.app.words import Facts
+from outlast.diagnose.redact import clean
 from outlast.model.verdict import summary
 
 SHOWN_MOST = 20  # interruptions; the newest ones
@@ -54,7 +55,7 @@ def report_markdown(page: Page) -> str:
 
 def text(value: object) -> str:
     """Return a text as one line of Markdown that means nothing but itself."""
-    plain = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;")
+    plain = " ".join(clean(str(value)).split()).replace("&", "&amp;").replace("<", "&lt;")
     plain = plain.replace("@", "&#64;")  # nobody is called by a log line
     return _SPECIAL.sub(r"\\\1", plain)
 
@@ -63,7 +64,7 @@ def code(value: str) -> list[str]:
     """Return a text as a block of code, whatever is in it."""
     longest = max((len(run) for run in re.findall(r"`+", value)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}text", *value.rstrip("\n").split("\n"), fence, ""]
+    return [f"{fence}text", *clean(value, lines=True).rstrip("\n").split("\n"), fence, ""]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

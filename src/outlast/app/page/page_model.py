@@ -81,7 +81,7 @@ class Page:
 def page_of(view: RunView, *, wall_s: float) -> Page:
     """Compute the page of a run. `wall_s` is the wall clock's time of the look."""
     report: Facts = words.escaped_all(report_facts(view))
-    status: Facts = words.escaped_all(status_facts(view))
+    status: Facts = words.escaped_all(status_facts(view, workers=True))
     records = view.records
     nodes = node_of_rank(records, status["workers"])
     points = pace(records)

@@ -1,0 +1,108 @@
+"""`outlast serve`: the page of a run in a browser, live, and an overview of many runs.
+
+    outlast serve                 all runs under runs/
+    outlast serve runs/x          one run
+    outlast serve /data/runs      all runs in another folder
+
+Runs are only read, and nothing is written anywhere. The server is a process of its own at the
+lowest priority: ending it, or asking it too much, does not touch training. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from outlast.app.command_line import Parser, whole
+from outlast.errors import UsageError
+from outlast.runtime import run_folder
+from outlast.runtime.run_files import is_run
+from outlast.runtime.web_socket import LOCAL, listening
+
+PORT = 7007
+CONNECTIONS_MOST = 128
+IDLE_S = 5  # a connection without a request is closed
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `outlast serve` until it is ended, and return its exit code."""
+    args = parser().parse_args(list(argv))
+    lacking = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if lacking:
+        raise UsageError(
+            f"`outlast serve` needs {' and '.join(lacking)}", hint="pip install 'outlast[web]'"
+        )
+    root, only = place(args.where)
+    import uvicorn
+
+    from outlast.app.web.application import application
+    from outlast.app.web.site import Site
+
+    app = application(Site(root, only), allowed=args.allow_host)
+    with listening(args.host, args.port) as opened:
+        os.nice(19)
+        what = f"run {only}" if only else f"runs under {root}/"
+        print(f"outlast serve: {what} at {opened.url}", flush=True)
+        if args.host not in LOCAL:
+            print("warning: whoever reaches this port can read the logs of these runs", flush=True)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=CONNECTIONS_MOST,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+            lifespan="off",
+        )
+        uvicorn.Server(config).run(sockets=[opened.socket])
+    sys.stdout.flush()
+    return 0
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    out = Parser(
+        prog="outlast serve",
+        description="Show runs in a browser, live and read-only, for this machine only.",
+    )
+    out.add_argument(
+        "where",
+        nargs="?",
+        metavar="RUN|FOLDER",
+        help="a run, or a folder of runs (default: all runs under runs/)",
+    )
+    out.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)"
+    )
+    out.add_argument(
+        "--port",
+        type=whole,
+        default=PORT,
+        metavar="N",
+        help=f"port to listen on; 0: any that is free (default: {PORT})",
+    )
+    out.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name besides localhost by which browsers may ask, as behind a proxy; repeatable",
+    )
+    return out
+
+
+def place(where: str | None) -> tuple[Path, str | None]:
+    """Return the folder of runs, and the one run that is meant, or None for all."""
+    if where is None:
+        return run_folder.ROOT, None
+    for path in (Path(where), run_folder.ROOT / where):
+        if is_run(path):
+            return path.resolve().parent, path.resolve().name
+        if path.is_dir():
+            return path, None
+    found = run_folder.find(where)
+    return found.parent, found.name

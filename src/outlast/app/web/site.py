@@ -1,0 +1,194 @@
+"""The runs that are served: found, looked at, and kept for as long as looking costs little.
+
+Runs are only read. Each look opens the ledger for reading, reads it in one short transaction, and
+closes it. Looks at one run never overlap, and take at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote  # tidy: it quotes, and opens nothing
+
+from outlast.app.page.page_html import PARTS, part
+from outlast.app.page.page_model import Page, page_of
+from outlast.app.run_views import understood
+from outlast.errors import OutlastError, RunFolderError
+from outlast.model.goodput import account
+from outlast.model.records import Life, Records
+from outlast.model.terms import Cause
+from outlast.runtime import clock
+from outlast.runtime.fresh import Fresh
+from outlast.runtime.ledger.view import RunView, look
+from outlast.runtime.run_files import ledger_changed, run_names
+
+LOOK_EVERY_S = 1.0
+LOOK_AGAIN_S = 5.0  # though nothing was written: the launcher may be gone
+KEPT_MOST = 16  # runs whose pages are kept in memory
+Value = TypeVar("Value")
+CARDS_MOST = 1_000  # rows of the overview that are kept
+SHOWN_MOST = 20  # interruptions on the page of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page at one moment, with the HTML of its parts by name."""
+
+    page: Page
+    parts: dict[str, str]
+    records: Records
+    by_rank: tuple[Mapping[Cause, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One row of the overview. `problem` says why the run cannot be read, or is ""."""
+
+    name: str
+    state: str
+    step: int = 0
+    steps_per_s: float = 0.0
+    world_size: int = 0
+    wall_s: float = 0.0
+    ettr: float | None = None
+    interruptions: int = 0
+    began_wall_s: float = 0.0
+    problem: str = ""
+
+
+class NoRunError(RunFolderError):
+    """No run of this name is served."""
+
+
+class RunLinks:
+    """Links from any page of one run to the others: all are relative, and in one folder."""
+
+    is_file = False
+
+    def node(self, name: str) -> str:
+        return "node?name=" + _quoted(name)
+
+    def rank(self, rank: int) -> str:
+        return f"rank?number={rank}"
+
+    def interruption(self, number: int) -> str:
+        return f"interruption?id={number}"
+
+    def interruptions(self) -> str:
+        return "interruptions"
+
+    def file(self, path: str) -> str:
+        return "file?path=" + _quoted(path)
+
+
+class Site:
+    """What is served: every run under `root`, or only the one that is named."""
+
+    def __init__(self, root: Path, only: str | None = None) -> None:
+        self.root = root
+        self.only = only
+        self._pages: OrderedDict[str, Fresh[Shown]] = OrderedDict()
+        self._cards: OrderedDict[str, Fresh[Card]] = OrderedDict()
+        self._names = Fresh(functools.partial(run_names, root), clock.now_s, least_s=LOOK_EVERY_S)
+
+    def names(self) -> list[str]:
+        """Return the runs, the newest first."""
+        names = self._names.get()
+        return names if self.only is None else [name for name in names if name == self.only]
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a run. Raises RunFolderError for any other name."""
+        if name not in self.names():
+            raise NoRunError(f"there is no run {name} here", hint="the overview lists the runs")
+        return self.root / name
+
+    def shown(self, name: str) -> Shown:
+        """Return the page of a run. Raises OutlastError if it cannot be read now."""
+        path = self.path(name)
+        fresh = _kept(self._pages, name, KEPT_MOST, functools.partial(_show, path), path)
+        return fresh.get()
+
+    def lives(self, name: str, rank: int) -> list[tuple[Life, float]]:
+        """Return the processes that held a rank, each with its session's `began_s`."""
+        return [
+            (life, part.began_s)
+            for part in self.shown(name).records.sessions
+            for life in part.lives
+            if life.rank == rank
+        ]
+
+    def rank_seconds(self, name: str, rank: int) -> dict[str, float]:
+        """Return the seconds of one rank by cause."""
+        return {cause.value: value for cause, value in self.shown(name).by_rank[rank].items()}
+
+    def card(self, name: str) -> Card:
+        """Return the row of a run in the overview, also of one that cannot be read."""
+        path = self.path(name)
+        return _kept(self._cards, name, CARDS_MOST, functools.partial(_card, path), path).get()
+
+
+def _kept(
+    some: OrderedDict[str, Fresh[Value]],
+    name: str,
+    most_count: int,
+    compute: Callable[[], Value],
+    path: Path,
+) -> Fresh[Value]:
+    """Return what is kept for a run, and let go of what was not asked for the longest time."""
+    made = some.get(name)
+    if made is None:
+        made = Fresh(
+            compute,
+            functools.partial(ledger_changed, path),
+            least_s=LOOK_EVERY_S,
+            longest_s=LOOK_AGAIN_S,
+        )
+        some[name] = made
+    some[name] = made  # another thread may have let go of it
+    some.move_to_end(name)
+    while len(some) > most_count:
+        some.popitem(last=False)
+    return made
+
+
+def _show(path: Path) -> Shown:
+    view = look(str(path))
+    with understood(path):
+        page = page_of(view, wall_s=clock.wall_s())
+        links = RunLinks()
+        parts = {name: part(name, page, links, most=SHOWN_MOST) for name in ("head", *PARTS)}
+        return Shown(page, parts, view.records, account(view.records, now_s=view.now_s).by_rank)
+
+
+def _card(path: Path) -> Card:
+    try:
+        view = look(str(path))
+        with understood(path):
+            return _card_of(path.name, view)
+    except OutlastError as error:
+        return Card(path.name, "unreadable", problem=str(error))
+
+
+def _card_of(name: str, view: RunView) -> Card:
+    records, said = view.records, view.records.snapshot or {}
+    books = account(records, now_s=view.now_s)
+    rate = said.get("steps_per_s")
+    return Card(
+        name=name,
+        state=view.state,
+        step=view.step,
+        steps_per_s=float(rate) if isinstance(rate, int | float) and not view.is_over else 0.0,
+        world_size=records.meta.world_size,
+        wall_s=books.wall_s,
+        ettr=books.ettr if records.is_measured else None,
+        interruptions=sum(len(one.interruptions) for one in records.sessions),
+        began_wall_s=records.meta.started_wall_s,
+    )
+
+
+def _quoted(text: str) -> str:
+    return quote(text.encode("utf-8", "replace"), safe="")

@@ -1,0 +1,74 @@
+"""A value that many threads ask for, computed seldom enough to cost little.
+
+    page = Fresh(compute=lambda: look(path), changed=lambda: stamp(path), least_s=1.0)
+    page.get()      computed now, or up to `least_s` old
+
+One thread computes at a time, and those that ask meanwhile wait for its result. A value that took
+long to compute stays for SHARE times as long, so that however many ask, computing takes a small
+share of one core. While nothing changed, the value stays for `longest_s`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from outlast.runtime import clock
+
+Value = TypeVar("Value")
+SHARE = 10.0
+
+
+class Fresh(Generic[Value]):
+    """A value that is computed when it is asked for, and not too often.
+
+    compute  makes the value; an error of it is raised to all who ask, as the value would be given
+    changed  returns something that differs once the value may have changed
+
+    least_s, longest_s  how old a value may be at least, and at most while nothing changed
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[], Value],
+        changed: Callable[[], object],
+        *,
+        least_s: float,
+        longest_s: float = math.inf,
+        now_s: Callable[[], float] = clock.now_s,
+    ) -> None:
+        self._compute = compute
+        self._changed = changed
+        self._least_s = least_s
+        self._longest_s = longest_s
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._kept: tuple[Value | None, Exception | None, object] | None = None
+        self._made_s = -math.inf
+        self._took_s = 0.0
+
+    def get(self) -> Value:
+        """Return the value. Raises what `compute` raised."""
+        with self._lock:
+            age_s = self._now_s() - self._made_s
+            if self._kept is None or age_s >= max(self._least_s, SHARE * self._took_s):
+                self._renew(age_s)
+            assert self._kept is not None
+            value, error, _ = self._kept
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # it is a value where there is no error
+
+    def _renew(self, age_s: float) -> None:
+        stamp = self._changed()
+        if self._kept is not None and self._kept[2] == stamp and age_s < self._longest_s:
+            return
+        begun_s = self._now_s()
+        try:
+            self._kept = (self._compute(), None, stamp)
+        except Exception as error:  # boundary: whoever asks gets the error
+            self._kept = (None, error, stamp)
+        self._made_s = self._now_s()
+        self._took_s = self._made_s - begun_s
