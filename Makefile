@@ -22,7 +22,7 @@ env: $(STAMP)  ## make the environment, once; again when what it is made from ch
 $(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,web,docs,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,web,metrics,docs,dev]'
 	@touch $@
 
 run: $(STAMP)  ## train for a minute under fire, then undisturbed, and compare

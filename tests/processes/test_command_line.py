@@ -312,3 +312,14 @@ def test_what_outlast_says_can_be_turned_down(reader: ZygoteClient, script: str)
     assert read(reader, "--quiet", "--status-every", "0", script).status == StatusOptions(True, 0.0)
     with pytest.raises(UsageError, match="must be a number of seconds"):
         read(reader, "--status-every", "-1", script)
+
+
+def test_where_metrics_are_served_is_checked_before_the_run_begins(
+    reader: ZygoteClient, script: str
+) -> None:
+    pytest.importorskip("prometheus_client")
+    assert read(reader, script).status.metrics == ""
+    asked = ("--metrics-port", "0.0.0.0:9400")
+    assert read(reader, *asked, script).status.metrics == "0.0.0.0:9400"
+    with pytest.raises(UsageError, match="'many' is no port, and no HOST:PORT"):
+        read(reader, "--metrics-port", "many", script)

@@ -50,6 +50,9 @@ COMMANDS = {
         "main",
         "show runs in a browser, live and read-only",
     ),
+    "metrics": Command(
+        "outlast.app.exporter", "main", "print, serve or write the metrics of a run, for Prometheus"
+    ),
     "diagnose": Command(
         "outlast.app.diagnose",
         "main",

@@ -51,6 +51,14 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def address(text: str) -> tuple[str, int]:
+    """Read `[HOST:]PORT`, for argparse."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, and no HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def fail(error: OutlastError) -> int:
     """Print the error on stderr and return its exit code."""
     print(f"error: {escaped(str(error), lines=True)}", file=sys.stderr)

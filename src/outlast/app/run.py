@@ -37,6 +37,7 @@ from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.launcher import Launcher
+from outlast.runtime.coordinator.side_process import SideProcess
 from outlast.runtime.coordinator.specs import Place, Script, Specs
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.listener import meeting_address
@@ -202,6 +203,10 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         sink=(sink := WorkerOutput(view)),
                     )
                 launcher.listen()
+                if options.status.metrics:
+                    closing.callback(
+                        _serve_metrics(options.status.metrics, folder, loop, view).close
+                    )
             except BaseException as error:
                 _end_unrun(ledger, error)
                 (vault.close if adopted else vault.remove)()
@@ -216,6 +221,14 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
     if is_own_bug(end.traceback):
         end = replace(end, reason=f"{end.reason}\n\nhint: {REPORT}")
     return replace(end, traceback="") if sink.has_shown(end.traceback) else end
+
+
+def _serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) -> SideProcess:
+    """Start the process that serves the run's metrics."""
+    command = (sys.executable, "-m", "outlast.app.exporter", str(os.getpid()), where)
+    return SideProcess(
+        loop, (*command, str(folder.path.resolve())), what="metrics", tell=view.print_line
+    )
 
 
 def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:

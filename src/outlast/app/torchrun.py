@@ -7,11 +7,14 @@ that cannot work is an error that names it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from outlast.app.command_line import address
+from outlast.app.exporter import need_client
 from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
 from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
@@ -68,10 +71,12 @@ class StatusOptions:
     """The options of what outlast itself writes to stderr, such as its status line.
 
     status_every_s   how often its status line comes off a terminal; 0: never
+    metrics          where the run's metrics are served, as [HOST:]PORT; "": nowhere
     """
 
     quiet: bool = False
     status_every_s: float = STATUS_EVERY_S
+    metrics: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         status=StatusOptions(
             asked["quiet"],
             STATUS_EVERY_S if asked["status_every"] is None else asked["status_every"],
+            _metrics(asked["metrics_port"]),
         ),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",
@@ -228,6 +234,18 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
     for name, instead in _REFUSED.items():
         if name in given:
             raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
+
+
+def _metrics(asked: str | None) -> str:
+    """Check where metrics are to be served, and that they can be. Raises UsageError."""
+    if asked is None:
+        return ""
+    try:
+        address(asked)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--metrics-port {error}", hint="write --metrics-port 9400") from None
+    need_client()
+    return asked
 
 
 def _nodes(text: str) -> tuple[int, int]:

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_state(group)
     _add_failures(group)
     _add_console(group)
+    _add_watching(group)
     return parser
 
 
@@ -86,6 +87,15 @@ def _add_console(group: argparse._ArgumentGroup) -> None:
         type=_seconds_or_never,
         metavar="SECONDS",
         help="Where stderr is no terminal, print a status line this often (default: 60; 0: never).",
+    )
+
+
+def _add_watching(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve the run's metrics to Prometheus there, by a process of the lowest priority."
+        " HOST is 127.0.0.1 unless it is given. Default: no metrics.",
     )
 
 
