@@ -83,7 +83,12 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
             options={},
         )
         books = Bookkeeping(
-            ledger=ledger, records=ledger.read(), start_step=0, living=list, show=lambda _: None
+            ledger=ledger,
+            records=ledger.read(),
+            start_step=0,
+            living=list,
+            gauges=lambda: None,
+            show=lambda _: None,
         )
         news = BeaconNews(over=books.life_over, step=books.step_seen)
         beacons = Beacons(vault, node="here", news=news)

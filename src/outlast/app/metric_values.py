@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from outlast.app.status import status_facts
 from outlast.model.gauges import GAUGES_MAX_COUNT
 from outlast.model.goodput import account
-from outlast.model.records import Event, Interruption
+from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
+from outlast.runtime.coordinator.pager import is_page
 from outlast.runtime.ledger.view import STATES, RunView
 
 LOGGED_MAX_COUNT = GAUGES_MAX_COUNT
@@ -231,15 +232,6 @@ def _of_events(view: RunView) -> _Found:
     if last is not None and isinstance(step := last.data.get("step"), int):
         yield "outlast_last_checkpoint_step", _NO, step
         yield "outlast_last_checkpoint_timestamp_seconds", _NO, last.wall_s
-
-
-def is_page(event: Event) -> bool:
-    """Return True if this is the policy's decision to tell a person."""
-    return (
-        event.kind == "policy"
-        and event.data.get("action") == "page"
-        and not event.data.get("dry_run")
-    )
 
 
 def _wall_s(view: RunView, at_s: float) -> float:

@@ -22,7 +22,7 @@ from outlast.app.live import LiveView, live_console
 from outlast.app.node_setup import make_evidence, make_logs, of_node
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
-from outlast.diagnose.redact import redacted_words
+from outlast.diagnose.redact import GONE, redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError, UsageError
@@ -37,6 +37,7 @@ from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.launcher import Launcher
+from outlast.runtime.coordinator.pager import Pager, PageTargets
 from outlast.runtime.coordinator.side_process import SideProcess
 from outlast.runtime.coordinator.specs import Place, Script, Specs
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
@@ -103,7 +104,7 @@ def _open_folder(
     release = version("outlast")
     name = Path(options.program.script).stem
     card = {
-        "argv": redacted_words(sys.argv[1:]),
+        "argv": redacted_words(_without_webhook(sys.argv[1:], options)),
         "workers": options.workers,
         "spares": options.spares.count,
         **(
@@ -136,6 +137,12 @@ def _open_folder(
         started_wall_s=began_wall_s,
     )
     return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
+
+
+def _without_webhook(words: list[str], options: RunOptions) -> list[str]:
+    """Take the address of the webhook out of a command line: who has it can post there."""
+    secret = options.status.page_webhook
+    return [word.replace(secret, GONE) for word in words] if secret else words
 
 
 def _checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
@@ -231,6 +238,17 @@ def _serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) ->
     )
 
 
+def _pager(
+    options: RunOptions, folder: RunFolder, loop: Loop, books: Bookkeeping, view: LiveView
+) -> Pager | None:
+    """Return the part that tells people, if there is anybody to be told."""
+    command, webhook = options.status.page_command, options.status.page_webhook
+    if not command and not webhook:
+        return None
+    targets = PageTargets(folder.run, str(folder.path.resolve()), command, webhook)
+    return Pager(loop, targets, tell=view.print_line, record=books.record)
+
+
 def _close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
     """Write the rest of the ledger. If that fails, the exit code is still the training's."""
     try:
@@ -287,7 +305,10 @@ def _prepare(
         node, loop, logs, vault, beacons, specs, evidence, of_node(options, zygote),
         tell=view.print_line, missing=folder.missing,
     )  # fmt: skip
-    desk = RunDesk(loop, books, specs, vault, evidence, root.resolve(), view.print_line)
+    desk = RunDesk(
+        loop, books, specs, vault, evidence, root.resolve(), view.print_line,
+        _pager(options, folder, loop, books, view),
+    )  # fmt: skip
     launcher = Launcher(parts, desk, coordinator_options)
     refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
     for note in (*options.notes, *refused):

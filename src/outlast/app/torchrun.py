@@ -22,6 +22,7 @@ from outlast.model.policy import Policy, parse
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.given import read_text
+from outlast.runtime.page_options import page_command, page_webhook
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,15 @@ class StatusOptions:
 
     status_every_s   how often its status line comes off a terminal; 0: never
     metrics          where the run's metrics are served, as [HOST:]PORT; "": nowhere
+    page_command     what is run where the policy pages, in words; () for nothing
+    page_webhook     where a page is posted; "": nowhere
     """
 
     quiet: bool = False
     status_every_s: float = STATUS_EVERY_S
     metrics: str = ""
+    page_command: tuple[str, ...] = ()
+    page_webhook: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
             asked["quiet"],
             STATUS_EVERY_S if asked["status_every"] is None else asked["status_every"],
             _metrics(asked["metrics_port"]),
+            page_command(asked["page_command"]),
+            page_webhook(asked["page_webhook"], os.environ),
         ),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",

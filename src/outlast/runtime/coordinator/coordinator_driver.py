@@ -31,6 +31,7 @@ from outlast.model.verdict import summary
 from outlast.runtime import clock, stop_signals
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.saves import find_checkpoint, save_images, write_checkpoint
 from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.loop import Loop, Timer
@@ -52,6 +53,7 @@ class RunDesk:
     evidence: Evidence
     checkpoint_root: Path
     tell: Callable[[str], None]
+    pager: Pager | None = None
 
 
 class CoordinatorDriver:
@@ -101,6 +103,8 @@ class CoordinatorDriver:
             self._set_timer(output)
         elif isinstance(output, Record):
             books.record(output.record)
+            if self._desk.pager is not None and isinstance(output.record, Event):
+                self._desk.pager.note(output.record)
             if isinstance(output.record, Interruption) and output.record.resumed_s is not None:
                 self._resumed(output.record)
         elif isinstance(output, Tell):
@@ -145,6 +149,8 @@ class CoordinatorDriver:
             )
         )
         self._desk.tell(f"interruption {interruption}: {summary(verdict)}")
+        if self._desk.pager is not None:
+            self._desk.pager.on_verdict(interruption, verdict)
         try:
             read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
         except OutlastError as error:

@@ -53,6 +53,8 @@ class Launcher:
         self._node.close()
         assert self._end is not None
         self._desk.evidence.finish(self._desk.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
+        if self._desk.pager is not None:
+            self._desk.pager.close()
         return self._end
 
     def _carry_out(self, output: Output) -> None:

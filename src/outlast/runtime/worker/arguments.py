@@ -97,6 +97,18 @@ def _add_watching(group: argparse._ArgumentGroup) -> None:
         help="Serve the run's metrics to Prometheus there, by a process of the lowest priority."
         " HOST is 127.0.0.1 unless it is given. Default: no metrics.",
     )
+    group.add_argument(
+        "--page-command",
+        metavar="COMMAND",
+        help="Where the policy decides to page, run this, with the page as JSON on its stdin. It"
+        " goes through no shell.",
+    )
+    group.add_argument(
+        "--page-webhook",
+        metavar="URL",
+        help='Where the policy decides to page, post {"text": ...} there, as Slack takes it.'
+        " '$NAME' takes the URL from an environment variable.",
+    )
 
 
 def _add_processes(group: argparse._ArgumentGroup) -> None:
