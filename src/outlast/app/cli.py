@@ -53,6 +53,9 @@ COMMANDS = {
     "metrics": Command(
         "outlast.app.exporter", "main", "print, serve or write the metrics of a run, for Prometheus"
     ),
+    "export": Command(
+        "outlast.app.export", "main", "write the ledger of a run as CSV, JSON lines or Parquet"
+    ),
     "diagnose": Command(
         "outlast.app.diagnose",
         "main",

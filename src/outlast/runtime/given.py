@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from outlast.diagnose.self_output import is_own_file
@@ -105,6 +106,20 @@ def write_bytes(path: str, data: bytes) -> None:
         os.replace(part, path)
     except OSError as error:
         Path(part).unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_folder(path: str, files: Mapping[str, bytes]) -> None:
+    """Write a new folder with these files, whole or not at all. Raises UsageError."""
+    check_new(path)
+    part = Path(f"{path.rstrip('/')}.part-{os.getpid()}")
+    try:
+        part.mkdir()
+        for name, data in files.items():
+            (part / name).write_bytes(data)
+        part.rename(path)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
