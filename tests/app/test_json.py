@@ -43,6 +43,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "diagnose": ("{given}/oom",),
     "policy test": ("default", "{given}/verdict.json"),
     "calibrate": ("{given}/ended",),
+    "import": ("--csv", "{given}/watched.csv"),
     "plan": ("--preset", "lab-8", "--replicas", "2", "--cores", "1"),
     "sim": ("--seed", "5"),
     "check": ("--static", "{given}/script.py"),
@@ -90,6 +91,21 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--to": (of(*TABLE, "--to", "2025-01-01", alone=True, code=2),),
         "--class": (of(*TABLE, *FLEET, alone=True), of("--class", "DBE=hbm", code=2)),
         "--out": (of("--out", "cluster.toml"),),
+    },
+    "import": {
+        "--csv": (of(*TABLE, *FLEET, alone=True), of("--csv", "{given}/none", alone=True, code=2)),
+        "--sacct": (of("--sacct", "{given}/jobs", alone=True), of("--sacct", "x", code=2)),
+        "--torchrun": (of("--torchrun", "{given}/oom", alone=True, code=2),),
+        "--no-diagnosis": (of("--no-diagnosis", code=2),),
+        "--job-name": (
+            of("--sacct", "{given}/jobs", "--job-name", "llama", alone=True),
+            of("--job-name", "llama", code=2),
+        ),
+        "--units": (of(*TABLE, *FLEET, alone=True), of("--units", "64", code=2)),
+        "--from": (of(*TABLE, "--from", "2025-01-01", alone=True, code=2),),
+        "--to": (of(*TABLE, "--to", "2025-01-01", alone=True, code=2),),
+        "--class": (of(*TABLE, *FLEET, alone=True),),
+        "--run-dir": (of("--run-dir", "new"), of("--run-dir", "{given}/ended", code=2)),
     },
     "plan": {
         "--preset": (of(*FEW, "--preset", "rsc-2", "--days", "1d", alone=True),),
@@ -250,6 +266,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "nan.json").write_text(VERDICT.replace("0.6", "NaN"))
     (root / "failures.csv").write_text(FAILURES)
     (root / "watched.csv").write_text(WATCHED)
+    (root / "jobs").write_text(JOBS)
     (root / "plan.toml").write_text(PLAN)
     (root / "script.py").write_text("print('trained')\n")
     (root / "life.json").write_text(called("sim", "--seed", "5", "--json")[1])
@@ -266,6 +283,10 @@ VERDICT = (
     '"ranks": [], "nodes": ["n"], "evidence": []}'
 )
 WATCHED = "node,time,class,start,end\na,20,gpu,0,100\nb,,,0,100\n"
+JOBS = (
+    "JobID|JobName|State|ExitCode|Start|End\n"
+    "7|llama|NODE_FAIL|0:0|2025-01-01T00:00:00|2025-01-02T00:00:00\n"
+)
 PLAN = (
     'schema = 1\n[[fault]]\nid = "mine"\nkind = "kill"\n'
     'target = { rank = 1 }\nwhen = { on_mark = "voting", nth = 2 }\n'

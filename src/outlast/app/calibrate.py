@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -25,15 +25,14 @@ from rich.text import Text
 
 from outlast.app import words
 from outlast.app.command_line import Parser, add_json
+from outlast.app.failure_options import add_table_flags, classes_of, fleet_of
 from outlast.app.json_text import json_text
 from outlast.errors import OutlastError, UsageError
-from outlast.model.strict import meant
-from outlast.model.terms import FailureClass
 from outlast.planner.cluster_text import render
 from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_of
 from outlast.planner.fit.cluster import cluster_of, never_seen
-from outlast.planner.fit.failures_table import Fleet, read_failures, read_moment
-from outlast.planner.fit.ledgers import booked, observe
+from outlast.planner.fit.failures_table import read_failures
+from outlast.planner.fit.ledgers import booked, is_imported, observe
 from outlast.planner.fit.phases import Phase, Phases, phases_of
 from outlast.planner.fit.rates import LEVEL, ClassRate
 from outlast.planner.scenario import Unit
@@ -86,27 +85,7 @@ def parser() -> Parser:
         metavar="FAILURES",
         help="read a table of failures in place of ledgers (columns: docs/how-to/calibrate.md)",
     )
-    out.add_argument(
-        "--units",
-        type=int,
-        metavar="N",
-        help="how many units were watched, where the table does not say",
-    )
-    out.add_argument(
-        "--from",
-        dest="begin",
-        metavar="TIME",
-        help="start of the watch (2025-01-01, 2025-01-01T12:00:00Z, or seconds)",
-    )
-    out.add_argument("--to", dest="end", metavar="TIME", help="end of the watch")
-    out.add_argument(
-        "--class",
-        dest="classes",
-        action="append",
-        default=[],
-        metavar="NAME=CLASS",
-        help="take NAME in the table for this class of failures; may be repeated",
-    )
+    add_table_flags(out)
     out.add_argument(
         "--out",
         metavar="FILE",
@@ -133,9 +112,10 @@ def _from_ledgers(args: argparse.Namespace) -> Calibration:
             f"{twice} is named twice", hint="each failure counts once: name each run once"
         )
     records = [observe(view.records, now_s=view.now_s, source=_name(view)) for view in views]
-    phases = phases_of(view.records for view in views)
+    led = [view for view in views if not is_imported(view.records)]
+    phases = phases_of(view.records for view in led) if led else None
     return calibrate(
-        records, phases=phases, booked=[booked(view.records, now_s=view.now_s) for view in views]
+        records, phases=phases, booked=[booked(view.records, now_s=view.now_s) for view in led]
     )
 
 
@@ -149,7 +129,7 @@ def _from_table(args: argparse.Namespace) -> Calibration:
             "runs and --csv cannot be calibrated together",
             hint="calibrate them apart: their units may not be the same",
         )
-    fleet, dates = _fleet(args)
+    fleet, dates = fleet_of(args)
     return calibrate(
         [
             read_failures(
@@ -157,47 +137,10 @@ def _from_table(args: argparse.Namespace) -> Calibration:
                 source=args.csv,
                 fleet=fleet,
                 dates=dates,
-                classes=_classes(args.classes),
+                classes=classes_of(args.classes),
             )
         ]
     )
-
-
-def _fleet(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
-    given = {"--units": args.units, "--from": args.begin, "--to": args.end}
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given):
-        return None, None
-    if missing:
-        raise UsageError(
-            f"{', '.join(missing)} missing",
-            hint="--units, --from and --to go together: so many units, watched from then to then",
-        )
-    (from_s, dated), (to_s, to_dated) = (
-        read_moment(args.begin, "--from"),
-        read_moment(args.end, "--to"),
-    )
-    if dated is not to_dated:
-        raise UsageError(
-            "--from and --to are not alike", hint="both are dates, or both are seconds"
-        )
-    return Fleet(args.units, from_s, to_s), dated
-
-
-def _classes(given: Sequence[str]) -> Mapping[str, FailureClass]:
-    known = tuple(one.value for one in FailureClass)
-    out: dict[str, FailureClass] = {}
-    for text in given:
-        name, _, stands_for = text.rpartition("=")
-        if not name or stands_for not in known:
-            raise UsageError(
-                f"--class {text}: {stands_for!r} is no class",
-                hint=f"as in --class DBE=hbm; {meant(stands_for, known)}",
-            )
-        if name in out:
-            raise UsageError(f"--class says {name} twice", hint="each name stands for one class")
-        out[name] = FailureClass(stands_for)
-    return out
 
 
 # --- showing --------------------------------------------------------------------------------------

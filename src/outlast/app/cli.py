@@ -53,6 +53,11 @@ COMMANDS = {
     "metrics": Command(
         "outlast.app.exporter", "main", "print, serve or write the metrics of a run, for Prometheus"
     ),
+    "import": Command(
+        "outlast.app.importer",
+        "main",
+        "make a ledger of torchrun's logs, Slurm's accounting or a table of failures",
+    ),
     "export": Command(
         "outlast.app.export", "main", "write the ledger of a run as CSV, JSON lines or Parquet"
     ),

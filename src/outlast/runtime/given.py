@@ -109,6 +109,11 @@ def write_bytes(path: str, data: bytes) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def folder_of(path: str | None) -> Path | None:
+    """Return the folder that was named, or None if none was."""
+    return None if path is None else Path(path)
+
+
 def write_folder(path: str, files: Mapping[str, bytes]) -> None:
     """Write a new folder with these files, whole or not at all. Raises UsageError."""
     check_new(path)

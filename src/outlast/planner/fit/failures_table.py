@@ -70,13 +70,37 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class TableRow:
+    """One line: a failure of a unit, or only that it was watched."""
+
     line: int
     unit: str
     failed_s: float | None
     failure_class: FailureClass | None
     watched: tuple[float, float] | None
     installed_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureTable:
+    """A table that was read. `fleet` is given where the rows do not say who was watched when."""
+
+    source: str
+    rows: tuple[TableRow, ...]
+    unit: Unit
+    fleet: Fleet | None
+
+    def stretches(self) -> dict[str, list[tuple[float, float]]]:
+        """Return when each unit was watched, by its name; units without a name get one."""
+        if self.fleet is None:
+            return {
+                name: [(from_s, to_s) for from_s, to_s, _ in of_one]
+                for name, of_one in _stretches(self.rows, self.source).items()
+            }
+        names = sorted({row.unit for row in self.rows})
+        unnamed = (f"unit {number}" for number in range(1, 2 * self.fleet.units + 1))
+        names += [one for one in unnamed if one not in names][: self.fleet.units - len(names)]
+        return {name: [(self.fleet.from_s, self.fleet.to_s)] for name in names}
 
 
 def read_moment(text: str, where: str) -> tuple[float, bool]:
@@ -109,7 +133,22 @@ def read_failures(
     dates: bool | None = None,
     classes: Mapping[str, FailureClass] | None = None,
 ) -> Observed:
-    """Read a table as exposure and failures. Raises UsageError with `source` and the line.
+    """Read a table as exposure and failures. Raises UsageError, as `read_table` does."""
+    table = read_table(lines, source=source, fleet=fleet, dates=dates, classes=classes)
+    if table.fleet is not None:
+        return _of_fleet(table.rows, table.fleet, table.unit, source)
+    return _of_stretches(table.rows, table.unit, source)
+
+
+def read_table(
+    lines: Iterable[str],
+    *,
+    source: str,
+    fleet: Fleet | None = None,
+    dates: bool | None = None,
+    classes: Mapping[str, FailureClass] | None = None,
+) -> FailureTable:
+    """Read a table. Raises UsageError with `source` and the line.
 
     fleet    needed where the table has no start and end, refused where it has
     dates    whether the fleet's times were dates; the table's must be the same
@@ -133,7 +172,8 @@ def read_failures(
                 " when; --units, --from and --to say it too",
                 hint="give one of the two",
             )
-        return _of_fleet(rows, fleet, reader.unit, source)
+        _check_fleet(rows, fleet, source)
+        return FailureTable(source, tuple(rows), reader.unit, fleet)
     if not all(watched):
         line = rows[watched.index(False)].line
         raise UsageError(
@@ -143,7 +183,7 @@ def read_failures(
                 " --from and --to"
             ),
         )
-    return _of_stretches(rows, reader.unit, source)
+    return FailureTable(source, tuple(rows), reader.unit, None)
 
 
 # --- lines to rows --------------------------------------------------------------------------------
@@ -157,7 +197,7 @@ class _Reader:
         self.unit = Unit.NODE
         self._dated_where = "--from" if dates is not None else ""
 
-    def rows(self, lines: Iterable[str]) -> Iterator[_Row]:
+    def rows(self, lines: Iterable[str]) -> Iterator[TableRow]:
         columns: list[str] | None = None
         for number, line in enumerate(lines, 1):
             text = line.rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
@@ -222,7 +262,7 @@ class _Reader:
         self.unit = UNITS[units[0]]
         return ["unit" if name in UNITS else name for name in names]
 
-    def _row(self, cells: Mapping[str, str], line: int, where: str) -> _Row:
+    def _row(self, cells: Mapping[str, str], line: int, where: str) -> TableRow:
         failed_s, start_s, end_s, installed_s = (
             self._moment(cells.get(name, ""), f"{where}: {name}")
             for name in ("time", "start", "end", "installed")
@@ -242,7 +282,7 @@ class _Reader:
             )
         watched = None if start_s is None or end_s is None else (start_s, end_s)
         self._check_order(failed_s, watched, installed_s, where)
-        return _Row(line, cells["unit"], failed_s, failure_class, watched, installed_s)
+        return TableRow(line, cells["unit"], failed_s, failure_class, watched, installed_s)
 
     def _check_order(
         self,
@@ -297,7 +337,7 @@ class _Reader:
 # --- rows to exposure -----------------------------------------------------------------------------
 
 
-def _of_fleet(rows: Sequence[_Row], fleet: Fleet, unit: Unit, source: str) -> Observed:
+def _check_fleet(rows: Sequence[TableRow], fleet: Fleet, source: str) -> None:
     span_s = fleet.to_s - fleet.from_s
     if fleet.units < 1 or not 0 < span_s < math.inf:
         raise UsageError(
@@ -316,6 +356,10 @@ def _of_fleet(rows: Sequence[_Row], fleet: Fleet, unit: Unit, source: str) -> Ob
             f"{source} names {len(names):,} units, and --units says {fleet.units:,}",
             hint="units that replaced others count as one with them",
         )
+
+
+def _of_fleet(rows: Sequence[TableRow], fleet: Fleet, unit: Unit, source: str) -> Observed:
+    span_s = fleet.to_s - fleet.from_s
     return Observed(
         source,
         _failures(rows, fleet.from_s),
@@ -335,7 +379,7 @@ def _of_fleet(rows: Sequence[_Row], fleet: Fleet, unit: Unit, source: str) -> Ob
     )
 
 
-def _of_stretches(rows: Sequence[_Row], unit: Unit, source: str) -> Observed:
+def _of_stretches(rows: Sequence[TableRow], unit: Unit, source: str) -> Observed:
     stretches = _stretches(rows, source)
     exposure_s = math.fsum(
         end_s - start_s for of_one in stretches.values() for start_s, end_s, _ in of_one
@@ -412,7 +456,7 @@ def _cohort(
     return float((watched_s[ends] - watched_s[: len(order)]).max() / watched_s[-1])
 
 
-def _assumed(rows: Sequence[_Row]) -> tuple[str, ...]:
+def _assumed(rows: Sequence[TableRow]) -> tuple[str, ...]:
     """Return what is lost with each class, which the table does not say."""
     seen = sorted(
         {row.failure_class for row in rows if row.failure_class is not None},
@@ -430,7 +474,7 @@ def _assumed(rows: Sequence[_Row]) -> tuple[str, ...]:
     )
 
 
-def _failures(rows: Sequence[_Row], begin_s: float) -> tuple[Failure, ...]:
+def _failures(rows: Sequence[TableRow], begin_s: float) -> tuple[Failure, ...]:
     found = [
         Failure(row.failed_s - begin_s, row.failure_class, EXTENT_OF[row.failure_class], row.unit)
         for row in rows
@@ -439,7 +483,7 @@ def _failures(rows: Sequence[_Row], begin_s: float) -> tuple[Failure, ...]:
     return tuple(sorted(found, key=lambda one: one.at_s))
 
 
-def _stretches(rows: Sequence[_Row], source: str) -> dict[str, list[tuple[float, float, int]]]:
+def _stretches(rows: Sequence[TableRow], source: str) -> dict[str, list[tuple[float, float, int]]]:
     """Return (start, end, line) of each unit, in order and each stretch once."""
     out: dict[str, dict[tuple[float, float], int]] = {}
     for row in rows:
@@ -461,7 +505,9 @@ def _stretches(rows: Sequence[_Row], source: str) -> dict[str, list[tuple[float,
 
 
 def _installed(
-    rows: Sequence[_Row], stretches: Mapping[str, Sequence[tuple[float, float, int]]], source: str
+    rows: Sequence[TableRow],
+    stretches: Mapping[str, Sequence[tuple[float, float, int]]],
+    source: str,
 ) -> dict[str, float]:
     said: dict[str, tuple[float, int]] = {}
     for row in rows:
@@ -483,7 +529,7 @@ def _installed(
 
 
 def _lives(
-    rows: Sequence[_Row],
+    rows: Sequence[TableRow],
     stretches: Mapping[str, Sequence[tuple[float, float, int]]],
     installed: Mapping[str, float],
     failure_class: FailureClass,

@@ -22,7 +22,8 @@ from outlast.errors import UsageError
 from outlast.model.goodput import account
 from outlast.model.records import Interruption, Records, SessionRecords
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
-from outlast.planner.fit.observed import Failure, Observed
+from outlast.planner.fit.observed import EXTENT_OF, Failure, Observed
+from outlast.planner.imports.foreign_records import IMPORTED
 from outlast.planner.scenario import Extent, Unit
 
 SURE = 0.5  # of a verdict, for its class to be taken
@@ -79,6 +80,8 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
 
     UsageError where no step was ever committed: then nothing was watched.
     """
+    if is_imported(records):
+        return _observe_imported(records, source)
     trained = tuple(part for part in records.sessions if part.steps)
     if not trained:
         what = "has no committed step: there was no training in which a failure could be seen"
@@ -118,6 +121,51 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
         units=units,
         limits=tuple(limits),
         assumptions=("a rank is a GPU",),
+    )
+
+
+def is_imported(records: Records) -> bool:
+    """Return True if outlast has not led this run: `outlast import` has made its ledger."""
+    return any(event.kind == IMPORTED for part in records.sessions for event in part.events)
+
+
+def _observe_imported(records: Records, source: str) -> Observed:
+    """Return what an imported ledger observed: all of the time counts, for steps are not seen."""
+    said = next(
+        event.data for part in records.sessions for event in part.events if event.kind == IMPORTED
+    )
+    units = {one.name.lower(): one for one in (Unit.GPU, Unit.NODE, Unit.RACK)}
+    unit = units.get(str(said.get("unit")), Unit.GPU)
+    is_table = said.get("kind") == "csv"
+    found: list[Failure] = []
+    rank_s = node_s = wall_s = before_s = 0.0
+    for part in records.sessions:
+        session = part.session
+        verdicts = _verdicts(part)
+        lives = [(life, (life.ended_s or session.over_s) - life.assigned_s) for life in part.lives]
+        rank_s += math.fsum(lasted_s for _, lasted_s in lives)
+        wall_s += session.over_s - session.started_s
+        node_s += (session.over_s - session.started_s) * len({life.node for life, _ in lives})
+        for one in part.interruptions:
+            failure_class = _class(one, verdicts)
+            extent = EXTENT_OF[failure_class] if is_table else _extent(one, goes_on=False)
+            who = ",".join(one.nodes if is_table else map(str, one.ranks))
+            at_s = before_s + _at_s(one) - session.started_s
+            found.append(Failure(at_s, failure_class, extent, who))
+        before_s += session.over_s - session.started_s
+    if rank_s <= 0:
+        raise UsageError(f"{source} says of nobody how long it was watched")
+    exposure_s = {unit: rank_s}
+    if not is_table:
+        exposure_s = {Unit.NODE: node_s, **exposure_s, Unit.RUN: wall_s}
+    return Observed(
+        source,
+        tuple(sorted(found, key=lambda one: one.at_s)),
+        exposure_s,
+        wall_s,
+        units={one: seconds / wall_s for one, seconds in exposure_s.items()},
+        limits=("how long recoveries take, and what a step costs: steps were not seen",),
+        assumptions=(f"all of the time counts as watched; imported from {said.get('source')}",),
     )
 
 
