@@ -58,6 +58,23 @@ def test_the_values_are_those_of_status_and_account(tmp_path: Path) -> None:
     assert sum(seconds) == pytest.approx(2 * 20.0)
 
 
+def test_the_class_of_an_interruption_is_that_of_its_newest_verdict(tmp_path: Path) -> None:
+    view = look(str(a_run.ended_run(tmp_path)))
+    (part,) = view.records.sessions
+    verdicts = tuple(
+        Event(1.0, 1.0, "verdict", {"interruption": 1, "verdict": {"class": name}})
+        for name in ("nic", "hbm")
+    )
+    told = replace(view.records, sessions=(replace(part, events=(*part.events, *verdicts)),))
+    values = values_of(replace(view, records=told))
+    by_class = {
+        label: value
+        for (name, label), value in values.items()
+        if name == "outlast_interruptions_by_class" and value
+    }
+    assert by_class == {"hbm": 1, "user_code": 1}
+
+
 def test_what_is_not_known_has_no_sample(tmp_path: Path) -> None:
     """The run has no target, logged nothing and wrote no checkpoint."""
     values = values_of(look(str(a_run.ended_run(tmp_path))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 import typing
@@ -57,6 +58,16 @@ def address(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port, and no HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def need_package(name: str, *, what: str, extra: str) -> None:
+    """Raise UsageError if a package of an extra is not installed."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"{what} need the package {name}", hint=f"pip install 'outlast[{extra}]'"
+        ) from None
 
 
 def fail(error: OutlastError) -> int:

@@ -11,12 +11,11 @@ pyarrow missing.
 
 from __future__ import annotations
 
-import importlib
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from outlast.app.command_line import Parser
+from outlast.app.command_line import Parser, need_package
 from outlast.app.export_tables import TABLES, Table, columns_of, csv_of, json_lines_of, tables_of
 from outlast.errors import UsageError
 from outlast.model.texts import escaped
@@ -57,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
             hint="outlast export RUN FOLDER, or outlast export RUN --table interruptions",
         )
     if args.format == "parquet":
-        _need_pyarrow()
+        need_package("pyarrow", what="files of Parquet", extra="parquet")
         if args.table is not None and sys.stdout.isatty():
             raise UsageError("Parquet is no text", hint="write it to a file: > steps.parquet")
     make = FORMATS[args.format]
@@ -79,15 +78,6 @@ def _to_stdout(data: bytes) -> None:
     else:
         binary.write(data)
     sys.stdout.flush()
-
-
-def _need_pyarrow() -> None:
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UsageError(
-            "Parquet needs the package pyarrow", hint="pip install 'outlast[parquet]'"
-        ) from None
 
 
 def parser() -> Parser:

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from enum import Enum
 
+from outlast.app.failure_classes import classes_of
 from outlast.model.records import Event, Interruption, Life, Records, SessionRecords
-from outlast.model.terms import CAUSES, FailureClass
+from outlast.model.terms import CAUSES
 
 Value = None | bool | int | float | str | list[int] | list[str] | dict[str, object]
 Row = dict[str, Value]
@@ -59,8 +60,11 @@ def _table(name: str, records: Records) -> Table:
     rows: list[Row] = []
     columns: tuple[str, ...] = ()
     for part in records.sessions:
+        classes = classes_of(part) if name == "interruptions" else {}
         for record in _records_of(name, part):
             row = _row(name, record, part, records)
+            if isinstance(record, Interruption):
+                row["failure_class"] = classes[record.id].value
             columns = columns or tuple(row)
             rows.append(row)
     return Table(name, columns or ("run", "session", "at"), rows)
@@ -82,8 +86,6 @@ def _row(name: str, record: object, part: SessionRecords, records: Records) -> R
     if isinstance(record, Event) and record.wall_s > 0:
         wall_s = record.wall_s
     row: Row = {"run": records.meta.run, "session": part.session.session, "at": _iso(wall_s)}
-    if isinstance(record, Interruption):
-        fields["failure_class"] = _class_of(record, part)
     if isinstance(record, Life):
         fields.pop("seconds")
         fields |= {f"seconds_{one.value}": record.seconds.get(one, 0.0) for one in CAUSES}
@@ -92,19 +94,6 @@ def _row(name: str, record: object, part: SessionRecords, records: Records) -> R
             moment = key in _MOMENTS and isinstance(value, int | float)
             row[key] = round(value - part.began_s, 6) if moment else _plain(value)  # type: ignore[operator]
     return row
-
-
-def _class_of(one: Interruption, part: SessionRecords) -> str:
-    """Return the class of the newest verdict, unless the ledger names one itself."""
-    said = FailureClass(one.failure_class).value
-    if said != FailureClass.UNKNOWN.value:
-        return said
-    for event in part.events:
-        verdict = event.data.get("verdict")
-        if event.kind == "verdict" and event.data.get("interruption") == one.id:
-            found = verdict.get("class") if isinstance(verdict, Mapping) else None
-            said = str(found) if found in {known.value for known in FailureClass} else said
-    return said
 
 
 def _iso(wall_s: float) -> str | None:

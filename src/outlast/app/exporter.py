@@ -25,7 +25,7 @@ import sys
 import typing
 from collections.abc import Callable, Sequence
 
-from outlast.app.command_line import SIGINT_EXIT, Parser, address, fail, finite
+from outlast.app.command_line import SIGINT_EXIT, Parser, address, fail, finite, need_package
 from outlast.app.metric_values import METRICS, RECOVERY_BUCKETS_S, RunMetrics, metrics_of
 from outlast.errors import OutlastError, UsageError
 from outlast.runtime import clock, linux
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(text_of(metrics_of(view)).decode())
         sys.stdout.flush()
         return 0
-    need_client()
+    need_package("prometheus_client", what="metrics", extra="metrics")
     source = Source(lambda: look(args.run), clock.now_s)
     source.newest()  # an error of the command line is told before anything is served
     if args.textfile is not None:
@@ -107,16 +107,6 @@ def shipped(name: str) -> str:
     """Return one of the files for Grafana and Prometheus that come with the package."""
     place = importlib.resources.files("outlast.app") / "monitoring" / name
     return place.read_text(encoding="utf-8")  # tidy: a file of the package
-
-
-def need_client() -> None:
-    """Raise UsageError if prometheus_client is not installed."""
-    try:
-        importlib.import_module("prometheus_client")
-    except ImportError:
-        raise UsageError(
-            "metrics need the package prometheus_client", hint="pip install 'outlast[metrics]'"
-        ) from None
 
 
 class Source:
@@ -206,7 +196,7 @@ def registry(read: Callable[[], tuple[RunMetrics, bool]]) -> typing.Any:
 
 def text_of(metrics: RunMetrics, *, is_readable: bool = True) -> bytes:
     """Return the metrics in the text format of Prometheus."""
-    need_client()
+    need_package("prometheus_client", what="metrics", extra="metrics")
     from prometheus_client import generate_latest
 
     text: bytes = generate_latest(registry(lambda: (metrics, is_readable)))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from outlast.app.failure_classes import classes_of
 from outlast.app.status import status_facts
 from outlast.model.gauges import GAUGES_MAX_COUNT
 from outlast.model.goodput import account
@@ -160,7 +161,11 @@ def metrics_of(view: RunView) -> RunMetrics:
     roots = [one for one, _ in view.records.unique_interruptions() if one.parent is None]
     samples = [
         Sample(name, labels, float(value))
-        for name, labels, value in (*_of_run(view), *_of_interruptions(roots), *_of_events(view))
+        for name, labels, value in (
+            *_of_run(view),
+            *_of_interruptions(view, roots),
+            *_of_events(view),
+        )
         if value is not None
     ]
     return RunMetrics(
@@ -209,11 +214,14 @@ def _of_run(view: RunView) -> _Found:
     yield "outlast_ledger_readable", _NO, 1
 
 
-def _of_interruptions(roots: list[Interruption]) -> _Found:
+def _of_interruptions(view: RunView, roots: list[Interruption]) -> _Found:
     mechanisms = Counter(Mechanism(one.mechanism) for one in roots)
     for mechanism in Mechanism:
         yield "outlast_interruptions_total", {"mechanism": mechanism.value}, mechanisms[mechanism]
-    classes = Counter(FailureClass(one.failure_class) for one in roots)
+    classes: Counter[FailureClass] = Counter()
+    for part in view.records.sessions:
+        named = classes_of(part)
+        classes.update(named[one.id] for one in part.interruptions if one.parent is None)
     for name in FailureClass:
         yield "outlast_interruptions_by_class", {"class": name.value}, classes[name]
     yield "outlast_interruptions_open", _NO, sum(one.resumed_s is None for one in roots)

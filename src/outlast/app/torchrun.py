@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.app.command_line import address
-from outlast.app.exporter import need_client
+from outlast.app.command_line import address, need_package
 from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
 from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
@@ -251,7 +250,7 @@ def _metrics(asked: str | None) -> str:
         address(asked)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--metrics-port {error}", hint="write --metrics-port 9400") from None
-    need_client()
+    need_package("prometheus_client", what="metrics", extra="metrics")
     return asked
 
 

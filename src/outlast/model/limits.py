@@ -189,6 +189,7 @@ LOG_DRAIN_MAX_BYTES = 4 << 20  # read at most this much of what a dead worker le
 
 # --- console --------------------------------------------------------------------------------------
 CONSOLE_BUFFER_BYTES = 1 << 20  # printed and not yet written; lines beyond that are left out
+PAGE_SENT = "sent"  # what the process that sends a page prints once it has arrived
 CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not hold up the end
 
 # --- vault ----------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from outlast.model.limits import PAGE_SENT
 from outlast.model.texts import cut_at_word
 
 TRIES_COUNT = 5
 PAUSES_S = (1.0, 4.0, 15.0, 60.0)  # between two tries
 TRY_S = 20.0  # one try takes no longer
-SENT = "sent"
 _WORDS_COUNT = 300
 _AGAIN = {408, 425, 429}  # answers below 500 after which another try may succeed
 
@@ -55,7 +55,7 @@ def main() -> int:
     if failed:
         print(cut_at_word("; ".join(failed), _WORDS_COUNT), file=sys.stderr)
         return 1
-    print(SENT, flush=True, file=sys.stdout)
+    print(PAGE_SENT, flush=True, file=sys.stdout)
     return 0
 
 

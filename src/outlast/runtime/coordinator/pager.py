@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from outlast.model.limits import PAGE_SENT
 from outlast.model.records import Event
 from outlast.model.shorten import end_of
 from outlast.model.texts import cut_at_word
@@ -29,7 +30,6 @@ from outlast.model.verdict import summary
 from outlast.runtime import clock
 from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
-from outlast.runtime.page_sender import SENT
 
 AT_ONCE_COUNT = 4
 WAITING_MAX_COUNT = 100
@@ -143,7 +143,7 @@ class Pager:
         said, errors = (_read(stream.fileno()) for stream in _streams(process))
         for stream in _streams(process):
             stream.close()
-        if said.strip() == SENT:
+        if said.strip() == PAGE_SENT:
             self._over(number, "")
         else:
             self._over(number, cut_at_word(errors.strip() or "its process was killed", 300))
