@@ -14,6 +14,7 @@ from rich.console import Console
 from outlast.app import words
 from outlast.app.live import LiveView, live_console
 from outlast.app.panel import REDRAWN_MAX_COUNT
+from outlast.app.run import WorkerOutput
 from tests.ledger import a_run
 
 CUP = "\x1b[2A\x1b[J"  # two lines up, and clear: what the view does to draw itself again
@@ -367,3 +368,19 @@ def test_a_wait_is_told_once_and_only_if_it_lasts(plain: tuple[LiveView, io.Stri
         view.update(snapshot(at_s, waits_for=wait))
     told = [line for line in out.getvalue().splitlines() if "waits for" in line]
     assert told == ["outlast waits for rank 1: its interpreter starts, for up to 55.0 s"]
+
+
+def test_a_file_gets_every_byte_at_once_though_the_view_is_on_a_terminal(
+    terminal: tuple[LiveView, io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `outlast run train.py > out`: nothing of a progress bar is kept back or left out."""
+    view, _ = terminal
+    file = io.StringIO()
+    monkeypatch.setattr("sys.stdout", file)
+    sink = WorkerOutput(view)
+    view.update(snapshot(1.0))
+    for piece in ("bar 1\r", "bar 2\r", "no newline"):
+        sink("stdout", piece)
+    assert file.getvalue() == "bar 1\rbar 2\rno newline"
+    sink.close()
+    assert file.getvalue() == "bar 1\rbar 2\rno newline"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Callable
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +183,65 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
     done = outlast("metrics", "--port", port)
     assert done.returncode == 2
     assert "is no port, and no HOST:PORT" in done.stderr
+
+
+@contextlib.contextmanager
+def serving(run: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`outlast metrics --port 0` in a process of its own, and the address that it tells."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outlast", "metrics", str(run), "--port", *(words or ("0",))],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        yield process, process.stderr.readline().strip()
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stderr.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_metrics_are_served_until_a_signal_comes(tmp_path: Path, number: int, code: int) -> None:
+    """A client that says nothing stays connected meanwhile, and a second server finds the port
+    taken.
+    """
+    run = a_run.ended_run(tmp_path)
+    with serving(run) as (process, address):
+        host, port = re.fullmatch(r"http://([\d.]+):(\d+)/metrics", address).groups()  # type: ignore[union-attr]
+        assert host == "127.0.0.1"
+        with contextlib.closing(socket.create_connection((host, int(port)))):
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                text = answer.read().decode()
+            assert "outlast_step{" in text
+            taken = outlast("metrics", run, "--port", port)
+            assert taken.returncode == 2
+            assert "cannot be listened on: Address already in use" in taken.stderr
+            process.send_signal(number)
+            assert process.wait(10) == code
+
+
+def test_a_client_that_says_nothing_is_left(tmp_path: Path) -> None:
+    """Method: the server's own bound, shortened; otherwise each such client would keep a thread."""
+    code = (
+        "import sys; from outlast.app import exporter; exporter.REQUEST_S = 0.2;"
+        " sys.exit(exporter.main(sys.argv[1:]))"
+    )
+    run = a_run.ended_run(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run), "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        port = int(process.stderr.readline().strip().rpartition(":")[2].partition("/")[0])
+        with contextlib.closing(socket.create_connection(("127.0.0.1", port))) as silent:
+            silent.settimeout(10)
+            assert silent.recv(1) == b"", "the server has closed it"
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stderr.close()
 
 
 def test_the_page_names_every_metric() -> None:

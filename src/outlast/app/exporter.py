@@ -35,6 +35,7 @@ from outlast.runtime.ledger.view import RunView, look
 DESCRIPTION = "Print, serve or write the metrics of a run, in the text format of Prometheus."
 EVERY_S = 15.0
 PAUSES = 20
+REQUEST_S = 10  # a client that says nothing for so long is left
 _PAUSE_LEAST_S = 1.0
 _OVER = ("ended", "failed", "stopped", "lost")
 
@@ -205,7 +206,12 @@ def text_of(metrics: RunMetrics, *, is_readable: bool = True) -> bytes:
 
 def _serve(source: Source, where: tuple[str, int], *, until: Callable[[], bool]) -> int:
     """Serve until a signal comes, or until `until()` holds."""
+    from wsgiref.simple_server import WSGIRequestHandler
+
     from prometheus_client import start_http_server
+
+    # a client that connects and says nothing would keep its thread for ever
+    WSGIRequestHandler.timeout = REQUEST_S
 
     def read() -> tuple[RunMetrics, bool]:
         metrics, _, is_readable = source.newest()

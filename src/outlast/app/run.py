@@ -397,7 +397,15 @@ class WorkerOutput:
         out = sys.stdout if stream == "stdout" else sys.stderr
         if stream != "stdout":
             self._last.append(line.rstrip())
-        self.view.pass_through(stream, line, lambda text: (out.write(text), out.flush()))
+
+        def write(text: str) -> None:
+            out.write(text)
+            out.flush()
+
+        if out.isatty():
+            self.view.pass_through(stream, line, write)
+        else:  # it goes to a file or a pipe, which gets every byte at once
+            write(line)
 
     def close(self) -> None:
         """Take the view away, and write the ends of lines that were kept back."""
