@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from outlast.app.status import status_facts
+from outlast.runtime.ledger.view import look
 from tests.drills._run import Drill, Outcome, drilled
 from tests.drills._scripts import go
 
@@ -126,3 +128,12 @@ def test_features_that_trainer_cannot_repeat_are_refused_by_name(tmp_path: Path)
     ran = go(tmp_path, body, head="", within_s=120.0)
     assert ran.code == 2, ran.outcome
     assert "does not do an IterableDataset" in ran.err, ran.outcome
+
+
+@pytest.mark.slow
+def test_what_trainer_logs_is_shown_to_those_who_watch(calm: tuple[Path, Outcome]) -> None:
+    folder, _ = calm
+    shown = status_facts(look(str(folder / "run")))
+    assert shown["target_step"] == 40
+    assert shown["logged"]["step"] > 0
+    assert {"loss", "learning_rate"} <= set(shown["logged"]["values"])

@@ -27,6 +27,7 @@ from outlast.model.limits import LOG_ENTRIES_KEPT_COUNT
 from outlast.runtime.worker.kept_part import KeptPart
 from outlast.runtime.worker.run import Run, join, joined
 from outlast.runtime.worker.sampler import StepSampler
+from outlast.runtime.worker.session import current
 from outlast.runtime.worker.step import Step
 
 _NEEDS = (
@@ -105,6 +106,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             )
         super().__init__(*args, **kwargs)
         self._newest = _Update()
+        self._shown: dict[str, float] = {}  # the newest number of each name
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Log as Trainer does, and show the numbers to those who watch the run."""
+        super().log(logs, start_time)
+        self._shown |= {
+            str(name): float(value)
+            for name, value in logs.items()
+            if isinstance(value, int | float)
+        }
+        if (session := current()) is not None:
+            session.show_logged(self.state.global_step, self._shown)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return a loader whose batches can be given again: one over `StepSampler`."""
