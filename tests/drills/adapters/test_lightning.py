@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from outlast.app.status import status_facts
+from outlast.runtime.ledger.view import look
 from tests.drills._run import Drill, Outcome, drilled
 from tests.drills._scripts import go
 
@@ -282,3 +284,13 @@ def test_what_communicates_where_all_ranks_come_is_done(tmp_path: Path, hook: st
     ran = go(tmp_path, COMMUNICATES.replace("HOOK", hook), *PRELOAD, head="", within_s=120.0)
     assert ran.code == 0, ran.outcome
     assert ran.out.count("trained") == 2, ran.outcome
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_what_lightning_logs_is_shown_to_those_who_watch(tmp_path: Path) -> None:
+    """Method: a rank is killed, and the one that takes its place logs on."""
+    trained(tmp_path / "hit", kills=((12, 0),))
+    shown = status_facts(look(str(tmp_path / "hit" / "run")))
+    assert shown["logged"]["step"] > 12
+    assert any("loss" in name for name in shown["logged"]["values"])

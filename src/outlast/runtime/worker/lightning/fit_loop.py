@@ -35,6 +35,7 @@ from outlast.runtime.worker.lightning.refusals import (
 )
 from outlast.runtime.worker.lightning.updates import Calendar, Updates, refuse_loader
 from outlast.runtime.worker.run import Run
+from outlast.runtime.worker.session import current
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 
@@ -259,6 +260,20 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         trainer._logger_connector.on_batch_end()
         self.epoch_loop.batch_progress.increment_completed()
         trainer._logger_connector.update_train_step_metrics()
+        self._show_logged()
+
+    def _show_logged(self) -> None:
+        """Show what Lightning has just logged to those who watch the run.
+
+        Only numbers that it has computed already: to compute one may need all ranks.
+        """
+        connector, session = self.trainer._logger_connector, current()
+        if session is None or not connector.should_update_logs:
+            return
+        known = {**connector._progress_bar_metrics, **connector._logged_metrics}
+        session.show_logged(
+            self.trainer.global_step, {str(name): float(value) for name, value in known.items()}
+        )
 
     def _call_behind_batch(self, done: Done, *, monitoring: bool) -> None:
         """Call the hooks of callbacks behind a batch: those that watch a metric, or the others."""
