@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlast.app.report import report_facts
+from outlast.app.report_facts import report_facts
 from outlast.app.status import status_facts
 from outlast.runtime.ledger.rows import schema
 from outlast.runtime.ledger.view import look
@@ -39,6 +39,9 @@ def test_the_page_names_every_table_and_column() -> None:
 )
 def test_the_page_names_every_key(tmp_path: Path, heading: str, facts_of: Any) -> None:
     facts = facts_of(look(a_run.ended_run(tmp_path)))
-    inner = [facts["interruptions"][0], *facts.get("sessions", [])[:1], facts.get("mttr", {})]
+    inner = [facts["interruptions"][0], *facts.get("sessions", [])[:1]]
+    inner += [facts.get(name, {}) for name in ("mttr", "balance", "lost", "reliability")]
+    inner += [facts.get(name, {}) for name in ("goodput", "cost")]
+    inner.append(facts.get("reliability", {}).get("all", {}))
     keys = {key for one in (facts, *inner) for key in one}
     assert not keys - named(heading) - named("`outlast report --json`")

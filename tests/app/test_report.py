@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from outlast.model.records import Event
-from outlast.model.terms import CAUSES
+from outlast.model.terms import CAUSES, UNMEASURED
 from outlast.runtime.ledger.store import Ledger
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
@@ -58,9 +58,15 @@ def test_the_json_keeps_its_contract_and_causes_sum_up(
     facts = report(a_run.ended_run(tmp_path))
     assert set(facts) >= CONTRACT
     assert set(facts["rank_seconds"]) == {cause.value for cause in CAUSES}
+    unmeasured = {cause for cause, value in facts["rank_seconds"].items() if value is None}
+    assert unmeasured == {cause.value for cause in UNMEASURED}
     assert math.isclose(
-        sum(facts["rank_seconds"].values()), facts["world_size"] * facts["wall_s"], abs_tol=1e-6
+        sum(value or 0.0 for value in facts["rank_seconds"].values()),
+        facts["world_size"] * facts["wall_s"],
+        abs_tol=1e-6,
     )
+    assert (facts["balance"]["expected_s"], facts["balance"]["wrong"]) == (40.0, [])
+    assert facts["balance"]["sums"]
     assert (facts["run"], facts["state"], facts["wall_s"], facts["world_size"], facts["steps"]) == (
         a_run.META.run,
         "ended",

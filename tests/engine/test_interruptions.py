@@ -25,7 +25,7 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 from outlast.model.records import Interruption
-from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.terms import FailureClass, Mechanism, Rung, Tier
 from tests.engine.test_lost_steps import Run
 
 
@@ -60,7 +60,7 @@ def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
     """The word of the last that joined may be heard after the commit that it led to."""
     log = log_of()
     log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
-    log.joined(now_s=1.5, restore_s=0.1)
+    log.joined(now_s=1.5, restore_s=0.1, tier=Tier.PEER)
     assert log.resumed(at_s=1.45, generation=2) == 1
     one = newest(log)
     assert (one.regrouped_s, one.restored_s, one.resumed_s) == (1.4, 1.45, 1.45)
@@ -226,7 +226,7 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
     """
     log = log_of()
     log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
-    log.joined(now_s=1.5, restore_s=restore_s)
+    log.joined(now_s=1.5, restore_s=restore_s, tier=Tier.PEER)
     one = newest(log)
     assert (one.left_s, one.regrouped_s, one.restored_s) == (1.2, pytest.approx(regrouped_s), 1.5)
 
@@ -255,7 +255,7 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
         )
         if rank == 2:
             log.left(now_s=1.4, rung=Rung.RESTART, reason="all restart", repeated=1, lost=0)
-    log.joined(now_s=2.0, restore_s=0.1)
+    log.joined(now_s=2.0, restore_s=0.1, tier=Tier.PEER)
     said = [(one.rung, one.left_s, one.regrouped_s, one.restored_s) for one in log.changed()]
     assert said == [
         (Rung.RESPAWN, 1.2, 1.9, 2.0),
@@ -267,7 +267,7 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
 def test_an_interruption_without_a_decision_is_not_booked_with_one() -> None:
     """Rank 1 is lost at 1.1, and all have joined at 1.5 before anybody chose a rung."""
     log = log_of()
-    log.joined(now_s=1.5, restore_s=0.6)
+    log.joined(now_s=1.5, restore_s=0.6, tier=Tier.PEER)
     one = newest(log)
     assert (one.rung, one.left_s, one.regrouped_s, one.restored_s) == (None, None, 1.1, 1.5)
 

@@ -343,7 +343,7 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="schema 99") as caught:
         Ledger.read_only(path)
     assert caught.value.exit_code == 2
-    assert "version of outlast" in caught.value.hint
+    assert "install that version or a newer one" in caught.value.hint
 
 
 @pytest.mark.parametrize(

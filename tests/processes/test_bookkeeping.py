@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.report import report_facts
+from outlast.app.report_facts import report_facts
 from outlast.app.status import headline, status_facts
 from outlast.app.words import percent
 from outlast.engine.coordinator.machine import Coordinator

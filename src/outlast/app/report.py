@@ -1,17 +1,11 @@
 """`outlast report`: where the time of a run went, and every interruption.
 
-It is read from the ledger, at any time.
-
-Clocks   `wall_s`, `rank_seconds` and ETTR count from launcher start to end, summed over the
-         sessions of a resumed run. No process held ranks in between, so that time is apart as
-         `downtime_s`, and `elapsed_s` is both. Times of interruptions are seconds since the run
-         began, on the line of `elapsed_s`.
+This is the page for people. `report_facts.py` makes what it shows.
 """
 
 from __future__ import annotations
 
 import typing
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,101 +15,27 @@ from rich.text import Text
 from outlast.app import words
 from outlast.app.status import OVER, STATE_STYLE
 from outlast.app.words import Facts
-from outlast.model.goodput import account, recovery
-from outlast.model.records import SessionRecords
-from outlast.model.terms import Cause
+from outlast.model.terms import MEANING, Cause
 from outlast.model.verdict import summary
-from outlast.runtime.ledger.view import RunView
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
 BAR_COLUMNS = 32
 WIDE = 100  # columns of the output from which explanations stand beside the figures
-MEANING = {
-    "startup": "from the start of the launcher until a rank runs the script",
-    "productive": "steps that were kept, when they first ran",
-    "data_wait": "waiting for a batch",
-    "stall": "training stood still for a snapshot or a checkpoint",
-    "repeated": "steps that were rolled back or ran again",
-    "detection": "from a fault to its detection",
-    "regroup": "from detection to the next process or group",
-    "restore": "moving state back",
-    "evaluation": "run.phase(...)",
-    "other": "user code between steps",
-    "degraded": "ranks that the run went on without",
-    "shutdown": "after the last step",
-}
-
-
-def report_facts(view: RunView) -> dict[str, typing.Any]:
-    """Return the JSON of `outlast report`."""
-    records = view.records
-    books = account(records, now_s=view.now_s)
-    seconds = books.rank_seconds
-    newest = records.sessions[-1]
-    over_s = newest.session.over_s if view.now_s is None else view.now_s
-    elapsed_s = max(books.wall_s, over_s - newest.began_s)
-    return {
-        "run": records.meta.run,
-        "state": view.state,
-        "reason": newest.session.reason,
-        "path": str(view.path),
-        "version": records.meta.version,
-        "world_size": records.meta.world_size,
-        "steps": view.step,
-        "generation": records.newest_generation,
-        "wall_s": books.wall_s,
-        "elapsed_s": elapsed_s,
-        "downtime_s": elapsed_s - books.wall_s,
-        "calls_outlast": records.calls_outlast,
-        "steps_seen": records.steps_seen,
-        "ettr": books.ettr if records.is_measured else None,
-        "ettr_training": books.ettr_training if records.is_measured else None,
-        "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
-        "rank_seconds": {cause.value: value for cause, value in seconds.items()},
-        "spare_seconds": books.spare_seconds,
-        "step_median_s": _median_step_s(records.sessions),
-        "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
-        "interruptions": records.interruptions(),
-        "verdicts": [
-            _recorded_verdict(event.data)
-            for part in records.sessions
-            for event in part.events
-            if event.kind == "verdict" and isinstance(event.data.get("verdict"), dict)
-        ],
-        "warnings": [
-            str(event.data.get("text", ""))
-            for part in records.sessions
-            for event in part.events
-            if event.kind == "warning"
-        ],
-        "steps_lost_between_sessions": sum(_lost_before(part) for part in records.sessions),
-        "sessions": [
-            {
-                "session": part.session.session,
-                "pid": part.session.pid,
-                "from_s": part.session.started_s - part.began_s,
-                "to_s": part.session.over_s - part.began_s,
-                "state": part.session.state,
-                "exit_code": part.session.exit_code,
-                "reason": part.session.reason,
-                "from_step": part.resumed.get("step", 0),
-                "steps_lost": _lost_before(part),
-            }
-            for part in records.sessions
-        ],
-    }
 
 
 def show_report(console: Console, facts: Facts) -> None:
     """Show a run: the figures first, then where its time went, then every interruption."""
     _show_head(console, facts)
-    total_s = sum(facts["rank_seconds"].values())
+    total_s = sum(value or 0.0 for value in facts["rank_seconds"].values())
     console.print(
         f"\nWhere the rank-seconds went ({words.count(facts['world_size'], 'rank')} x"
         f" {words.duration(facts['wall_s'])})",
         style="bold",
     )
     console.print(Padding(_causes(console, facts, total_s), (0, 0, 0, 2)))
+    for wrong in facts["balance"]["wrong"]:
+        text = f"  This account does not sum up, so do not trust it: {wrong}."
+        console.print(Text(text, style="bold red"))
     if facts["spare_seconds"] > 0:
         console.print(
             f"  Spares stood by for {words.duration(facts['spare_seconds'])}, apart from the"
@@ -181,12 +101,6 @@ def _show_head(console: Console, facts: Facts) -> None:
             f"between {len(facts['sessions'])} launcher sessions; not in the figures here",
         )
     console.print(Padding(pairs, (0, 0, 0, 2)))
-
-
-def _lost_before(part: SessionRecords) -> int:
-    """Count the committed steps of earlier sessions that this one had to do again."""
-    lost = part.resumed.get("steps_lost", 0)
-    return lost if isinstance(lost, int) else 0
 
 
 def _steps(facts: Facts) -> str:
@@ -256,7 +170,8 @@ def _causes(console: Console, facts: Facts, total_s: float) -> Table:
         table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
-    for cause, value in sorted(facts["rank_seconds"].items(), key=lambda item: -item[1]):
+    known = {cause: value for cause, value in facts["rank_seconds"].items() if value}
+    for cause, value in sorted(known.items(), key=lambda item: -item[1]):
         if value > 0:
             share = value / total_s
             bar = Text(
@@ -268,7 +183,7 @@ def _causes(console: Console, facts: Facts, total_s: float) -> Table:
                 words.duration(value),
                 words.percent(share),
                 bar,
-                MEANING[cause] if console.width >= WIDE else "",
+                MEANING[Cause(cause)] if console.width >= WIDE else "",
             )
     table.add_row("total", words.duration(total_s), "100.0 %", "", "", style="bold")
     return table
@@ -334,23 +249,3 @@ def _why(one: Facts) -> str:
         )
         or "unknown"
     )
-
-
-def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
-    """Return what an event of kind "verdict" says, and which interruption it is about."""
-    return {**data["verdict"], "interruption": data["interruption"]}
-
-
-def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
-    """Return the median of the buckets' medians, each weighted with its steps."""
-    buckets = sorted(
-        (bucket.median_s, bucket.to_step - bucket.from_step)
-        for part in sessions
-        for bucket in part.steps
-    )
-    half = sum(steps for _, steps in buckets) / 2
-    for median_s, steps in buckets:
-        half -= steps
-        if half <= 0:
-            return median_s
-    return None

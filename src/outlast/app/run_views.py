@@ -40,7 +40,8 @@ def report(argv: Sequence[str]) -> int:
     args = parser("report").parse_args(list(argv))
     if args.html is not None or args.md:
         return _pages(args)
-    from outlast.app.report import report_facts, show_report
+    from outlast.app.report import show_report
+    from outlast.app.report_facts import report_facts
 
     return _show(args, report_facts, show_report)
 

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from itertools import islice
 
-from outlast.model.terms import CAUSES, PHASES, Cause, Phase
+from outlast.model.terms import CAUSES, PHASES, TIERS, Cause, Phase, Tier
 
 BEACON_BYTES = 4096
 BEACON_MAGIC = 0x5453_4C54  # "TLST"
-BEACON_VERSION = 2
+BEACON_VERSION = 3
 _HEAD = struct.Struct("<IIQ")  # magic, version, sequence
 _SEQUENCE_AT = 8
 _PLACE = "qqqqqqqqqqIIqq"
-_BODY = struct.Struct(f"<{_PLACE}{len(CAUSES)}d{len(PHASES)}d")
+_BODY = struct.Struct(f"<{_PLACE}{len(CAUSES)}d{len(PHASES)}d{len(TIERS)}d")
 _PLACE_ONLY = struct.Struct(f"<{_PLACE}")
 
 
@@ -36,6 +37,8 @@ class Beacon:
 
     seconds    settled seconds by cause since `opened_ns`; since `since_ns` the rest runs as `cause`
     typical_s  how long each phase lasts when it ends well: a slowly forgetting maximum
+    stalls     how much of the stall was for a save in each tier; a part of `seconds`, but for
+               what a fault has taken of it
     """
 
     worker: int = 0
@@ -54,13 +57,14 @@ class Beacon:
     since_ns: int = 0
     seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     typical_s: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    stalls: dict[Tier, float] = field(default_factory=lambda: dict.fromkeys(TIERS, 0.0))
     torn: bool = False
 
 
 def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None:
     """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock.
 
-    `seconds`: also both tables of seconds, which seldom change.
+    `seconds`: also the tables of seconds, which seldom change.
     """
     sequence = _HEAD.unpack_from(page, 0)[2] | 1
     place = (
@@ -84,6 +88,7 @@ def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None
             *place,
             *(beacon.seconds[cause] for cause in CAUSES),
             *(beacon.typical_s[phase] for phase in PHASES),
+            *(beacon.stalls[tier] for tier in TIERS),
         )
     else:
         body = _PLACE_ONLY.pack(*place)
@@ -127,8 +132,10 @@ def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
         opened_ns,
         since_ns,
     ) = (int(value) for value in fields[:14])
-    seconds = dict(zip(CAUSES, fields[14 : 14 + len(CAUSES)], strict=True))
-    typical_s = dict(zip(PHASES, fields[14 + len(CAUSES) :], strict=True))
+    tables = iter(fields[14:])
+    seconds = dict(zip(CAUSES, islice(tables, len(CAUSES)), strict=True))
+    typical_s = dict(zip(PHASES, islice(tables, len(PHASES)), strict=True))
+    stalls = dict(zip(TIERS, tables, strict=True))
     place, spent_on = PHASES[phase % len(PHASES)], CAUSES[cause % len(CAUSES)]
     return Beacon(
         worker,
@@ -147,5 +154,6 @@ def _beacon(fields: tuple[float, ...], *, torn: bool) -> Beacon:
         since_ns,
         seconds,
         typical_s,
+        stalls,
         torn,
     )

@@ -51,6 +51,24 @@ class Book:
         self._settle()
         self.cause = then
 
+    def hold(self, *, now_s: float, until_s: float, cause: Cause) -> None:
+        """Book what would be productive of the step so far, up to `until_s`, as `cause`.
+
+        The step could not have gone on any sooner: another rank was not ready.
+        """
+        self._close(now_s)
+        if self._stretches is None:
+            return
+        cut: list[tuple[float, float, Cause]] = []
+        for start, end, spent_on in self._stretches:
+            if spent_on is not Cause.PRODUCTIVE:
+                cut.append((start, end, spent_on))
+                continue
+            split_s = min(max(until_s, start), end)
+            pieces = (start, split_s, cause), (split_s, end, spent_on)
+            cut.extend(piece for piece in pieces if piece[1] > piece[0])
+        self._stretches = cut
+
     def roll_back(
         self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause
     ) -> None:

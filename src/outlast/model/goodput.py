@@ -9,12 +9,15 @@ Symbols    wall_s       launcher start to end, summed over sessions; downtime be
                         shutdown out of the total
            MTTR         fault to first new commit, over interruptions without a parent; children are
                         part of theirs
+           lost         the productive seconds of steps that the run does not have any more and has
+                        not done again: a later session went on from before them
 Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction.
            Lives book themselves. Before the first life it is startup, and after the last one
            shutdown. Between two lives, and in the last, unsettled stretch of a dead process, it is
            what the process was doing, until the fault; productive becomes repeated. Then it is
            detection, and then regroup. Startup of a replacement is regroup. From the first new
-           commit on, a rank that has no process is degraded.
+           commit on, a rank that has no process is degraded. What an interruption took is
+           attributed to it (attribution.py). Stalls are split over tiers as workers measured them.
 Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled
            stretch of a dead process goes to one cause: the one it was in.
 
@@ -27,25 +30,33 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from outlast.model.attribution import Attribution, Seconds
 from outlast.model.records import Interruption, Life, Records
-from outlast.model.terms import CAUSES, Cause
-
-Seconds = dict[Cause, float]
+from outlast.model.terms import CAUSES, TAKEN_BY_INTERRUPTIONS, TIERS, Cause, Tier
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
     """Seconds of a session, or of a run.
 
-    `by_rank[r]` sums to wall_s; `rank_seconds` to world_size x wall_s.
+    `by_rank[r]` sums to wall_s; `rank_seconds` and `by_node` to world_size x wall_s.
+
+    by_node   seconds by cause of the ranks on each node; "" where no process ever held the rank
+    taken     for each session, what each of its interruptions took, by id
+    nobodys   what detection, regroup and so on took where there was no interruption
+    stalls    the stall by tier; empty where no worker measured that
     """
 
     wall_s: float
     world_size: int
     by_rank: tuple[Mapping[Cause, float], ...]
     spare_seconds: float
+    by_node: Mapping[str, Seconds] = field(default_factory=dict)
+    taken: tuple[Mapping[int, Seconds], ...] = ()
+    nobodys: Mapping[Cause, float] = field(default_factory=dict)
+    stalls: Mapping[Tier, float] = field(default_factory=dict)
 
     @property
     def rank_seconds(self) -> Seconds:
@@ -106,12 +117,65 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         {cause: math.fsum(part.by_rank[rank][cause] for part in parts) for cause in CAUSES}
         for rank in range(size)
     )
+    by_node = _summed(part.by_node for part in parts)
+    lost_share = _lost_share(records, parts)
+    for seconds in (*by_rank, *by_node.values()):
+        lost_s = seconds[Cause.PRODUCTIVE] * lost_share
+        seconds[Cause.LOST] += lost_s
+        seconds[Cause.PRODUCTIVE] -= lost_s
     return Accounting(
         math.fsum(part.wall_s for part in parts),
         size,
         by_rank,
         math.fsum(part.spare_seconds for part in parts),
+        by_node,
+        tuple(one for part in parts for one in part.taken),
+        _sum_of(part.nobodys for part in parts),
+        {tier: math.fsum(part.stalls.get(tier, 0.0) for part in parts) for tier in TIERS}
+        if any(part.stalls for part in parts)
+        else {},
     )
+
+
+def _lost_share(records: Records, parts: Sequence[Accounting]) -> float:
+    """Return the share of the productive seconds whose steps are gone and not done again.
+
+    A step that is done again is booked as repeated then, so each step is productive once. What
+    is gone are the steps above the newest one of the run.
+    """
+    newest, seen = records.newest_step, 0
+    lost_s = 0.0
+    if records.highest_step <= newest:
+        return 0.0
+    for part in records.sessions:
+        for bucket in part.steps:
+            gone = bucket.to_step - max(bucket.from_step, newest, seen)
+            if gone > 0:
+                lost_s += gone * bucket.median_s
+        seen = max(seen, part.steps[-1].to_step if part.steps else 0)
+    productive_s = math.fsum(
+        rank[Cause.PRODUCTIVE] for part in parts for rank in part.by_rank
+    ) / max(1, records.meta.world_size)
+    return min(1.0, lost_s / productive_s) if productive_s > 0 else 0.0
+
+
+def _sum_of(some: Iterable[Mapping[Cause, float]]) -> Seconds:
+    out: Seconds = {}
+    for one in some:
+        for cause, value in one.items():
+            out[cause] = out.get(cause, 0.0) + value
+    return out
+
+
+def _summed(some: Iterable[Mapping[str, Seconds]]) -> dict[str, Seconds]:
+    """Add up the seconds of each node."""
+    out: dict[str, Seconds] = {}
+    for one in some:
+        for node, seconds in one.items():
+            mine = out.setdefault(node, dict.fromkeys(CAUSES, 0.0))
+            for cause, value in seconds.items():
+                mine[cause] += value
+    return out
 
 
 def _at_work(life: Life) -> Life:
@@ -145,18 +209,41 @@ def account_session(
     of_rank: dict[int, list[Life]] = {}
     for life in lives:
         of_rank.setdefault(life.rank, []).append(life)
-    line = _TimeLine(started_s, end_s, alive, sorted(interruptions, key=lambda one: one.detected_s))
+    hits = sorted(interruptions, key=lambda one: one.detected_s)
+    taken = Attribution(hits, end_s=end_s)
+    line = _TimeLine(started_s, end_s, alive, hits, taken)
     by_rank = tuple(
         line.book(rank, _one_after_the_other(of_rank.get(rank, ()))) for rank in range(world_size)
+    )
+    taken.close()
+    spare_s = math.fsum(
+        line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares
     )
     return Accounting(
         end_s - started_s,
         world_size,
         by_rank,
-        math.fsum(
-            line.lasted(life) for rank, spares in of_rank.items() if rank < 0 for life in spares
+        spare_s,
+        line.by_node,
+        (taken.seconds,),
+        taken.nobodys,
+        _split_stalls(
+            math.fsum(rank[Cause.STALL] for rank in by_rank),
+            (life for rank, some in of_rank.items() if rank >= 0 for life in some),
         ),
     )
+
+
+def _split_stalls(stall_s: float, lives: Iterable[Life]) -> dict[Tier, float]:
+    """Split the stall over tiers, as workers measured them; {} where there is none of that."""
+    measured = dict.fromkeys(TIERS, 0.0)
+    for life in lives:
+        for tier, value in life.stalls.items():
+            measured[tier] += value if 0 < value < math.inf else 0.0
+    total_s = math.fsum(measured.values())
+    if total_s <= 0:
+        return {} if stall_s > 0 else measured
+    return {tier: stall_s * (value / total_s) for tier, value in measured.items()}
 
 
 def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
@@ -230,12 +317,19 @@ class _TimeLine:
     """One session's span and its interruptions, by detection; books one rank at a time."""
 
     def __init__(
-        self, started_s: float, end_s: float, alive: bool, interruptions: Sequence[Interruption]
+        self,
+        started_s: float,
+        end_s: float,
+        alive: bool,
+        interruptions: Sequence[Interruption],
+        taken: Attribution,
     ) -> None:
         self.started_s = started_s
         self.end_s = end_s
         self.alive = alive
         self.interruptions = interruptions
+        self.by_node: dict[str, Seconds] = {}
+        self._taken = taken
         self._detected_s = [one.detected_s for one in interruptions]
 
     def lasted(self, life: Life) -> float:
@@ -248,9 +342,11 @@ class _TimeLine:
 
     def book(self, rank: int, lives: Sequence[Life]) -> Seconds:
         """Book the seconds of one rank by cause; they sum to end - started."""
-        out: Seconds = dict.fromkeys(CAUSES, 0.0)
+        total: Seconds = dict.fromkeys(CAUSES, 0.0)
         at_s = self.started_s
+        hit: Interruption | None = None
         for index, life in enumerate(lives):
+            out: Seconds = dict.fromkeys(CAUSES, 0.0)
             last = index == len(lives) - 1
             begin_s = _within(life.assigned_s, at_s, self.end_s)
             until_s = (
@@ -259,13 +355,23 @@ class _TimeLine:
             opened_s = _within(
                 begin_s if life.opened_s is None else life.opened_s, begin_s, until_s
             )
-            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += (begin_s - at_s) + (
-                opened_s - begin_s
-            )
-            self._book_life(out, rank, life, opened_s, until_s, first=index == 0, last=last)
+            before_s = (begin_s - at_s) + (opened_s - begin_s)
+            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += before_s
+            if index:
+                self._taken.gap(hit, Cause.REGROUP, before_s)
+            hit = self._book_life(out, rank, life, opened_s, until_s, first=index == 0, last=last)
             at_s = until_s
-        out[Cause.STARTUP] += self.end_s - at_s  # a rank that never had a process
-        return out
+            self._add(total, life.node, out)
+        never = dict.fromkeys(CAUSES, 0.0) | {Cause.STARTUP: self.end_s - at_s}
+        if not lives:
+            self._add(total, "", never)  # a rank that never had a process
+        return total
+
+    def _add(self, total: Seconds, node: str, out: Seconds) -> None:
+        mine = self.by_node.setdefault(node, dict.fromkeys(CAUSES, 0.0))
+        for cause, value in out.items():
+            total[cause] += value
+            mine[cause] += value
 
     def _book_life(
         self,
@@ -277,7 +383,9 @@ class _TimeLine:
         *,
         first: bool,
         last: bool,
-    ) -> None:
+    ) -> Interruption | None:
+        """Book one process. Return the interruption that ended it, or None."""
+
         def known_as(cause: Cause) -> Cause:
             return Cause.REGROUP if cause is Cause.STARTUP and not first else cause
 
@@ -291,20 +399,24 @@ class _TimeLine:
         }
         said_s = math.fsum(said.values())
         settled_s = min(said_s, stop_s - opened_s)
+        lived: Seconds = {}
+        scale = settled_s / said_s if said_s > 0 else 0.0
         for cause, value in said.items():
-            out[known_as(cause)] += value * (settled_s / said_s) if said_s > 0 else 0.0
+            lived[known_as(cause)] = lived.get(known_as(cause), 0.0) + value * scale
+        for cause, value in lived.items():
+            out[cause] += value
         # rounding: the sum may lie beyond its parts
         cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)
+        hit = None
         if lives_on and self.alive:
             out[cause] += stop_s - from_s
+            if cause in TAKEN_BY_INTERRUPTIONS:
+                lived[cause] = lived.get(cause, 0.0) + (stop_s - from_s)
         else:
-            self._book_loss(
-                out,
-                rank,
-                (from_s, stop_s, until_s),
-                Cause.REPEATED if cause is Cause.PRODUCTIVE else cause,
-                last=last,
-            )
+            lost = Cause.REPEATED if cause is Cause.PRODUCTIVE else cause
+            hit = self._book_loss(out, rank, (from_s, stop_s, until_s), lost, last=last)
+        self._taken.lived(opened_s, stop_s, lived)
+        return hit
 
     def _book_loss(
         self,
@@ -314,27 +426,39 @@ class _TimeLine:
         lost: Cause,
         *,
         last: bool,
-    ) -> None:
-        """Book the time from the last settled second to the next life, or to the end."""
+    ) -> Interruption | None:
+        """Book the time from the last settled second to the next life, or to the end.
+
+        Return the interruption that took it, or None.
+        """
         from_s, stop_s, until_s = span_s
         hit = self._first_hit(from_s, until_s)
         gone = not last or (self.alive and hit is not None and hit.resumed_s is None)
         after = Cause.REGROUP if gone else Cause.SHUTDOWN
         if hit is None:
-            out[lost] += stop_s - from_s
-            out[after] += until_s - stop_s
-            return
-        fault_s = _within(hit.detected_s if hit.fault_s is None else hit.fault_s, from_s, until_s)
-        detected_s = _within(hit.detected_s, fault_s, until_s)
-        resumed_s = (
-            until_s
-            if hit.resumed_s is None or rank not in hit.ranks
-            else _within(hit.resumed_s, detected_s, until_s)
-        )
-        out[lost] += fault_s - from_s
-        out[Cause.DETECTION] += detected_s - fault_s
-        out[after] += resumed_s - detected_s
-        out[Cause.DEGRADED] += until_s - resumed_s
+            pieces = {lost: stop_s - from_s}
+            pieces[after] = pieces.get(after, 0.0) + (until_s - stop_s)
+        else:
+            fault_s = _within(
+                hit.detected_s if hit.fault_s is None else hit.fault_s, from_s, until_s
+            )
+            detected_s = _within(hit.detected_s, fault_s, until_s)
+            resumed_s = (
+                until_s
+                if hit.resumed_s is None or rank not in hit.ranks
+                else _within(hit.resumed_s, detected_s, until_s)
+            )
+            pieces = {lost: fault_s - from_s}
+            for cause, seconds in (
+                (Cause.DETECTION, detected_s - fault_s),
+                (after, resumed_s - detected_s),
+                (Cause.DEGRADED, until_s - resumed_s),
+            ):
+                pieces[cause] = pieces.get(cause, 0.0) + seconds
+        for cause, seconds in pieces.items():
+            out[cause] += seconds
+            self._taken.gap(hit, cause, seconds)
+        return hit
 
     def _first_hit(self, from_s: float, until_s: float) -> Interruption | None:
         index = bisect_left(self._detected_s, from_s)

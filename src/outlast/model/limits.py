@@ -236,7 +236,8 @@ FLIGHT_RECORDER_ENTRIES = 512
 CONNECT_TRY_S = 5.0  # for a connection to oneself, before a run begins
 CARD_MAX_BYTES = 1 << 20  # of a run.json
 RUN_RANKS_MAX_COUNT = 65_536  # of one ledger: what tells of more is damaged
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
+LEDGER_OLDEST_VERSION = 1  # read too, and brought up to date when a run is resumed
 LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
 

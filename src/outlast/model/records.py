@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+from outlast.model.terms import Cause, FailureClass, Mechanism, Rung, Tier
 
 Facts = Mapping[str, object]  # a JSON object
 RESUMED = (
@@ -85,6 +86,7 @@ class Life:
     seconds    settled seconds by cause since `opened_s`: those of the step in flight are NOT in it
     cause      what runs since `opened_s + sum(seconds)`: the step in flight, or what came last
     ended_s    when the process ended or gave the rank up; None while it lives
+    stalls     how much of the stall was for a save in each tier, as the worker measured it
     """
 
     worker: int
@@ -98,6 +100,7 @@ class Life:
     seconds: Mapping[Cause, float] = field(default_factory=dict)
     cause: Cause = Cause.STARTUP
     end: str = ""
+    stalls: Mapping[Tier, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,9 @@ class Interruption:
                         None if unknown
     fault_not_before_s  last commit: where the fault is unknown, it lies between this and detected_s
     left_s              all survivors stand still, their inventories are in
-    regrouped_s         all members have joined the next generation;  restored_s: state is in place
-                        everywhere
+    restored_s          state is in place on all ranks of the next generation
+    regrouped_s         so long before that as it took to hand state over and to load it
+    tier                the costliest tier that state was taken from; None: nothing was restored
     resumed_s           first new commit. A child (parent set) resumes together with its parent. Of
                         a script whose steps are not seen: when all its processes ran again
     steps_repeated, steps_lost  or UNKNOWN_COUNT, UNSEEN_COUNT
@@ -137,6 +141,7 @@ class Interruption:
     reason: str = ""
     error: str = ""
     traceback: str = ""
+    tier: Tier | None = None
 
     @property
     def mttr_s(self) -> float | None:
@@ -167,6 +172,7 @@ class Interruption:
             "pids": list(self.pids),
             "nodes": list(self.nodes),
             "rung": None if self.rung is None else Rung(self.rung).value,
+            "tier": None if self.tier is None else Tier(self.tier).value,
             "generation": self.generation,
             "step": self.step,
             "fault_s": since(self.fault_s),
@@ -239,6 +245,19 @@ class SessionRecords:
         return next((one.data for one in self.events if one.kind == RESUMED), {})
 
 
+class Numbered(NamedTuple):
+    """An interruption under an id that is unique in the run.
+
+    began_s   where the run's second zero lies on the clock of its session
+    session   index of that session;  own_id: the id that it has there
+    """
+
+    interruption: Interruption
+    began_s: float
+    session: int
+    own_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
     """The whole ledger of one run, as it was read.
@@ -290,34 +309,33 @@ class Records:
         numbers = (one.generation for part in self.sessions for one in part.generations)
         return max(numbers, default=0)
 
-    def unique_interruptions(self) -> list[tuple[Interruption, float]]:
-        """Return all interruptions, each with its session's `began_s`.
+    def numbered(self) -> list[Numbered]:
+        """Return all interruptions under ids that are unique in the run.
 
         Ids that a later session gave again are moved up.
 
         One that came before the first outlast call of the script could lose no step.
         """
-        out: list[tuple[Interruption, float]] = []
+        out: list[Numbered] = []
         highest = -1
         calls_outlast = self.calls_outlast
-        for part in self.sessions:
+        for index, part in enumerate(self.sessions):
             first = min((one.id for one in part.interruptions), default=0)
             shift = 0 if first > highest else highest + 1 - first
             for one in part.interruptions:
+                own_id = one.id
                 if calls_outlast and not one.steps_seen:
                     one = replace(one, steps_repeated=0, steps_lost=0)
-                out.append(
-                    (
-                        replace(
-                            one,
-                            id=one.id + shift,
-                            parent=None if one.parent is None else one.parent + shift,
-                        ),
-                        part.began_s,
-                    )
-                )
-                highest = max(highest, one.id + shift)
+                if shift:
+                    parent = None if one.parent is None else one.parent + shift
+                    one = replace(one, id=one.id + shift, parent=parent)
+                out.append(Numbered(one, part.began_s, index, own_id))
+                highest = max(highest, one.id)
         return out
+
+    def unique_interruptions(self) -> list[tuple[Interruption, float]]:
+        """Return all interruptions, each with its session's `began_s` (see `numbered`)."""
+        return [(one.interruption, one.began_s) for one in self.numbered()]
 
     def interruptions(self) -> list[dict[str, object]]:
         """Return the public shape of all interruptions."""

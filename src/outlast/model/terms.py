@@ -5,6 +5,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
 
 
@@ -100,22 +101,73 @@ class Waypoint(IntEnum):
     RESTORES = 4  # in run.steps or in a step, with a group
 
 
+class Tier(str, Enum):
+    """Where state is kept that a run can go back to, cheapest first."""
+
+    MEMORY = "memory"  # shared memory of the rank's own node
+    PEER = "peer"  # the memory of another rank or node
+    PARITY = "parity"  # memory of several nodes, one of which may be lost
+    LOCAL = "local"  # files: --checkpoint-dir
+    OBJECT = "object"  # an object store
+
+
 class Cause(str, Enum):
-    """The use of a rank's second. The causes of a rank sum to wall-clock time exactly."""
+    """The use of a rank's second. The causes of a rank sum to wall-clock time exactly.
+
+    `MEANING` defines each of them, and docs/reference/account.md explains them. Beacon, ledger,
+    planner and reports use these names. More may come; none is renamed.
+    """
 
     STARTUP = "startup"
     PRODUCTIVE = "productive"
     DATA_WAIT = "data_wait"
-    STALL = "stall"  # training stands still for a snapshot or a checkpoint
-    REPEATED = "repeated"  # rolled back, or executed again
-    DETECTION = "detection"  # fault to detection
+    STALL = "stall"
+    REPEATED = "repeated"
+    DETECTION = "detection"
     REGROUP = "regroup"
     RESTORE = "restore"
     EVALUATION = "evaluation"
-    OTHER = "other"  # user code between steps
-    DEGRADED = "degraded"  # ranks asked for but given up
+    OTHER = "other"
+    DEGRADED = "degraded"
     SHUTDOWN = "shutdown"
+    LOST = "lost"
+    STRAGGLER_WAIT = "straggler_wait"
+    DRAIN = "drain"
+    IDLE = "idle"
 
+
+MEANING: Mapping[Cause, str] = {
+    Cause.STARTUP: "from the start of the launcher until a rank trains",
+    Cause.PRODUCTIVE: "steps that were kept, when they first ran",
+    Cause.DATA_WAIT: "waiting for a batch",
+    Cause.STALL: "training stood still for a snapshot or a checkpoint",
+    Cause.REPEATED: "steps that were rolled back or ran again",
+    Cause.DETECTION: "from a fault to its detection",
+    Cause.REGROUP: "from detection until all ranks are in the new group",
+    Cause.RESTORE: "handing state over and loading it, and waiting for ranks that do",
+    Cause.EVALUATION: "run.phase(...)",
+    Cause.OTHER: "user code between steps",
+    Cause.DEGRADED: "ranks that the run went on without",
+    Cause.SHUTDOWN: "after the last step",
+    Cause.LOST: "steps that were thrown away and not done again",
+    Cause.STRAGGLER_WAIT: "waiting for ranks that are slower than the others",
+    Cause.DRAIN: "moving off a node that is given up on purpose",
+    Cause.IDLE: "waiting for a node",
+}
+
+# Nothing measures these yet. A report shows them as null, never as 0: the seconds are in another
+# cause (straggler_wait in productive; drain and idle in regroup).
+UNMEASURED: frozenset[Cause] = frozenset({Cause.STRAGGLER_WAIT, Cause.DRAIN, Cause.IDLE})
+
+# What an interruption takes. Every such second is attributed to the interruption that took it.
+TAKEN_BY_INTERRUPTIONS: tuple[Cause, ...] = (
+    Cause.DETECTION,
+    Cause.REGROUP,
+    Cause.RESTORE,
+    Cause.REPEATED,
+    Cause.DEGRADED,
+)
 
 CAUSES: tuple[Cause, ...] = tuple(Cause)
 PHASES: tuple[Phase, ...] = tuple(Phase)
+TIERS: tuple[Tier, ...] = tuple(Tier)

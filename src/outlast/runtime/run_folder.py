@@ -27,7 +27,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from outlast.errors import CapacityError, RunFolderError
-from outlast.model.limits import CARD_MAX_BYTES, LEDGER_VERSION, LOCK_PATIENCE_S
+from outlast.model.limits import (
+    CARD_MAX_BYTES,
+    LEDGER_OLDEST_VERSION,
+    LEDGER_VERSION,
+    LOCK_PATIENCE_S,
+)
 from outlast.runtime import clock
 from outlast.runtime.given import read_small
 
@@ -171,11 +176,11 @@ def read_card(path: Path) -> dict[str, object]:
             f"{path / 'run.json'} is not what outlast writes",
             hint="restore the file, or start a new run",
         )
-    if card["format"] != LEDGER_VERSION:
+    if card["format"] not in range(LEDGER_OLDEST_VERSION, LEDGER_VERSION + 1):
         raise RunFolderError(
             f"{path} was written by outlast {card['version']} (format {card['format']}); this one"
-            f" reads format {LEDGER_VERSION}",
-            hint=f"install outlast {card['version']} for this run, or start a new one",
+            f" reads format {LEDGER_OLDEST_VERSION} to {LEDGER_VERSION}",
+            hint=f"install outlast {card['version']} or newer for this run, or start a new one",
         )
     return card
 

@@ -24,10 +24,11 @@ from outlast.app.page.answers import Answer, Moment, answers
 from outlast.app.page.health import NodeHealth, health, node_of_rank
 from outlast.app.page.lanes import Timeline, timeline
 from outlast.app.page.pace import Point, pace
-from outlast.app.report import MEANING, report_facts
+from outlast.app.report_facts import report_facts
 from outlast.app.status import status_facts
 from outlast.app.words import Facts
 from outlast.model.goodput import account
+from outlast.model.terms import MEANING, Cause
 from outlast.runtime.ledger.view import RunView
 
 # what a verdict has, for those that an earlier version wrote with less
@@ -123,11 +124,11 @@ def losses(seconds: Mapping[str, Any]) -> tuple[Loss, ...]:
     out, before = [], 1.0
     for value, cause in taken:
         share = value / total_s
-        out.append(Loss(cause, value, share, before, MEANING.get(cause, "")))
+        out.append(Loss(cause, value, share, before, MEANING[Cause(cause)]))
         before -= share
     kept_s = seconds.get("productive") or 0.0
     share = kept_s / total_s if total_s > 0 else 0.0
-    out.append(Loss("productive", kept_s, share, share, MEANING["productive"]))
+    out.append(Loss("productive", kept_s, share, share, MEANING[Cause.PRODUCTIVE]))
     return tuple(out)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from outlast.model import limits
 from outlast.model.own_bugs import is_own_bug
 from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
-from outlast.model.terms import FailureClass, Mechanism, Rung
+from outlast.model.terms import FailureClass, Mechanism, Rung, Tier
 
 _RANKING = (
     Mechanism.LOST_NODE,
@@ -253,7 +253,8 @@ class InterruptionLog:
         for one in list(self.open):
             self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
-    def joined(self, *, now_s: float, restore_s: float) -> None:
+    def joined(self, *, now_s: float, restore_s: float, tier: Tier | None) -> None:
+        """Book that all have joined and have their state, of which the costliest is from `tier`."""
         rung = next((one.rung for one in reversed(self.open) if one.rung is not None), None)
         # one that came while all were killed is answered by what that was for
         for last in list(self.open):
@@ -266,6 +267,7 @@ class InterruptionLog:
                     rung=last.rung or rung,
                     regrouped_s=regrouped_s,
                     restored_s=now_s,
+                    tier=tier,
                 )
             )
 

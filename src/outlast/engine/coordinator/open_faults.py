@@ -31,7 +31,8 @@ class OpenFaults:
         self.user_error = ("", "")
         self.cut_short = False
         self.losing_node = False
-        self.restore_s = 0.0  # the longest time that a member of this generation took to restore
+        # the longest that a donor of this generation took to hand over, and a member to restore
+        self._moved_s = (0.0, 0.0)
         self._node_losses = 0  # ranks of the node that is being lost, so far
 
     def charge(self, budgets: Budgets) -> None:
@@ -69,11 +70,23 @@ class OpenFaults:
         """
         self.raised.clear()
         self.killed.clear()
-        self.restore_s = 0.0
+        self._moved_s = (0.0, 0.0)
 
-    def note_restore(self, restore_s: float) -> None:
-        """Note that a member of this generation took `restore_s` to restore its state."""
-        self.restore_s = max(self.restore_s, restore_s)
+    def note_restore(self, restore_s: float, *, donated: bool) -> None:
+        """Note that a member of this generation took `restore_s` to restore its state.
+
+        donated   to hand it over, rather
+        """
+        handed_s, loaded_s = self._moved_s
+        if donated:
+            self._moved_s = max(handed_s, restore_s), loaded_s
+        else:
+            self._moved_s = handed_s, max(loaded_s, restore_s)
+
+    @property
+    def restore_s(self) -> float:
+        """Return how long state was moved: what is handed over is loaded after that."""
+        return sum(self._moved_s)
 
     def note_cut_short(self, cut_short: bool) -> None:
         """Set whether the fault at hand came while steps were executed."""

@@ -17,6 +17,8 @@ This module is pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from outlast.engine.coordinator.decisions import (
     Quiesced,
     decide_drain,
@@ -37,7 +39,7 @@ from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
 from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave, Underway
-from outlast.model.terms import Mechanism, Rung, Waypoint
+from outlast.model.terms import Mechanism, Rung, Tier, Waypoint
 
 # At these waypoints ranks wait for each other.
 _TOGETHER = (Waypoint.CONNECTS, Waypoint.RESTORES)
@@ -406,7 +408,8 @@ class Regroup:
             member.path.said = message.generation, message.step
             member.path.joined = member.script.attached = True
             run.roster.remains.now_attached(member.rank)
-        run.faults.note_restore(message.restore_s)
+        donated = any(m.path.plan is not None and m.path.plan.donate for m in members)
+        run.faults.note_restore(message.restore_s, donated=donated)
         if not run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
         if run.roster.first("not joined", lambda m: not m.path.joined) is not None:
@@ -418,7 +421,9 @@ class Regroup:
             run.interruptions.went_on_from(message.step)
             run.progress.note(message.step, message.step)
         run.links.forget()
-        run.interruptions.joined(now_s=now_s, restore_s=run.faults.restore_s)
+        run.interruptions.joined(
+            now_s=now_s, restore_s=run.faults.restore_s, tier=_tier(run.roster.members())
+        )
         spares = set_timer(Timer.SPARES, now_s)
         return [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
 
@@ -541,6 +546,17 @@ class Regroup:
             # Their node has no connection now, so look again later.
             again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
         return [*again, *self.give_up(now_s, late, why)]
+
+
+def _tier(members: Iterable[Member]) -> Tier | None:
+    """Return the costliest tier that the plans of `members` take state from; None: from none."""
+    plans = [member.path.plan for member in members if member.path.plan is not None]
+    if any(plan.checkpoint for plan in plans):
+        return Tier.LOCAL
+    if any(plan.replicated == "donor" for plan in plans):
+        return Tier.PEER
+    moved = any(plan.replicated == "transfer" or plan.private == "slot" for plan in plans)
+    return Tier.MEMORY if moved else None
 
 
 def _is_at_work(member: Member, waiting: set[Waypoint]) -> bool:

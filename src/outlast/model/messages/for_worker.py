@@ -77,7 +77,12 @@ class Regroup:
 
     @property
     def attaching(self) -> Cause:
-        """Return what the seconds are booked as until a rank that starts has its state."""
+        """Return what the seconds are booked as until a rank that starts is in the group."""
+        return Cause.STARTUP if self.fault_s is None else Cause.REGROUP
+
+    @property
+    def restoring(self) -> Cause:
+        """Return what the seconds are booked as from there until all ranks have their state."""
         return Cause.RESTORE if self.brings_state or self.fault_s is not None else Cause.STARTUP
 
     def held_by(self, rank: int) -> Regroup:

@@ -22,11 +22,11 @@ from outlast.errors import UsageError
 from outlast.model.goodput import account
 from outlast.model.records import Interruption, Records, SessionRecords
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+from outlast.model.verdict_classes import class_of, sure_verdicts
 from outlast.planner.fit.observed import EXTENT_OF, Failure, Observed
 from outlast.planner.imports.foreign_records import IMPORTED
 from outlast.planner.scenario import Extent, Unit
 
-SURE = 0.5  # of a verdict, for its class to be taken
 NO_TRAINING = (Cause.STARTUP, Cause.SHUTDOWN)
 STEADY = (Cause.DATA_WAIT, Cause.STALL, Cause.EVALUATION, Cause.OTHER)
 LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATED, Cause.DEGRADED)
@@ -141,13 +141,13 @@ def _observe_imported(records: Records, source: str) -> Observed:
     rank_s = node_s = wall_s = before_s = 0.0
     for part in records.sessions:
         session = part.session
-        verdicts = _verdicts(part)
+        verdicts = sure_verdicts(part.events)
         lives = [(life, (life.ended_s or session.over_s) - life.assigned_s) for life in part.lives]
         rank_s += math.fsum(lasted_s for _, lasted_s in lives)
         wall_s += session.over_s - session.started_s
         node_s += (session.over_s - session.started_s) * len({life.node for life, _ in lives})
         for one in part.interruptions:
-            failure_class = _class(one, verdicts)
+            failure_class = class_of(one, verdicts)
             extent = EXTENT_OF[failure_class] if is_table else _extent(one, goes_on=False)
             who = ",".join(one.nodes if is_table else map(str, one.ranks))
             at_s = before_s + _at_s(one) - session.started_s
@@ -192,7 +192,7 @@ def _failures(
     before_s = 0.0
     parts = list(sessions)
     for index, part in enumerate(parts):
-        verdicts = _verdicts(part)
+        verdicts = sure_verdicts(part.events)
         goes_on = alive and index == len(parts) - 1
         over_s = now_s if goes_on and now_s is not None else part.session.over_s
         for one in part.interruptions:
@@ -204,7 +204,7 @@ def _failures(
             found.append(
                 Failure(
                     at_s,
-                    _class(one, verdicts),
+                    class_of(one, verdicts),
                     _extent(one, goes_on=goes_on),
                     ",".join(map(str, one.ranks)),
                 )
@@ -223,29 +223,3 @@ def _extent(one: Interruption, *, goes_on: bool) -> Extent:
     if one.rung is Rung.STOP or (one.resumed_s is None and not goes_on):
         return Extent.RUN
     return Extent.NODE if one.mechanism is Mechanism.LOST_NODE else Extent.PROCESS
-
-
-def _class(one: Interruption, verdicts: Mapping[int, FailureClass]) -> FailureClass:
-    return (
-        one.failure_class
-        if one.failure_class is not FailureClass.UNKNOWN
-        else verdicts.get(one.id, FailureClass.UNKNOWN)
-    )
-
-
-def _verdicts(part: SessionRecords) -> dict[int, FailureClass]:
-    """Return the class of each interruption by its id. The newest readable verdict counts."""
-    out: dict[int, FailureClass] = {}
-    known = {one.value for one in FailureClass}
-    for event in part.events:
-        verdict, interruption = event.data.get("verdict"), event.data.get("interruption")
-        if (
-            event.kind != "verdict"
-            or not isinstance(verdict, dict)
-            or not isinstance(interruption, int)
-        ):
-            continue
-        said, confidence = verdict.get("class"), verdict.get("confidence")
-        if said in known and isinstance(confidence, int | float) and confidence >= SURE:
-            out[interruption] = FailureClass(said)
-    return out

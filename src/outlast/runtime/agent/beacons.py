@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.protocol.outputs import Spawn
@@ -23,6 +24,7 @@ from outlast.runtime.agent.starving import Starving
 from outlast.runtime.linux import is_stopped
 from outlast.runtime.tiers.vault import Vault
 
+_Name = TypeVar("_Name")
 _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 
@@ -149,6 +151,7 @@ class Beacons:
         beacon = known.beacon
         opened_s = beacon.opened_ns / 1e9 if beacon is not None and known.rank >= 0 else None
         seconds = dict(beacon.seconds) if beacon is not None and known.rank >= 0 else {}
+        stalls = dict(beacon.stalls) if beacon is not None and known.rank >= 0 else {}
         cause = beacon.cause if beacon is not None else Cause.STARTUP
         return Life(
             known.worker,
@@ -159,8 +162,9 @@ class Beacons:
             known.started_s,
             opened_s,
             None,
-            seconds,
+            _some(seconds),
             cause,
+            stalls=_some(stalls),
         )
 
     def lives(self) -> list[Life]:
@@ -180,3 +184,8 @@ class Beacons:
             for known in self._known.values()
             if known.beacon is not None
         ]
+
+
+def _some(seconds: dict[_Name, float]) -> dict[_Name, float]:
+    """Return the seconds that are not 0: the ledger is written each second."""
+    return {name: value for name, value in seconds.items() if value}

@@ -28,7 +28,7 @@ from outlast.model.records import (
     Session,
     StepsBucket,
 )
-from outlast.model.terms import Cause
+from outlast.model.terms import Cause, Tier
 
 KEYS: dict[type, tuple[str, ...]] = {
     Generation: ("session", "generation"),
@@ -56,7 +56,8 @@ _READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
 def schema() -> str:
     """Return the whole schema as one script.
 
-    Rows that were added stay: events and steps cannot be changed, and nothing can be deleted.
+    Rows that were added stay: events and steps cannot be changed, and nothing can be deleted, but
+    for buckets of steps that were merged into one.
     """
     lines = [
         _table("meta", Meta, (), extra=()),
@@ -69,17 +70,40 @@ def schema() -> str:
     lines.append(
         "CREATE TABLE snapshot (only INTEGER PRIMARY KEY CHECK (only = 1), json TEXT NOT NULL);"
     )
-    for table in TABLES.values():
-        lines.append(
-            f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} BEGIN SELECT RAISE(ABORT, 'the"
-            " ledger only grows'); END;"
-        )
+    for kind, table in TABLES.items():
+        lines.append(_STEPS_STAY if kind is StepsBucket else _stay(table))
     for kind in (StepsBucket, Event):
         lines.append(
             f"CREATE TRIGGER {TABLES[kind]}_fixed BEFORE UPDATE ON {TABLES[kind]} BEGIN SELECT"
             " RAISE(ABORT, 'the ledger only grows'); END;"
         )
     return "\n".join(lines)
+
+
+def upgrade() -> str:
+    """Return the script that brings a ledger of version 1 up to date."""
+    return (
+        "ALTER TABLE lives ADD COLUMN stalls TEXT NOT NULL DEFAULT '{}';"
+        " ALTER TABLE interruptions ADD COLUMN tier TEXT;"
+        f" DROP TRIGGER steps_stay; {_STEPS_STAY}"
+    )
+
+
+def _stay(table: str, *, but: str = "") -> str:
+    return (
+        f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table}{but} BEGIN SELECT RAISE(ABORT, 'the"
+        " ledger only grows'); END;"
+    )
+
+
+# Buckets of steps may give way to the newest one, if that covers them.
+_STEPS_STAY = _stay(
+    "steps",
+    but=" WHEN NOT EXISTS (SELECT 1 FROM steps AS new WHERE new.rowid = (SELECT max(rowid) FROM"
+    " steps) AND new.rowid > old.rowid AND new.session = old.session AND new.from_step <="
+    " old.from_step AND new.to_step >= old.to_step AND new.from_s <= old.from_s AND new.to_s >="
+    " old.to_s)",
+)
 
 
 def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: bool) -> str:
@@ -106,8 +130,15 @@ def to_row(record: Record | Meta | Session) -> dict[str, Sql]:
 
 def from_row(kind: type, row: sqlite3.Row) -> Any:
     """Return the record of a row. Raises CorruptError if a column holds what the field cannot."""
+    readers = _readers(kind)
     try:
-        return kind(**{name: read(row[name]) for name, read in _readers(kind).items()})
+        try:
+            return kind(**{name: read(row[name]) for name, read in readers.items()})
+        except IndexError:  # an older ledger lacks columns; their fields have defaults
+            there = row.keys()
+            return kind(
+                **{name: read(row[name]) for name, read in readers.items() if name in there}
+            )
     except (
         ValueError,
         TypeError,
@@ -193,9 +224,9 @@ def _read_tuple(hint: Any) -> Callable[[str], tuple[Any, ...]]:
     return lambda text: tuple(read(one) for one in json.loads(text))
 
 
-def _read_by_cause(text: str) -> dict[Cause, float]:
+def _read_seconds(of: type[Cause] | type[Tier]) -> Callable[[str], dict[Any, float]]:
     # a torn beacon may have said anything: the accounts cut it to what can be
-    return {Cause(key): float(item) for key, item in json.loads(text).items()}
+    return lambda text: {of(key): float(item) for key, item in json.loads(text).items()}
 
 
 def _read_object(text: str) -> dict[str, Any]:
@@ -211,7 +242,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         read: Callable[[Any], Any] = _read_tuple(inner)
     elif origin is not None and issubclass(origin, Mapping):
-        read = _read_by_cause if typing.get_args(inner)[0] is Cause else _read_object
+        of = typing.get_args(inner)[0]
+        read = _read_seconds(of) if of in (Cause, Tier) else _read_object
     else:
         read = _SCALARS.get(inner, inner)
     return (lambda value: None if value is None else read(value)) if optional else read

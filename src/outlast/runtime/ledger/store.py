@@ -30,7 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
-from outlast.model.limits import LEDGER_QUEUE_MAX_COUNT, LEDGER_VERSION, RUN_RANKS_MAX_COUNT
+from outlast.model.limits import (
+    LEDGER_OLDEST_VERSION,
+    LEDGER_QUEUE_MAX_COUNT,
+    LEDGER_VERSION,
+    RUN_RANKS_MAX_COUNT,
+)
 from outlast.model.records import (
     Event,
     Generation,
@@ -44,7 +49,16 @@ from outlast.model.records import (
     StepsBucket,
     began_on_each_clock,
 )
-from outlast.runtime.ledger.rows import KEYS, PUT, TABLES, from_row, put_sql, schema, to_row
+from outlast.runtime.ledger.rows import (
+    KEYS,
+    PUT,
+    TABLES,
+    from_row,
+    put_sql,
+    schema,
+    to_row,
+    upgrade,
+)
 
 _BUSY_S = 2.0
 _BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
@@ -109,6 +123,7 @@ class Ledger:
         """Open an existing ledger, and begin one more session."""
         connection = _checked(path, writable=True)
         with _as_our_errors(path):
+            _upgrade(connection)
             last = connection.execute("SELECT max(session) FROM sessions").fetchone()[0]
         ledger = cls(path, connection, session=(last or 0) + 1)
         ledger._begin(Session(ledger.session, pid, started_s, started_wall_s, seen_s=started_s))
@@ -302,7 +317,7 @@ class Ledger:
             of(Generation, "generation"),
             of(Life, "assigned_s, worker"),
             of(Interruption, "id"),
-            of(StepsBucket, "rowid"),
+            of(StepsBucket, "to_step, rowid"),
             of(Event, "rowid"),
         )
 
@@ -351,22 +366,39 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     connection = _connect(path, writable=writable)
     with _as_our_errors(path):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != LEDGER_VERSION:
+    if not LEDGER_OLDEST_VERSION <= version <= LEDGER_VERSION:
+        writer = _writer(connection)
         connection.close()
-        other = (
-            "was cut short while it was made"
-            if version == 0
-            else f"has schema {version}; this outlast reads {LEDGER_VERSION}"
-        )
+        if version == 0:
+            raise RunFolderError(
+                f"the ledger {path} was cut short while it was made",
+                hint="nothing had begun in it: start a new run",
+            )
         raise RunFolderError(
-            f"the ledger {path} {other}",
-            hint=(
-                "nothing had begun in it: start a new run"
-                if version == 0
-                else "use the version of outlast that wrote it (see run.json), or start a new run"
-            ),
+            f"the ledger {path} has schema {version}; this outlast reads {LEDGER_OLDEST_VERSION} to"
+            f" {LEDGER_VERSION}",
+            hint=f"it was written by outlast {writer}: install that version or a newer one"
+            if writer
+            else "install the version of outlast that wrote it (see run.json), or a newer one",
         )
     return connection
+
+
+def _writer(connection: sqlite3.Connection) -> str:
+    """Return the version of outlast that wrote a ledger of unknown schema, or "" """
+    try:
+        row = connection.execute("SELECT version FROM meta").fetchone()
+    except sqlite3.Error:
+        return ""
+    return str(row[0]) if row is not None else ""
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring the ledger of an older outlast up to date, in one transaction."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] != LEDGER_VERSION:
+        connection.executescript(
+            f"BEGIN; {upgrade()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
+        )
 
 
 def _refuse_odd_files(path: Path) -> None:

@@ -47,6 +47,9 @@ class StepsCall:
     first          the step that a run begins with which has no state yet
     begun_behind   the step behind which this call began, as long as that is the newest; -1 before
     again          what this process began with, if the others are in the next call already
+    donate_s       how long this rank took to hand its state over, in the regroup at hand
+    awaited        since when this rank is ready in this generation, and as what waiting for the
+                   others is booked; None once a vote has passed in it
     """
 
     accumulate: int
@@ -55,6 +58,12 @@ class StepsCall:
     first: int = 1
     begun_behind: int = -1
     again: tuple[Regroup, Image] | None = None
+    donate_s: float = 0.0
+    awaited: tuple[float, Cause] | None = None
+
+    def waits_for_others(self, plan: Regroup, *, ready_s: float) -> None:
+        """Note that this rank is in the group of `plan`, with its state, since `ready_s`."""
+        self.awaited = ready_s, plan.restoring
 
 
 class Attachment:
@@ -188,7 +197,7 @@ class Attachment:
         self._warn_if_alone()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
-        session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+        self.call.waits_for_others(plan, ready_s=session.enter(Phase.BETWEEN, cause=Cause.OTHER))
         return step
 
     def register(self) -> None:
@@ -259,7 +268,7 @@ class Attachment:
     def _restore(self, plan: Regroup) -> None:
         session = self.member.session
         assert session is not None
-        session.enter(Phase.REGROUP, cause=plan.attaching)
+        session.enter(Phase.REGROUP, cause=plan.restoring)
         self.mark("restoring")
         image = None
         if plan.replicated in ("donor", "transfer"):
@@ -393,14 +402,17 @@ class Attachment:
         self.mark("grouped")
         self._freeze()
         self.call.high_water = max(self.call.high_water, plan.high_water)
-        session.do(lambda machine: machine.joined(plan, group_s=group_s, restore_s=0.0))
+        donate_s, self.call.donate_s = self.call.donate_s, 0.0
+        session.do(lambda machine: machine.joined(plan, group_s=group_s, restore_s=donate_s))
         self.mark("joined")
-        session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+        self.call.waits_for_others(plan, ready_s=session.enter(Phase.BETWEEN, cause=Cause.OTHER))
 
     def donate(self, plan: Regroup) -> None:
         """Write the replicated state where the ranks that need it find it."""
         self.mark("donating")
+        began_s = clock.now_s()
         self._write_transfer(plan.generation, plan.step)
+        self.call.donate_s = clock.now_s() - began_s
 
     def hand_over_at_end(self, step: int) -> None:
         """Leave the final state in the vault, on one rank, after the last step.

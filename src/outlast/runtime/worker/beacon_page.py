@@ -13,8 +13,10 @@ from outlast.model.beacon import Beacon, pack_into
 from outlast.model.booking import Book
 from outlast.model.gauges import Gauges
 from outlast.model.gauges import pack_into as pack_gauges
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import TIERS, Cause, Phase, Tier
 
+# where a save goes that training stands still for in this phase
+_TIER = {Phase.SNAPSHOT: Tier.MEMORY, Phase.CHECKPOINT: Tier.LOCAL}
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
 
 
@@ -47,6 +49,7 @@ class BeaconPage:
     def take_rank(self, rank: int, *, now_s: float) -> None:
         """Begin the book of a spare that was given `rank`: the seconds before count for nobody."""
         self.book = Book(now_s=now_s, cause=Cause.REGROUP)
+        self.beacon.stalls = dict.fromkeys(TIERS, 0.0)
         self.beacon.rank = rank
 
     def enter(self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float) -> None:
@@ -58,7 +61,9 @@ class BeaconPage:
         if learn:
             self._learn(self.beacon.phase, now_s - self._since_s)
         if cause is not None:
-            self.book.switch(now_s=now_s, cause=cause)
+            before = self.book.switch(now_s=now_s, cause=cause)
+            if before is Cause.STALL and (tier := _TIER.get(self.beacon.phase)) is not None:
+                self.beacon.stalls[tier] += max(0.0, now_s - self._since_s)
         self.beacon.phase = phase
         self._since_s = now_s
 

@@ -241,7 +241,9 @@ class CommitDriver:
         member.broke(command.error)
 
     def _donate(self, plan: Regroup) -> None:
-        self._session.enter(Phase.REGROUP, cause=Cause.RESTORE)
+        # One that ends once it has handed over is replaced: that is part of the regroup.
+        cause = Cause.REGROUP if plan.then == "exit" else Cause.RESTORE
+        self._session.enter(Phase.REGROUP, cause=cause)
         self._attachment.donate(plan)
 
     def _roll_back(self, plan: Regroup, *, in_flight: bool) -> None:

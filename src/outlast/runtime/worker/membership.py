@@ -488,7 +488,7 @@ class Membership:
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         self._get_in()
-        session.enter(Phase.SETUP, cause=Cause.RESTORE)
+        session.enter(Phase.SETUP)
 
     # --- breaking and standing still ---
 

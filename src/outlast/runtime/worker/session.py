@@ -246,14 +246,15 @@ class Session:
         """Return the book in which this worker's seconds are counted."""
         return self._page.book
 
-    def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> None:
-        """Note that the main thread is in `phase` from now on.
+    def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> float:
+        """Note that the main thread is in `phase` from now on. Return the time.
 
         `learn`: the phase before ended well, so its length counts.
         """
         now_s = clock.now_s()
         self._page.enter(phase, cause=cause, learn=learn, now_s=now_s)
         self.publish(now_s, learned=learn)
+        return now_s
 
     def show_target(self, step: int) -> None:
         """Show the people who watch which step is the last one of the loop."""

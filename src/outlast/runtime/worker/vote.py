@@ -1,9 +1,10 @@
 """The vote: one small exchange per step, which also tells the ranks about each other.
 
 Each rank gives a row of float64, and gets the rows of all ranks:
-  [1 for a vote, newest step is sealed, asked to stop, key, key', movers, watched, logged values
-  ...]
-`key` and `key'` stand for the names of the logged values of the step in hand and of steps before;
+  [1 for a vote, newest step is sealed, asked to stop, ready, key, key', movers, watched, logged
+  values ...]
+`ready` is how long the rank has been ready, in seconds; the least is what counts. `key` and `key'`
+stand for the names of the logged values of the step in hand and of steps before;
 values are only summed if all ranks logged the same names. They are kept apart because a rank that
 was replaced lacks what its predecessor logged in the tail of the step before. `movers` is
 `PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
@@ -28,7 +29,7 @@ from outlast.model.limits import BALLOT_MAX_BYTES
 from outlast.runtime.worker.membership import Membership
 
 LOGGED_MAX = 27
-_HEAD = 7
+_HEAD = 8
 assert (_HEAD + LOGGED_MAX) * 8 <= BALLOT_MAX_BYTES
 Values = tuple[tuple[str, float], ...]
 
@@ -45,6 +46,7 @@ class Ballot:
     watched            a checksum of the piece of replicated state that is compared in this step. It
                        is negative if it was taken behind the optimizer, and 0 if nothing is
                        compared. Checksums that were taken at different times are not compared
+    ready_s            for how long this rank has been in the generation with its state
     """
 
     sealed: bool
@@ -53,6 +55,7 @@ class Ballot:
     earlier: Values = ()
     movers: float = 0.0
     watched: float = 0.0
+    ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Outcome:
     stop                        some rank was asked to stop
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number
+    ready_s                     for how long all ranks have been ready
     """
 
     sealed: bool
@@ -71,6 +75,7 @@ class Outcome:
     earlier: Values | None = ()
     same_movers: bool = True
     same_watched: bool = True
+    ready_s: float = 0.0
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
@@ -80,9 +85,10 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    head = [1.0, float(mine.sealed), float(mine.stop), *keys, mine.movers, mine.watched]
+    said = [1.0, float(mine.sealed), float(mine.stop), mine.ready_s]
+    head = [*said, *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
-    votes, sealed, stop, *same = (
+    votes, sealed, stop, ready, *same = (
         column
         for column, _ in zip(
             itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False
@@ -101,6 +107,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
+        ready_s=min(ready),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from outlast.model.messages import Regroup
+from outlast.runtime import clock
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.logbook import Logbook, To
 from outlast.runtime.worker.step import Step
@@ -44,10 +45,23 @@ class VotePayload:
             session.machine.stop is not None,
         )
         movers, watched = attachment.agreement.keys(step.number) if step is not None else (0.0, 0.0)
-        return vote(
-            self._member,
-            Ballot(sealed, stop, *self._logbook.pending(step), movers=movers, watched=watched),
+        now_s, awaited = clock.now_s(), attachment.call.awaited
+        ready_s = 0.0 if awaited is None else now_s - awaited[0]
+        ballot = Ballot(
+            sealed,
+            stop,
+            *self._logbook.pending(step),
+            movers=movers,
+            watched=watched,
+            ready_s=ready_s,
         )
+        outcome = vote(self._member, ballot)
+        if awaited is not None:
+            # Ranks that were ready before the last one have waited for it.
+            now_s = clock.now_s()
+            session.book.hold(now_s=now_s, until_s=now_s - outcome.ready_s, cause=awaited[1])
+            attachment.call.awaited = None
+        return outcome
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
         """Act on what the vote said besides passing. Runs on-commit work."""

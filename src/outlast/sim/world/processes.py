@@ -128,6 +128,7 @@ def copied(beacon: Beacon) -> Beacon:
         one.since_ns,
         one.seconds,
         one.typical_s,
+        one.stalls,
         one.torn,
     )
 

@@ -174,7 +174,7 @@ class Main:
         self.p.machine.forget_state()
         self.thread.enter(Phase.REGROUP, cause=Cause.REGROUP)
         yield from self.get_in()
-        self.thread.enter(Phase.SETUP, cause=Cause.RESTORE)
+        self.thread.enter(Phase.SETUP)
 
     # --- attaching ---
 
@@ -221,7 +221,7 @@ class Main:
                 return plan
 
     def restore(self, plan: Regroup, loop: StepLoop) -> Thread:
-        self.thread.enter(Phase.REGROUP, cause=plan.attaching)
+        self.thread.enter(Phase.REGROUP, cause=plan.restoring)
         yield from self.thread.mark("restoring")
         yield "sleep", self.world.lasting(self.p, 0.002, 0.01)
         self.thread.look_at_lease()

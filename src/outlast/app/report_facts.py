@@ -1,0 +1,192 @@
+"""The JSON of `outlast report`: one run, from its ledger. docs/reference/account.md explains it.
+
+Clocks   `wall_s`, `rank_seconds` and ETTR count from launcher start to end, summed over the
+         sessions of a resumed run. No process held ranks in between, so that time is apart as
+         `downtime_s`, and `elapsed_s` is both. Times of interruptions, events and sessions are
+         seconds since the run began, on the line of `elapsed_s`.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from outlast.app import report_sums
+from outlast.app.report_sums import Given
+from outlast.app.words import Facts
+from outlast.model.goodput import Accounting, account, recovery
+from outlast.model.records import Event, SessionRecords
+from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
+from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
+from outlast.runtime.ledger.view import RunView
+
+# Grows when a key changes its meaning or goes; new keys come without that.
+SCHEMA = "outlast.report/2"
+UNMEASURED_TIERS = (Tier.PEER, Tier.PARITY, Tier.OBJECT)  # nothing saves to them yet
+
+_NODE_EVENTS = (
+    "node_joined",
+    "node_lost",
+    "node_barred",
+    "node_draining",
+    "node_departed",
+)
+_SAVES = ("checkpoint", "checkpoint_failed", "checkpoint_refused")
+
+
+def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dict[str, typing.Any]:
+    """Return the JSON of `outlast report` of one run."""
+    records = view.records
+    books = account(records, now_s=view.now_s)
+    newest = records.sessions[-1]
+    over_s = newest.session.over_s if view.now_s is None else view.now_s
+    elapsed_s = max(books.wall_s, over_s - newest.began_s)
+    facts: dict[str, typing.Any] = {
+        "schema": SCHEMA,
+        "run": records.meta.run,
+        "state": view.state,
+        "reason": newest.session.reason,
+        "path": str(view.path),
+        "version": records.meta.version,
+        "world_size": records.meta.world_size,
+        "steps": view.step,
+        "generation": records.newest_generation,
+        "wall_s": books.wall_s,
+        "elapsed_s": elapsed_s,
+        "downtime_s": elapsed_s - books.wall_s,
+        "calls_outlast": records.calls_outlast,
+        "steps_seen": records.steps_seen,
+        "ettr": books.ettr if records.is_measured else None,
+        "ettr_training": books.ettr_training if records.is_measured else None,
+        **_account(books, steps_seen=records.steps_seen),
+        "step_median_s": _median_step_s(records.sessions),
+        "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
+        "interruptions": _interruptions(view, books),
+        "verdicts": [
+            _recorded_verdict(event.data)
+            for _, event in _events(view, ("verdict",))
+            if isinstance(event.data.get("verdict"), dict)
+        ],
+        "warnings": [str(one.data.get("text", "")) for _, one in _events(view, ("warning",))],
+        "checkpoints": [_saved(at_s, one) for at_s, one in _events(view, _SAVES)],
+        "decisions": [{"at_s": at_s, **one.data} for at_s, one in _events(view, ("policy",))],
+        "node_events": [
+            {"at_s": at_s, "kind": one.kind.removeprefix("node_"), **one.data}
+            for at_s, one in _events(view, _NODE_EVENTS)
+        ],
+        "steps_lost_between_sessions": sum(_lost_before(part) for part in records.sessions),
+        "sessions": [_session(part) for part in records.sessions],
+    }
+    return facts | report_sums.sums([facts], given)
+
+
+def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:
+    """Return the seconds by cause, by tier and by node, and whether they sum up."""
+    seconds = books.rank_seconds
+    unknown = UNMEASURED if steps_seen else UNMEASURED | {Cause.LOST}
+    return {
+        "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
+        "rank_seconds": {
+            cause.value: None if cause in unknown and not seconds[cause] else seconds[cause]
+            for cause in CAUSES
+        },
+        "stall_by_tier": {
+            tier.value: None
+            if not books.stalls or (tier in UNMEASURED_TIERS and not books.stalls[tier])
+            else books.stalls[tier]
+            for tier in TIERS
+        },
+        "seconds_by_node": {
+            node: {cause.value: value for cause, value in spent.items() if value}
+            for node, spent in sorted(books.by_node.items())
+        },
+        "spare_seconds": books.spare_seconds,
+        "lost_to_nobody": {cause.value: value for cause, value in books.nobodys.items()},
+        "balance": report_sums.balance(books),
+    }
+
+
+def _interruptions(view: RunView, books: Accounting) -> list[dict[str, typing.Any]]:
+    """Return all interruptions, each with the seconds that it took and what it is put down to."""
+    records = view.records
+    anywhere = sure_verdicts(event for part in records.sessions for event in part.events)
+    by_session = [sure_verdicts(part.events) for part in records.sessions]
+    out = []
+    for one, began_s, session, own_id in records.numbered():
+        # A later session may say what it found out about an earlier one's.
+        verdict = by_session[session].get(own_id) or anywhere.get(own_id)
+        verdicts = {} if verdict is None else {one.id: verdict}
+        taken: Mapping[Cause, float] = (
+            books.taken[session].get(own_id, {}) if session < len(books.taken) else {}
+        )
+        public = one.public(began_s=began_s)
+        public["class"] = class_of(one, verdicts).value
+        public["blamed_nodes"] = list(nodes_of(one, verdicts))
+        public["seconds"] = {cause.value: value for cause, value in taken.items() if value}
+        public["lost_rank_s"] = sum(taken.values())
+        out.append(public)
+    return out
+
+
+def _events(view: RunView, kinds: tuple[str, ...]) -> Iterator[tuple[float, Event]]:
+    """Return the events of these kinds, each with its time since the run began."""
+    for part in view.records.sessions:
+        for event in part.events:
+            if event.kind in kinds:
+                yield round(event.at_s - part.began_s, 6), event
+
+
+def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
+    """Return what an event of kind "verdict" says, and which interruption it is about."""
+    return {**data["verdict"], "interruption": data["interruption"]}
+
+
+def _saved(at_s: float, event: Event) -> dict[str, typing.Any]:
+    """Return what became of a checkpoint: written, failed, or refused when it was read."""
+    data: Facts = event.data
+    outcome = "written" if event.kind == "checkpoint" else event.kind.removeprefix("checkpoint_")
+    return {
+        "at_s": at_s,
+        "step": data.get("step"),
+        "tier": Tier.LOCAL.value,
+        "outcome": outcome,
+        "folder": data.get("folder"),
+        "error": data.get("error", data.get("why")),
+    }
+
+
+def _session(part: SessionRecords) -> dict[str, typing.Any]:
+    return {
+        "session": part.session.session,
+        "pid": part.session.pid,
+        "from_s": part.session.started_s - part.began_s,
+        "to_s": part.session.over_s - part.began_s,
+        "from_wall_s": part.session.started_wall_s,
+        "state": part.session.state,
+        "exit_code": part.session.exit_code,
+        "reason": part.session.reason,
+        "from_step": part.resumed.get("step", 0),
+        "steps_lost": _lost_before(part),
+    }
+
+
+def _lost_before(part: SessionRecords) -> int:
+    """Count the committed steps of earlier sessions that this one had to do again."""
+    lost = part.resumed.get("steps_lost", 0)
+    return lost if isinstance(lost, int) else 0
+
+
+def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
+    """Return the median of the buckets' medians, each weighted with its steps."""
+    buckets = sorted(
+        (bucket.median_s, bucket.to_step - bucket.from_step)
+        for part in sessions
+        for bucket in part.steps
+    )
+    half = sum(steps for _, steps in buckets) / 2
+    for median_s, steps in buckets:
+        half -= steps
+        if half <= 0:
+            return median_s
+    return None

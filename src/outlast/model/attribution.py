@@ -1,0 +1,144 @@
+"""Which interruption took which seconds: the badput of a session, split over its interruptions.
+
+Units      rank-seconds.
+Method     The gap between two processes of a rank goes to the interruption that began it. What a
+           living process has booked is only known as a sum by cause over its life. That sum is
+           split over the interruptions that it lived through, in proportion to how long each took
+           by its own times: detection from fault to detection, regroup from there to regrouped,
+           restore from there to restored, repeated by the steps that were done again. A child is
+           part of its parent there, because both are over together.
+Exact      for a rank that lived through one interruption. For one that lived through several the
+           sum is exact, and the split is as good as the times.
+Cost       Constant for each life and each interruption: ranges are added up as differences.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from outlast.model.records import Interruption
+from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause
+
+Seconds = dict[Cause, float]
+
+_LEAST_S = 1e-9  # so that an interruption whose own times are unknown takes what nobody else takes
+
+
+class Attribution:
+    """The seconds that each interruption of one session took, filled while ranks are booked.
+
+    `interruptions` are in the order of their detection.
+
+    seconds   by id, and by cause
+    nobodys   what was taken where there was no interruption: by the end of an earlier session, say
+    """
+
+    def __init__(self, interruptions: Sequence[Interruption], *, end_s: float) -> None:
+        self.seconds: dict[int, Seconds] = {one.id: {} for one in interruptions}
+        self.nobodys: Seconds = {}
+        self._roots = [one for one in interruptions if one.parent is None]
+        self._from_s = [one.detected_s for one in self._roots]
+        ends_s = _ends(self._roots, interruptions, end_s)
+        self._until_s = list(accumulate(ends_s, max))
+        over = list(zip(self._roots, ends_s, strict=True))
+        self._shares = {
+            cause: _Shares([_span(one, end_s, cause) for one, end_s in over])
+            for cause in TAKEN_BY_INTERRUPTIONS
+        }
+
+    def gap(self, hit: Interruption | None, cause: Cause, seconds: float) -> None:
+        """Book seconds in which a rank had no process, or had one whose last step was lost."""
+        if seconds > 0 and cause in self._shares:
+            mine = self.nobodys if hit is None else self.seconds[hit.id]
+            mine[cause] = mine.get(cause, 0.0) + seconds
+
+    def lived(self, opened_s: float, stop_s: float, seconds: Mapping[Cause, float]) -> None:
+        """Book what a process has booked itself between `opened_s` and `stop_s`."""
+        taken = [(cause, seconds[cause]) for cause in self._shares if seconds.get(cause)]
+        if not taken:
+            return
+        first = bisect_right(self._until_s, opened_s)
+        after = bisect_left(self._from_s, stop_s)
+        if first >= after and first > 0:
+            # It began as an interruption ended, and is still busy with it.
+            first, after = first - 1, first
+        for cause, value in taken:
+            if first < after:
+                self._shares[cause].add(first, after, opened_s, value)
+            else:
+                self.nobodys[cause] = self.nobodys.get(cause, 0.0) + value
+
+    def close(self) -> None:
+        """Split what is only known for a range of interruptions. Call it once, at the end."""
+        for cause, shares in self._shares.items():
+            for one, value in zip(self._roots, shares.split(), strict=True):
+                if value > 0:
+                    mine = self.seconds[one.id]
+                    mine[cause] = mine.get(cause, 0.0) + value
+
+
+class _Shares:
+    """Seconds of one cause that are split over ranges of interruptions, by their spans."""
+
+    def __init__(self, spans: Sequence[tuple[float, float]]) -> None:
+        self._spans = spans
+        self._weights = [max(end_s - start_s, _LEAST_S) for start_s, end_s in spans]
+        self._upto = [0.0, *accumulate(self._weights)]
+        self._steps = [0.0] * (len(spans) + 1)  # differences of seconds per weight
+        self._extra = [0.0] * len(spans)
+
+    def add(self, first: int, after: int, opened_s: float, seconds: float) -> None:
+        """Split `seconds` over the interruptions from `first` up to `after`.
+
+        Of the first one only what lies behind `opened_s` counts: the process began in it.
+        """
+        start_s, end_s = self._spans[first]
+        whole = end_s - start_s
+        left = min(whole, max(end_s - opened_s, 0.0)) if whole > 0 else 0.0
+        own = max(left, _LEAST_S)
+        per_weight = seconds / (own + self._upto[after] - self._upto[first + 1])
+        self._extra[first] += own * per_weight
+        self._steps[first + 1] += per_weight
+        self._steps[after] -= per_weight
+
+    def split(self) -> list[float]:
+        """Return the seconds of each interruption."""
+        rates = list(accumulate(self._steps))[: len(self._spans)]
+        return [
+            extra + max(0.0, rate) * weight
+            for extra, rate, weight in zip(self._extra, rates, self._weights, strict=True)
+        ]
+
+
+def _ends(
+    roots: Sequence[Interruption], everything: Sequence[Interruption], end_s: float
+) -> list[float]:
+    """Return when each root was over: with its last child, or at the end of the session."""
+    over_s: dict[int, float] = {}
+    for one in everything:
+        root = one.id if one.parent is None else one.parent
+        if one.resumed_s is not None:
+            over_s[root] = max(one.resumed_s, over_s.get(root, -math.inf))
+    return [max(one.detected_s, over_s.get(one.id, end_s)) for one in roots]
+
+
+def _span(one: Interruption, end_s: float, cause: Cause) -> tuple[float, float]:
+    """Return from when to when an interruption took seconds of this cause, by its own times."""
+    regrouped_s = end_s if one.regrouped_s is None else one.regrouped_s
+    match cause:
+        case Cause.DETECTION:
+            return (one.detected_s if one.fault_s is None else one.fault_s), one.detected_s
+        case Cause.REGROUP:
+            return one.detected_s, regrouped_s
+        case Cause.RESTORE:
+            return regrouped_s, end_s if one.restored_s is None else one.restored_s
+        case Cause.REPEATED:
+            # Steps stand for seconds here. They are done again after it is over.
+            return end_s, end_s + max(0, one.steps_repeated) + max(0, one.steps_lost)
+        case _:
+            return end_s, end_s
