@@ -78,6 +78,7 @@ class Outcome:
         assert abs(sum(spent_s) - total_s) < 1e-6, (report["rank_seconds"], total_s)
         assert min(spent_s) >= 0, report["rank_seconds"]
         assert report["balance"]["sums"], report["balance"]
+        self.account_agrees()
         for one in self.interruptions:
             unseen = not one["steps_seen"] and one["steps_lost"] is None
             assert one["steps_lost"] == 0 or unseen or not lossless, one
@@ -93,6 +94,32 @@ class Outcome:
         assert report["steps"] >= noted, (
             f"step {noted} is committed, reported are {report['steps']}"
         )
+
+    def account_agrees(self) -> None:
+        """The account of all interruptions agrees with their own times.
+
+        From the fault to its detection a rank books detection, and from there until state is in
+        place everywhere regroup or restore, or what it still does and keeps. A rank that is
+        replaced keeps nothing.
+        """
+        ranks = self.report["world_size"]
+        taken: Counter[str] = Counter()
+        detect_s = recover_s = replaced_s = 0.0
+        for one in self.interruptions:
+            taken.update(one["seconds"])
+            over_s = one["resumed_s"] if one["restored_s"] is None else one["restored_s"]
+            if over_s is None or not one["steps_seen"]:
+                return  # its end is not known
+            fault_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
+            detect_s += one["detected_s"] - fault_s
+            recover_s += over_s - one["detected_s"]
+            if one["rung"] in ("spare", "respawn") and one["parent"] is None:
+                replaced_s += len(one["ranks"]) * (over_s - one["detected_s"])
+        slack_s = ranks * (0.05 + 0.02 * len(self.interruptions))
+        found_s = taken["regroup"] + taken["restore"]
+        assert taken["detection"] <= ranks * detect_s + slack_s, (dict(taken), detect_s, str(self))
+        assert found_s <= ranks * recover_s + slack_s, (dict(taken), recover_s, str(self))
+        assert found_s >= replaced_s - slack_s, (dict(taken), replaced_s, str(self))
 
     def __str__(self) -> str:
         keys = (

@@ -18,6 +18,7 @@ calls = st.one_of(
     st.tuples(st.just("switch"), st.sampled_from(CAUSES)),
     st.tuples(st.just("begin")),
     st.tuples(st.just("commit"), st.booleans(), st.sampled_from(CAUSES)),
+    st.tuples(st.just("hold"), st.floats(-60, 10), st.sampled_from(CAUSES)),
     st.tuples(
         st.just("roll_back"),
         st.none() | st.floats(-10, 60),
@@ -35,6 +36,8 @@ def play(book: Book, call: tuple[object, ...], now_s: float) -> None:
             book.begin_step(now_s=now_s)
         case ("commit", bool() as first, Cause() as then):
             book.commit_step(now_s=now_s, first=first, then=then)
+        case ("hold", float() as offset, Cause() as cause):
+            book.hold(now_s=now_s, until_s=now_s + offset, cause=cause)
         case ("roll_back", fault, detected, Cause() as then):
             since = [
                 None if offset is None else now_s + float(str(offset)) - 30
@@ -85,6 +88,23 @@ def test_nothing_is_productive_before_it_is_committed(pauses: list[float]) -> No
         book.switch(now_s=now_s, cause=(Cause.STALL, Cause.PRODUCTIVE, Cause.DATA_WAIT)[index % 3])
     book.roll_back(now_s=now_s, fault_s=None, detected_s=None, then=Cause.REGROUP)
     assert book.totals(now_s=now_s)[Cause.PRODUCTIVE] == 0
+
+
+def test_a_step_that_waited_for_another_rank_was_not_productive_until_then() -> None:
+    """The step begins at 10 and passes its vote at 20; the last rank was ready at 14."""
+    book = Book(now_s=0.0, cause=Cause.OTHER)
+    book.begin_step(now_s=10.0)
+    book.switch(now_s=11.0, cause=Cause.DATA_WAIT)
+    book.switch(now_s=12.0, cause=Cause.PRODUCTIVE)
+    book.hold(now_s=20.0, until_s=14.0, cause=Cause.RESTORE)
+    book.commit_step(now_s=21.0, first=True, then=Cause.OTHER)
+    found = {cause: value for cause, value in book.totals(now_s=21.0).items() if value}
+    assert found == {
+        Cause.OTHER: 10.0,
+        Cause.DATA_WAIT: 1.0,
+        Cause.RESTORE: 3.0,
+        Cause.PRODUCTIVE: 7.0,
+    }
 
 
 def test_a_clock_that_steps_back_books_nothing_negative() -> None:

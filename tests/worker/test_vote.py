@@ -56,7 +56,7 @@ def cast(rank: int) -> list[Ballot]:
     values as there may be; what is compared.
     """
     return [
-        Ballot(True, False),
+        Ballot(True, False, ready_s=1.5 + rank),
         Ballot(rank != 1, False),
         Ballot(True, rank == 2),
         Ballot(True, False, (("loss", 0.1 * rank), ("norm", 2.0)), (("late", 1.0),)),
@@ -81,6 +81,7 @@ def test_every_rank_learns_the_same(way: str) -> None:
     assert told[0] == told[1] == told[2]
     well, unsealed, stopped, values, mixed, full, alike, unlike, apart = told[0]
     assert (well.sealed, well.stop) == (True, False)
+    assert well.ready_s == 1.5, "the rank that was ready last"
     assert (unsealed.sealed, stopped.stop) == (False, True)
     assert values.current == (("loss", 0.0 + 0.1 + 0.2), ("norm", 6.0))
     assert values.earlier == (("late", 3.0),)

@@ -1,0 +1,57 @@
+"""The account of a run and the times of its interruptions agree, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from outlast.model.goodput import account_session
+from outlast.model.terms import Cause
+from outlast.runtime.ledger.store import read_ledger
+from tests.drills._run import Drill
+
+pytestmark = pytest.mark.timeout(150)
+SLACK_S = 0.1
+
+
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--spares", 1), marks=pytest.mark.drill)], ids=["fork", "spare"]
+)
+def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[object]) -> None:
+    """One of two ranks with 216 MB of state is killed.
+
+    From detection until state is in place, the rank that is replaced books regroup and restore and
+    nothing else. So does the survivor from the moment at which it stands still: also while it waits
+    for the other rank to load its state.
+    """
+    with Drill(tmp_path, "heavy.py", "--steps", 12, workers=2, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 4, "step 4")
+        os.kill(drill.pid_of(1), signal.SIGKILL)
+        outcome = drill.finish()
+    assert outcome.code == 0, str(outcome)
+    outcome.ledger_is_sound()
+    records = read_ledger(drill.folder / "ledger.db")
+    part = records.sessions[0]
+    books = account_session(
+        world_size=2,
+        started_s=part.session.started_s,
+        over_s=part.session.over_s,
+        now_s=part.session.over_s,
+        alive=False,
+        lives=part.lives,
+        interruptions=part.interruptions,
+    )
+    (one,) = part.interruptions
+    assert one.fault_s is not None
+    assert one.left_s is not None
+    assert one.restored_s is not None
+    survivor, replaced = (rank[Cause.REGROUP] + rank[Cause.RESTORE] for rank in books.by_rank)
+    assert replaced == pytest.approx(one.restored_s - one.detected_s, abs=SLACK_S), str(outcome)
+    assert survivor <= one.restored_s - one.detected_s + SLACK_S, str(outcome)
+    assert survivor >= one.restored_s - one.left_s - SLACK_S, str(outcome)
+    detection_s = one.detected_s - one.fault_s
+    assert books.rank_seconds[Cause.DETECTION] <= 2 * detection_s + SLACK_S, str(outcome)
+    assert books.rank_seconds[Cause.RESTORE] > 0, str(outcome)
