@@ -67,7 +67,8 @@ def test_json_lines_keep_lists_and_objects(tmp_path: Path) -> None:
 def test_the_class_is_that_of_the_verdict_where_the_ledger_says_none(tmp_path: Path) -> None:
     records = look(str(a_run.ended_run(tmp_path))).records
     (part,) = records.sessions
-    verdict = Event(111.0, 1.0, "verdict", {"interruption": 1, "verdict": {"class": "hbm"}})
+    said = {"class": "hbm", "confidence": 0.9}
+    verdict = Event(111.0, 1.0, "verdict", {"interruption": 1, "verdict": said})
     told = replace(records, sessions=(replace(part, events=(*part.events, verdict)),))
     (table,) = [one for one in tables_of(told) if one.name == "interruptions"]
     assert [row["failure_class"] for row in table.rows] == ["hbm", "unknown", "user_code"]

@@ -26,7 +26,7 @@ C = Cause
 
 
 def hit(number: int, at_s: float, *, rank: int = 1, repeated: int = 1) -> Interruption:
-    """A fault at `at_s`: detected 1 s later, regrouped after 3 s, restored after 7, over after 8."""
+    """A fault at `at_s`: detected after 1 s, regrouped after 3, restored after 7, over after 8."""
     return Interruption(
         id=number,
         mechanism=Mechanism.SIGNAL,
@@ -95,7 +95,7 @@ def test_a_rank_that_was_replaced_gives_its_gap_to_what_took_its_process() -> No
     assert books.nobodys == {}
 
 
-def test_a_process_that_lived_on_splits_by_the_times_of_what_it_lived_through() -> None:
+def test_a_process_that_lived_on_splits_by_what_it_lived_through() -> None:
     """Two interruptions, the second of which took three times as many steps back."""
     seconds = {
         C.DETECTION: 2.0,
@@ -111,7 +111,7 @@ def test_a_process_that_lived_on_splits_by_the_times_of_what_it_lived_through() 
     assert two == pytest.approx({C.DETECTION: 1.0, C.REGROUP: 2.0, C.RESTORE: 4.0, C.REPEATED: 3.0})
 
 
-def test_a_process_that_began_in_an_interruption_pays_only_for_the_rest_of_it() -> None:
+def test_a_process_that_began_in_an_interruption_pays_for_the_rest() -> None:
     """It opens at 22, when 1 s of the first regroup is left; it lives through a second one."""
     first = life(0, 0, 20.0, {C.PRODUCTIVE: 20.0}, C.OTHER)
     second = life(0, 22, 100, {C.REGROUP: 3.0, C.PRODUCTIVE: 75.0}, C.OTHER)

@@ -118,8 +118,8 @@ def _add(to: dict[str, dict[str, float]], name: str, count: int, rank_s: float) 
 def reliability(some: Sequence[Facts]) -> dict[str, typing.Any]:
     """Return MTTF and MTTR, over all and by class, with credible intervals.
 
-    Every interruption counts as a failure, also one that came during a recovery. The time to recover
-    is counted once for those that were over together.
+    Every interruption counts as a failure, also one that came during a recovery. The time to
+    recover is counted once for those that were over together.
     """
     exposure_s = math.fsum(_training_s(facts) for facts in some)
     rank_exposure_s = math.fsum(_training_s(facts) * facts["world_size"] for facts in some)
