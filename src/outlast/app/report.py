@@ -32,7 +32,7 @@ def show_report(console: Console, facts: Facts) -> None:
         f" {words.duration(facts['wall_s'])})",
         style="bold",
     )
-    console.print(Padding(_causes(console, facts, total_s), (0, 0, 0, 2)))
+    console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
     for wrong in facts["balance"]["wrong"]:
         text = f"  This account does not sum up, so do not trust it: {wrong}."
         console.print(Text(text, style="bold red"))
@@ -94,6 +94,15 @@ def _show_head(console: Console, facts: Facts) -> None:
     pairs.add_row("ETTR", *_ettr(facts))
     pairs.add_row("MTTR", *_mttr(facts))
     pairs.add_row("steps", *_cost(facts))
+    if facts["goodput"]["tokens_per_s"] is not None:
+        each = f"{facts['goodput']['tokens_per_s']:,.0f} tokens/s, all time counted"
+        pairs.add_row("tokens", f"{facts['goodput']['tokens']:,.0f}", each)
+    if facts["goodput"]["flops_per_s"] is not None:
+        each = f"{facts['goodput']['flops_per_s']:.3g} FLOP/s, all time counted"
+        pairs.add_row("FLOPs", f"{facts['goodput']['flops']:.3g}", each)
+    if facts["cost"]["money"] is not None:
+        lost = f"{facts['cost']['lost_money']:,.2f} of it lost to interruptions"
+        pairs.add_row("money", f"{facts['cost']['money']:,.2f}", lost)
     if len(facts["sessions"]) > 1:
         pairs.add_row(
             "down",
@@ -162,7 +171,8 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
     )
 
 
-def _causes(console: Console, facts: Facts, total_s: float) -> Table:
+def causes_table(console: Console, facts: Facts, total_s: float) -> Table:
+    """Return the table of causes, the largest first."""
     blocks = console.encoding.lower().replace("-", "") == "utf8"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

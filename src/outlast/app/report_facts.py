@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from outlast.app import report_sums
 from outlast.app.report_sums import Given
+from outlast.app.report_table import component_rows
 from outlast.app.words import Facts
 from outlast.model.goodput import Accounting, account, recovery
 from outlast.model.records import Event, SessionRecords
@@ -78,7 +79,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "steps_lost_between_sessions": sum(_lost_before(part) for part in records.sessions),
         "sessions": [_session(part) for part in records.sessions],
     }
-    return facts | report_sums.sums([facts], given)
+    return facts | {"components": component_rows([facts])} | report_sums.sums([facts], given)
 
 
 def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:

@@ -21,6 +21,9 @@ from pathlib import Path
 from outlast.app.command_line import Parser, add_json
 from outlast.errors import CorruptError, UsageError
 
+if typing.TYPE_CHECKING:
+    from outlast.app.report_sums import Given
+
 DESCRIPTIONS = {
     "status": "Show how a run is doing: its state, its step, its processes, and its last failures.",
     "report": "Show where the time of a run went, and every interruption with its recovery.",
@@ -42,18 +45,48 @@ def report(argv: Sequence[str]) -> int:
         return _pages(args)
     from outlast.app.report import show_report
     from outlast.app.report_facts import report_facts
+    from outlast.app.report_many import many_facts, show_many
+    from outlast.app.report_table import show_components
+    from outlast.runtime.ledger.view import look
 
-    return _show(args, report_facts, show_report)
+    given = _given(args)
+    some = []
+    for run in args.run or [None]:
+        view = look(run)
+        with understood(view.path):
+            some.append(report_facts(view, given))
+    facts, show = (some[0], show_report) if len(some) == 1 else (many_facts(some, given), show_many)
+    print(_text(facts, show_components if args.table else show, as_json=args.json))
+    sys.stdout.flush()
+    return 0
+
+
+def _given(args: argparse.Namespace) -> Given:
+    """Return what the user says that a ledger cannot know."""
+    from outlast.app.report_sums import Given
+    from outlast.model.quantities import Kind, parse
+
+    def value(name: str, kind: Kind) -> float | None:
+        text = getattr(args, name)
+        return None if text is None else parse(text, kind, name=f"--{name.replace('_', '-')}")
+
+    return Given(
+        tokens_per_step=value("tokens_per_step", Kind.COUNT),
+        flops_per_step=value("flops_per_step", Kind.COUNT),
+        price=value("price", Kind.PRICE),
+    )
 
 
 def parser(name: str) -> Parser:
     """Return the parser of one of the two commands."""
     out = Parser(prog=f"outlast {name}", description=DESCRIPTIONS[name])
+    many = " The report adds several runs up" if name == "report" else ""
     out.add_argument(
         "run",
-        nargs="?",
+        nargs="*" if name == "report" else "?",
         metavar="RUN",
-        help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
+        help="folder of the run, or its name under runs/ (default: the newest run under runs/)."
+        + many,
     )
     if name == "status":
         out.add_argument(
@@ -65,7 +98,19 @@ def parser(name: str) -> Parser:
     if name == "report":
         out.add_argument("--html", metavar="FILE", help="write the report as one page to mail")
         out.add_argument("--md", action="store_true", help="print the report as Markdown")
+        _add_given(out)
     return out
+
+
+def _add_given(out: Parser) -> None:
+    out.add_argument(
+        "--table",
+        action="store_true",
+        help="show interruptions by component, category, count and share, as Llama 3's paper does",
+    )
+    out.add_argument("--tokens-per-step", metavar="N", help="tokens of one step, of all ranks: 16M")
+    out.add_argument("--flops-per-step", metavar="N", help="FLOPs of one step, of all ranks: 4e19")
+    out.add_argument("--price", metavar="PRICE", help="price of a GPU-hour: 2.5/h")
 
 
 def _pages(args: argparse.Namespace) -> int:
@@ -81,7 +126,9 @@ def _pages(args: argparse.Namespace) -> int:
         raise UsageError("--json goes with neither --html nor --md", hint="give one of them")
     if args.html is not None:
         check_page(args.html)
-    view = look(args.run)
+    if len(args.run) > 1:
+        raise UsageError("a page is of one run", hint="name one run with --html or --md")
+    view = look(args.run[0] if args.run else None)
     with understood(view.path):
         page = page_of(view, wall_s=clock.wall_s())
         html, text = report_page(page), report_markdown(page)

@@ -144,7 +144,7 @@ MEANING: Mapping[Cause, str] = {
     Cause.REPEATED: "steps that were rolled back or ran again",
     Cause.DETECTION: "from a fault to its detection",
     Cause.REGROUP: "from detection until all ranks are in the new group",
-    Cause.RESTORE: "handing state over and loading it, and waiting for ranks that do",
+    Cause.RESTORE: "moving state, and waiting for ranks that do",
     Cause.EVALUATION: "run.phase(...)",
     Cause.OTHER: "user code between steps",
     Cause.DEGRADED: "ranks that the run went on without",
