@@ -68,6 +68,14 @@ def of(*arguments: str, alone: bool = False, code: int = 0) -> Case:
 
 # The cases of each flag that takes a value, or that does not stand by itself.
 VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
+    "report": {
+        "--html": (of("--html", "page.html", code=2),),  # a page, or JSON
+        "--md": (of("--md", code=2),),
+        "--table": (of("--table"), of("--table", "{given}/lost")),
+        "--tokens-per-step": (of("--tokens-per-step", "16M"), of("--tokens-per-step", "x", code=2)),
+        "--flops-per-step": (of("--flops-per-step", "4e19"),),
+        "--price": (of("--price", "2.5/h"), of("--price", "1e307/h")),
+    },
     "diagnose": {
         "--html": (of("--html", "page.html"),),
         "--explain": (of("--explain", code=2),),  # draws for people
