@@ -40,7 +40,7 @@ def status(argv: Sequence[str]) -> int:
 
 def report(argv: Sequence[str]) -> int:
     """Run `outlast report` and return its exit code."""
-    args = parser("report").parse_args(list(argv))
+    args = parser("report").parse_intermixed_args(list(argv))
     if args.html is not None or args.md:
         return _pages(args)
     from outlast.app.report import show_report
