@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import sqlite3
@@ -134,6 +135,35 @@ def test_events_and_steps_cannot_be_changed_and_nothing_can_be_deleted(tmp_path:
         for table in ("events", "steps"):
             with pytest.raises(sqlite3.IntegrityError, match="only grows"):
                 connection.execute(f"UPDATE {table} SET rowid = rowid + 1000")
+
+
+def test_old_buckets_of_steps_are_merged_and_cover_the_same_steps(ledger: Ledger) -> None:
+    """Three days of a bucket every 10 s, flushed a day at a time: far fewer rows, no gap."""
+    day = 8_640
+    for number in range(3 * day):
+        at_s = 100.0 + 10 * number
+        ledger.add(StepsBucket(at_s, at_s + 10, number, number + 1, 9.0, 9.0 + number % 3, 12.0))
+        if number % day == day - 1:
+            ledger.set_snapshot({}, now_s=at_s + 10)
+            ledger.flush()
+    steps = ledger.read().sessions[0].steps
+    assert len(steps) < 2 * 48 + 24 * 60 + 360 + 70, len(steps)
+    assert (steps[0].from_step, steps[-1].to_step) == (0, 3 * day)
+    assert all(one.to_step == two.from_step for one, two in itertools.pairwise(steps))
+    assert all(one.to_s == two.from_s for one, two in itertools.pairwise(steps))
+    assert steps[0].median_s == 10.0
+    assert {one.max_s for one in steps} == {12.0}
+
+
+def test_a_bucket_of_steps_only_gives_way_to_one_that_covers_it(ledger: Ledger) -> None:
+    for from_step in (0, 5, 7):
+        ledger.add(StepsBucket(from_step, from_step + 2, from_step, from_step + 2, 1.0, 1.0, 1.0))
+    ledger.flush()
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+            connection.execute("DELETE FROM steps WHERE from_step = 0")
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+            connection.execute("DELETE FROM steps WHERE from_step = 7")
 
 
 # --- flush ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from outlast.app.report_table import component_rows
 from outlast.app.words import Facts
 from outlast.model.goodput import Accounting, account, recovery
 from outlast.model.records import Event, SessionRecords
+from outlast.model.step_buckets import median_step_s
 from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
 from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
 from outlast.runtime.ledger.view import RunView
@@ -61,7 +62,9 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "ettr": books.ettr if records.is_measured else None,
         "ettr_training": books.ettr_training if records.is_measured else None,
         **_account(books, steps_seen=records.steps_seen),
-        "step_median_s": _median_step_s(records.sessions),
+        "step_median_s": median_step_s(
+            bucket for part in records.sessions for bucket in part.steps
+        ),
         "mttr": asdict(recovery(one for one, _ in records.unique_interruptions())),
         "interruptions": _interruptions(view, books),
         "verdicts": [
@@ -176,18 +179,3 @@ def _lost_before(part: SessionRecords) -> int:
     """Count the committed steps of earlier sessions that this one had to do again."""
     lost = part.resumed.get("steps_lost", 0)
     return lost if isinstance(lost, int) else 0
-
-
-def _median_step_s(sessions: tuple[SessionRecords, ...]) -> float | None:
-    """Return the median of the buckets' medians, each weighted with its steps."""
-    buckets = sorted(
-        (bucket.median_s, bucket.to_step - bucket.from_step)
-        for part in sessions
-        for bucket in part.steps
-    )
-    half = sum(steps for _, steps in buckets) / 2
-    for median_s, steps in buckets:
-        half -= steps
-        if half <= 0:
-            return median_s
-    return None

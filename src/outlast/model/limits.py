@@ -238,6 +238,9 @@ CARD_MAX_BYTES = 1 << 20  # of a run.json
 RUN_RANKS_MAX_COUNT = 65_536  # of one ledger: what tells of more is damaged
 LEDGER_VERSION = 2
 LEDGER_OLDEST_VERSION = 1  # read too, and brought up to date when a run is resumed
+LEDGER_MERGE_S = 60.0  # old buckets of steps are merged this often
+# (age, width) in seconds, the oldest first: from that age on, a bucket of steps is that long
+STEP_BUCKET_LEVELS = ((86_400.0, 1_800.0), (3_600.0, 60.0))
 LEDGER_QUEUE_MAX_COUNT = 20_000  # records kept in memory while the disk refuses
 LOCK_PATIENCE_S = 0.2  # a launcher tries a taken lock for this long: readers hold it for an instant
 

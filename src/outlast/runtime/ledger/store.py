@@ -5,7 +5,8 @@ The launcher writes it, and any process may read it at any time.
 Later facts   An interruption or a life is written again, whole, when more of it is known, and
               replaces its row. So a reader can query each row as it stands, and one transaction
               moves it from one true state to the next. What happened in between is kept as events.
-              Nothing is ever deleted; events and steps are never changed (triggers).
+              Nothing is ever deleted; events and steps are never changed (triggers). But old
+              buckets of steps give way to one that covers them (model/step_buckets.py).
 Cost          `add` and `set_snapshot` only queue. `flush` writes all that is queued in one
               transaction, without waiting for the disk (WAL, synchronous=NORMAL): it belongs off
               the recovery path.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import stat
@@ -31,6 +33,7 @@ from typing import Any
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
 from outlast.model.limits import (
+    LEDGER_MERGE_S,
     LEDGER_OLDEST_VERSION,
     LEDGER_QUEUE_MAX_COUNT,
     LEDGER_VERSION,
@@ -49,6 +52,7 @@ from outlast.model.records import (
     StepsBucket,
     began_on_each_clock,
 )
+from outlast.model.step_buckets import merged, to_merge
 from outlast.runtime.ledger.rows import (
     KEYS,
     PUT,
@@ -91,6 +95,7 @@ class Ledger:
         self.session = session
         self.dropped_count = 0
         self._index_bytes = 0
+        self._merged_s = -math.inf
         self._connection = connection
         self._queue: list[Record] = []
         self._snapshot: tuple[float, str] | None = None  # when it was taken, and its JSON
@@ -170,6 +175,8 @@ class Ledger:
             try:
                 with _as_our_errors(self.path), self._connection:
                     self._write(queue, snapshot)
+                    if snapshot is not None:
+                        self._merge_steps(snapshot[0])
             except OutlastError:
                 with self._queueing:
                     self._queue = queue + self._queue
@@ -271,6 +278,24 @@ class Ledger:
             self._connection.execute(
                 "UPDATE sessions SET seen_s = max(seen_s, ?) WHERE session = ?",
                 (snapshot[0], self.session),
+            )
+
+    def _merge_steps(self, now_s: float) -> None:
+        """Merge old buckets of steps of this session, once a minute."""
+        if now_s < self._merged_s + LEDGER_MERGE_S:
+            return
+        self._merged_s = now_s
+        rows = self._connection.execute(
+            "SELECT rowid AS at, * FROM steps WHERE session = ? ORDER BY to_step, rowid",
+            (self.session,),
+        ).fetchall()
+        buckets = [from_row(StepsBucket, row) for row in rows]
+        for begin, end in list(to_merge(buckets, now_s=now_s)):
+            self._connection.execute(
+                PUT[StepsBucket], {"session": self.session, **to_row(merged(buckets[begin:end]))}
+            )
+            self._connection.executemany(
+                "DELETE FROM steps WHERE rowid = ?", [(row["at"],) for row in rows[begin:end]]
             )
 
     def _shorten(self) -> None:
