@@ -230,7 +230,8 @@ def broken_runs(root: Path) -> None:
             (path / "run.json").read_text().replace('"format": ', '"format": 9'))),
         ("newer-ledger", lambda path: sqlite3.connect(path / "ledger.db").executescript(
             "PRAGMA user_version = 999")),
-        ("corrupt", lambda path: (path / "ledger.db").write_bytes(b"SQLite format 3\0" + b"x" * 9000)),
+        ("corrupt", lambda path: (path / "ledger.db").write_bytes(
+            b"SQLite format 3\0" + b"x" * 9000)),
         ("empty", lambda path: (path / "ledger.db").write_bytes(b"")),
         ("starting", lambda path: (path / "ledger.db").unlink()),
     ):  # fmt: skip

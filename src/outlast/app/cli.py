@@ -45,6 +45,7 @@ COMMANDS = {
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
     ),
+    "top": Command("outlast.app.top", "main", "watch a run over the whole screen"),
     "serve": Command(
         "outlast.app.serve",
         "main",
