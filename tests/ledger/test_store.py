@@ -405,8 +405,39 @@ def test_a_row_that_was_tampered_with_is_corrupt(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path) / "ledger.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE interruptions SET mechanism = 'magic'")
-    with pytest.raises(CorruptError, match="Interruption"):
-        read_ledger(path)
+    with closing(Ledger.read_only(path)) as ledger, pytest.raises(CorruptError, match="Interr"):
+        ledger.read()
+    records = read_ledger(path)
+    assert records.sessions[0].interruptions == ()
+    assert records.missing == ("interruptions: 0 were read, without 3 that make no sense",)
+    assert len(records.sessions[0].lives) == len(a_run.LIVES)
+
+
+@pytest.mark.parametrize("harm", ["zeros", "noise", "cut"])
+def test_what_lies_on_good_pages_of_a_damaged_ledger_is_read(tmp_path: Path, harm: str) -> None:
+    """Three of the pages that hold 3,000 events are overwritten, or the end of the file is gone."""
+    path = a_run.ended_run(tmp_path) / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO events VALUES (1, 101.0, 0.0, 'note', ?)",
+            [(f'{{"number": {number}, "text": "{"x" * 80}"}}',) for number in range(3000)],
+        )
+    data, page = bytearray(path.read_bytes()), 4096
+    assert len(data) > 60 * page, "the events are on many pages"
+    if harm == "cut":
+        path.write_bytes(data[: len(data) - 20 * page])
+    else:
+        for number in (40, 41, 55):
+            filler = bytes(page) if harm == "zeros" else bytes(range(256)) * (page // 256)
+            data[number * page : (number + 1) * page] = filler
+        path.write_bytes(data)
+    records = read_ledger(path)
+    seen = {one.data.get("number") for one in records.sessions[0].events if one.kind == "note"}
+    assert 1500 < len(seen) < 3000, len(seen)
+    assert records.sessions[0].interruptions == (a_run.KILL, a_run.CHILD, a_run.HANG)
+    (said,) = records.missing
+    assert said.startswith("events: ")
+    assert "pages that cannot be read" in said
 
 
 def test_add_is_cheap(ledger: Ledger) -> None:

@@ -76,6 +76,9 @@ def _show_head(console: Console, facts: Facts) -> None:
             f" in {words.duration(facts['wall_s'])}{going}",
         )
     )
+    for one in facts["missing"]:
+        text = f"The ledger is damaged. It lacks some of the {one}."
+        console.print(Text(text, style="bold red"))
     if state == "lost":
         console.print(
             Text(

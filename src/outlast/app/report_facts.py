@@ -73,6 +73,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
             if isinstance(event.data.get("verdict"), dict)
         ],
         "warnings": [str(one.data.get("text", "")) for _, one in _events(view, ("warning",))],
+        "missing": list(records.missing),
         "checkpoints": [_saved(at_s, one) for at_s, one in _events(view, _SAVES)],
         "decisions": [{"at_s": at_s, **one.data} for at_s, one in _events(view, ("policy",))],
         "node_events": [

@@ -118,7 +118,7 @@ def _open_folder(
         path = given if given is not None else run_folder.newest()
         folder = RunFolder.resume(path)
         resuming.check(
-            read_ledger(folder.ledger),
+            read_ledger(folder.ledger, whole=True),
             root=_checkpoint_root(options, folder),
             workers=options.workers,
             from_scratch=options.checkpoints.from_scratch,

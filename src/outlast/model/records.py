@@ -268,11 +268,13 @@ class Records:
     time of reading, also for a live run or one whose launcher was killed.
 
     snapshot  what the launcher published last, for a live view
+    missing   of a damaged ledger, what could not be read, a sentence each
     """
 
     meta: Meta
     sessions: tuple[SessionRecords, ...]
     snapshot: Facts | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def newest_step(self) -> int:

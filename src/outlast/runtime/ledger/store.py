@@ -27,7 +27,7 @@ import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ from outlast.runtime.ledger.rows import (
     to_row,
     upgrade,
 )
+from outlast.runtime.ledger.salvage import Salvage
 
 _BUSY_S = 2.0
 _BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
@@ -219,6 +220,15 @@ class Ledger:
             finally:
                 self._connection.rollback()
 
+    def salvage(self) -> Records:
+        """Return what can be read of a damaged ledger; `missing` says what cannot.
+
+        Raises CorruptError where too little is left to tell of a run.
+        """
+        with self._writing, _as_our_errors(self.path):
+            salvage = Salvage(self._connection)
+            return replace(self._read(salvage), missing=tuple(salvage.missing))
+
     def snapshot(self) -> dict[str, object] | None:
         """Return the last flushed snapshot."""
         with self._writing, _as_our_errors(self.path):
@@ -307,9 +317,9 @@ class Ledger:
         self.dropped_count += max(0, len(kept) - LEDGER_QUEUE_MAX_COUNT // 2)
         self._queue = kept[-(LEDGER_QUEUE_MAX_COUNT // 2) :]
 
-    def _read(self) -> Records:
-        meta = self._rows("meta", Meta, "")
-        sessions = self._rows("sessions", Session, "ORDER BY session")
+    def _read(self, salvage: Salvage | None = None) -> Records:
+        meta = self._rows(salvage, "meta", Meta, "")
+        sessions = self._rows(salvage, "sessions", Session, "ORDER BY session")
         if len(meta) != 1 or not sessions:
             raise CorruptError(
                 f"{self.path} holds no run",
@@ -321,18 +331,31 @@ class Ledger:
                 f" {RUN_RANKS_MAX_COUNT:,} can be",
                 hint="the file was damaged or replaced; restore it, or start a new run",
             )
-        snapshot = self._connection.execute("SELECT json FROM snapshot").fetchone()
         parts = tuple(
-            self._session(session, began_s)
+            self._session(salvage, session, began_s)
             for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
         )
-        return Records(meta[0], parts, None if snapshot is None else _object(snapshot[0]))
+        return Records(meta[0], parts, self._said(salvage))
 
-    def _session(self, session: Session, began_s: float) -> SessionRecords:
+    def _said(self, salvage: Salvage | None) -> dict[str, object] | None:
+        try:
+            row = self._connection.execute("SELECT json FROM snapshot").fetchone()
+            return None if row is None else _object(row[0])
+        except (sqlite3.DatabaseError, CorruptError):
+            if salvage is None:
+                raise
+            salvage.missing.append("what the launcher said last")
+            return None
+
+    def _session(self, salvage: Salvage | None, session: Session, began_s: float) -> SessionRecords:
         def of(kind: type, order: str) -> tuple[Any, ...]:
             return tuple(
                 self._rows(
-                    TABLES[kind], kind, f"WHERE session = ? ORDER BY {order}", session.session
+                    salvage,
+                    TABLES[kind],
+                    kind,
+                    f"WHERE session = ? ORDER BY {order}",
+                    session.session,
                 )
             )
 
@@ -346,7 +369,11 @@ class Ledger:
             of(Event, "rowid"),
         )
 
-    def _rows(self, table: str, kind: type, tail: str, *values: int) -> list[Any]:
+    def _rows(
+        self, salvage: Salvage | None, table: str, kind: type, tail: str, *values: int
+    ) -> list[Any]:
+        if salvage is not None:
+            return salvage.rows(table, kind, values[0] if values else None)
         return [
             from_row(kind, row)
             for row in self._connection.execute(f"SELECT * FROM {table} {tail}", values)
@@ -373,6 +400,9 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     try:
+        if mode.startswith("ro"):
+            # Otherwise SQLite reads nothing of a file that is shorter than its head says.
+            connection.execute("PRAGMA writable_schema = ON")
         connection.execute("PRAGMA user_version").fetchone()
         connection.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
@@ -487,7 +517,18 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
         ) from error
 
 
-def read_ledger(path: Path) -> Records:
-    """Open the ledger, read everything, and close it."""
+def read_ledger(path: Path, *, whole: bool = False) -> Records:
+    """Open the ledger, read everything, and close it. Of a damaged one, read what is left.
+
+    whole   raise CorruptError if it is damaged, since the run is to go on from it
+    """
     with closing(Ledger.read_only(path)) as ledger:
-        return ledger.read()
+        try:
+            return ledger.read()
+        except CorruptError as error:
+            if whole:
+                raise
+            try:
+                return ledger.salvage()
+            except CorruptError:
+                raise error from None
