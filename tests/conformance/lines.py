@@ -12,7 +12,7 @@ import socket
 from typing import Any, Protocol, cast
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import Line, Output
 from outlast.model.messages import Enrol, Message
@@ -29,7 +29,7 @@ Happening = Any
 
 
 def enrol() -> Enrol:
-    agent_session = AgentSession(Agent(now_s=0.0), node=NAME, capacity=1, beat_s=1.0)
+    agent_session = AgentSession(Agent(now_s=0.0), offer=NodeOffer(NAME, 1), beat_s=1.0)
     outputs = agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     (line,) = (one for one in outputs if isinstance(one, Line))
     return cast(Enrol, line.message)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.engine.agent.agent import Agent, split_order
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
@@ -50,7 +50,9 @@ LEASE_S = 600.0
 
 def an_agent_session() -> AgentSession:
     """It houses three workers, and is welcome."""
-    agent_session = AgentSession(Agent(now_s=0.0, alone=False), node="a", capacity=3, beat_s=100.0)
+    agent_session = AgentSession(
+        Agent(now_s=0.0, alone=False), offer=NodeOffer("a", 3), beat_s=100.0
+    )
     agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     agent_session.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import Lease, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
@@ -278,7 +278,9 @@ class Site:
     @classmethod
     def make(cls, node: str = "a", capacity: int = 2) -> Site:
         return cls(
-            AgentSession(Agent(now_s=10.0, alone=False), node=node, capacity=capacity, beat_s=1.0)
+            AgentSession(
+                Agent(now_s=10.0, alone=False), offer=NodeOffer(node, capacity), beat_s=1.0
+            )
         )
 
     def hears(self, message: OnLine) -> list[Output]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.coordinator.machine import Coordinator
@@ -79,7 +79,7 @@ class Pair:
         self.now_s = 100.0
         self.session_numbers: Iterator[int] = count(1_000)
         self.twins = tuple(
-            Twin(AgentSession(Agent(now_s=100.0, alone=False), node="a", capacity=1, beat_s=1.0))
+            Twin(AgentSession(Agent(now_s=100.0, alone=False), offer=NodeOffer("a", 1), beat_s=1.0))
             for _ in TWO
         )
         self.line: Twin | None = None
@@ -113,7 +113,9 @@ class Pair:
         """The agent's process is killed, its workers die with it, and a new one is started."""
         self.is_cut(which)
         twin = self.twins[which]
-        twin.agent_session = AgentSession(Agent(now_s=self.now_s), node="a", capacity=1, beat_s=1.0)
+        twin.agent_session = AgentSession(
+            Agent(now_s=self.now_s), offer=NodeOffer("a", 1), beat_s=1.0
+        )
         twin.running.clear()
         twin.timers.clear()
 

@@ -42,7 +42,13 @@ NAMES = {
         "script",
     ),
     "outcome",
+    *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
 }
+ADDRESSES = {"source", "serves"}  # numeric, with a port
+WORDS = {
+    *("settle", "then", "replicated", "private"),
+    *("kind", "phase", "mechanism", "recovery_mode"),
+}  # the own words of outlast, which are short
 NAME_CHARACTERS = 255  # of a path or a host, at most
 PROCESSES = 2 * limits.WORKERS_MAX_COUNT  # on one node: as many as may live, and as many that died
 RANKS = 20_000
@@ -63,9 +69,18 @@ def texts(*lengths: int) -> st.SearchStrategy[str]:
 
 one_text, one_of_many = texts(0, 10, 70_000, 1_100_000), texts(0, 10, 20_000)
 names = st.sampled_from(["", "in_place", "n" * NAME_CHARACTERS])
+words = st.sampled_from(["", "in_place", "w" * 20])
+addresses = st.sampled_from(["", "[" + 39 * "f" + "]:65535"])
 rows = st.sampled_from([(), (1, 2), (10**6,) * limits.WORKERS_MAX_COUNT])
 some = st.sampled_from([(), (-1, 7), tuple(range(RANKS))])
-MANY = {"housed": PROCESSES, "members": limits.WORKERS_MAX_COUNT, "images": RANKS_SEEN, "said": 10}
+MANY = {
+    "housed": PROCESSES,
+    "members": limits.WORKERS_MAX_COUNT,
+    "images": RANKS_SEEN,
+    "said": 10,
+    "causes": 12,
+    "seconds": 12,
+}
 FEW = {"prepared", "sealed", "steps", "transfer"}  # rows of two, or so
 
 
@@ -82,7 +97,7 @@ def _of(name: str, hint: Any, many: bool) -> st.SearchStrategy[Any]:
     if hint == Some:
         return some
     if hint is str:
-        return names
+        return addresses if name in ADDRESSES else words if name in WORDS else names
     if dataclasses.is_dataclass(hint):
         return largest(hint, many=many)
     if origin is tuple and arguments[0] is int:

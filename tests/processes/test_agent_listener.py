@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
@@ -125,7 +125,7 @@ class Node:
         self._family = family
         self.name = name
         self.agent_session = AgentSession(
-            Agent(now_s=now_s()), node=name, capacity=2, beat_s=BEAT_S
+            Agent(now_s=now_s()), offer=NodeOffer(name, 2), beat_s=BEAT_S
         )
         self.heard: list[Message] = []
         self.delivered: list[tuple[int, ForWorker]] = []

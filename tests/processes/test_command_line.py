@@ -240,11 +240,11 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--nnodes", "2", "SCRIPT"], r"--nnodes 2.*\n\nhint: leave --nnodes away"),
-        (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4: runs on one node only"),
+        (["--nnodes", "2", "SCRIPT"], "several nodes have to know where they meet"),
+        (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4: the number of ranks stays the same"),
         (
             ["--nnodes", "abc", "SCRIPT"],
-            r"--nnodes abc: is no number.*\n\nhint: write --nnodes 1 or",
+            r"--nnodes abc: is no number.*\n\nhint: write --nnodes 2, or",
         ),
         (["--nnodes", "0", "SCRIPT"], "--nnodes 0: is no number of nodes, and no range of them"),
         (["--nnodes", "4:1", "SCRIPT"], "--nnodes 4:1: is no number of nodes, and no range"),

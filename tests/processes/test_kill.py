@@ -29,7 +29,7 @@ from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.launcher import Launcher
-from outlast.runtime.coordinator.specs import Place, Script, Specs
+from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop
@@ -75,7 +75,7 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
         specs = Specs(
             place=Place(a_run.META.run, str(tmp_path), str(vault.folder)),
             script=Script("sleep", "program", ("600",)),
-            workers=2,
+            size=WorldSize(2, 2),
             role="default",
             master=("127.0.0.1", 0),
             max_restarts=0,

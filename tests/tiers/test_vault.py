@@ -231,7 +231,7 @@ def test_a_state_that_has_outgrown_all_memory_is_told(
     vault.reserve(0, SLOT, companions=1)
     put(vault, 1)
     monkeypatch.setattr(
-        "outlast.runtime.tiers.vault._room",
+        "outlast.runtime.tiers.vault.room_in",
         lambda *_: SimpleNamespace(free=0, of="nothing", hint="get more"),
     )
     with pytest.raises(CapacityError, match="has outgrown its slot"):

@@ -1,18 +1,39 @@
-"""The parts of a node that `outlast run` opens, the same for one node and for several."""
+"""What `outlast run` opens and says, the same for one node and for several."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
+from outlast.app import resuming
+from outlast.app.command_line import SIGINT_EXIT
+from outlast.app.live import LiveView
+from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
+from outlast.diagnose.redact import GONE, redacted_words
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.protocol.outputs import End
+from outlast.errors import OutlastError
+from outlast.model import limits
+from outlast.model.records import Meta
+from outlast.model.texts import escaped
+from outlast.runtime import clock, run_folder, stop_signals
 from outlast.runtime.agent.agent_driver import NodeOptions
 from outlast.runtime.agent.beacons import Beacons
 from outlast.runtime.agent.logs import Sink, WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
+from outlast.runtime.coordinator.pager import Pager, PageTargets
+from outlast.runtime.coordinator.side_process import SideProcess
+from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.loop import Loop
+from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -48,3 +69,177 @@ def of_node(options: RunOptions, zygote: ZygoteClient) -> NodeOptions:
         hang_after_s=options.hang_after_s,
         greets=options.program.entry != "program",
     )
+
+
+def open_folder(
+    options: RunOptions, began_s: float, began_wall_s: float
+) -> tuple[RunFolder, Ledger]:
+    release = version("outlast")
+    name = Path(options.program.script).stem
+    card = {
+        "argv": redacted_words(_without_webhook(sys.argv[1:], options)),
+        "workers": options.world_size,
+        "spares": options.spares.count,
+        **(
+            {"checkpoints": str(Path(options.checkpoints.folder).absolute())}
+            if options.checkpoints.folder
+            else {}
+        ),
+    }
+    given = Path(options.run_dir) if options.run_dir else None
+    if options.checkpoints.resume:
+        path = given if given is not None else run_folder.newest()
+        folder = RunFolder.resume(path)
+        resuming.check(
+            read_ledger(folder.ledger, whole=True),
+            root=checkpoint_root(options, folder),
+            workers=options.world_size,
+            from_scratch=options.checkpoints.from_scratch,
+        )
+        folder.write_card(release, card)
+        return folder, Ledger.resume(
+            folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s
+        )
+    folder = RunFolder.create(given, name=name, version=release, options=card)
+    meta = Meta(
+        run=folder.run,
+        name=folder.name,
+        world_size=options.world_size,
+        version=release,
+        started_s=began_s,
+        started_wall_s=began_wall_s,
+    )
+    return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
+
+
+def _without_webhook(words: list[str], options: RunOptions) -> list[str]:
+    """Take the address of the webhook out of a command line: who has it can post there."""
+    secret = options.status.page_webhook
+    return [word.replace(secret, GONE) for word in words] if secret else words
+
+
+def checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
+    given = options.checkpoints.folder
+    return Path(given) if given else folder.checkpoints
+
+
+def serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) -> SideProcess:
+    """Start the process that serves the run's metrics."""
+    command = (sys.executable, "-m", "outlast.app.exporter", str(os.getpid()), where)
+    return SideProcess(
+        loop, (*command, str(folder.path.resolve())), what="metrics", tell=view.print_line
+    )
+
+
+def pager(
+    options: RunOptions, folder: RunFolder, loop: Loop, books: Bookkeeping, view: LiveView
+) -> Pager | None:
+    """Return the part that tells people, if there is anybody to be told."""
+    command, webhook = options.status.page_command, options.status.page_webhook
+    if not command and not webhook:
+        return None
+    targets = PageTargets(folder.run, str(folder.path.resolve()), command, webhook)
+    return Pager(loop, targets, tell=view.print_line, record=books.record)
+
+
+def close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
+    """Write the rest of the ledger. If that fails, the exit code is still the training's."""
+    try:
+        books.close(end)
+    except OutlastError as error:
+        view.print_line(
+            f"warning: the ledger lacks this run's end and what was queued before it: {error}"
+        )
+
+
+def coordinator_options(
+    options: RunOptions, beginning: Beginning, newest: Newest
+) -> CoordinatorOptions:
+    """Return the coordinator's options. A resumed run goes on counting from `newest`."""
+    return CoordinatorOptions(
+        world_size=options.world_size,
+        start=beginning.start,
+        committed_before=beginning.highest,
+        spares=options.spares.count,
+        spare_kind=options.spares.kind,
+        max_restarts=options.meeting.max_restarts,
+        checkpoint=beginning.checkpoint,
+        checkpoint_on_stop=bool(options.checkpoints.every_steps),
+        durable=bool(options.checkpoints.every_steps or beginning.checkpoint[0]),
+        term_grace_s=options.term_grace_s,
+        generation=max(0, newest.generation),
+        first_interruption=max(newest.interruption + 1, 1),
+        first_worker=max(newest.worker + 1, 1),
+        saves_last=options.nodes is None,
+        nodes=0 if options.nodes is None else options.nodes.count + options.nodes.spares,
+        enrol_wait_s=limits.ENROL_WAIT_S if options.nodes is None else options.nodes.join_timeout_s,
+        greets=options.program.entry != "program",
+        policy=options.policy,
+    )
+
+
+def end_unrun(ledger: Ledger, error: BaseException) -> None:
+    state, code, reason = (
+        "failed",
+        error.exit_code if isinstance(error, OutlastError) else 1,
+        str(error),
+    )
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        code = SIGINT_EXIT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+        state, reason = "stopped", "the launcher was told to stop before anything ran"
+    with contextlib.suppress(OutlastError):
+        ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)
+
+
+_LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for
+
+
+class WorkerOutput:
+    """Print the lines of the workers where the launcher's own lines go.
+
+    What they wrote to stderr last is remembered, so that no traceback is shown twice.
+    """
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = view
+        self._last: deque[str] = deque(maxlen=_LINES_COUNT)
+
+    def __call__(self, stream: str, line: str) -> None:
+        out = sys.stdout if stream == "stdout" else sys.stderr
+        if stream != "stdout":
+            self._last.append(line.rstrip())
+
+        def write(text: str) -> None:
+            out.write(text)
+            out.flush()
+
+        if out.isatty():
+            self.view.pass_through(stream, line, write)
+        else:  # it goes to a file or a pipe, which gets every byte at once
+            write(line)
+
+    def close(self) -> None:
+        """Take the view away, and write the ends of lines that were kept back."""
+        self.view.close(
+            lambda stream, text: (sys.stdout if stream == "stdout" else sys.stderr).write(text)
+        )
+
+    def has_shown(self, traceback: str) -> bool:
+        """Return whether a worker's stderr ended in this traceback, on the console."""
+        error = traceback.rstrip().rpartition("\n")[2]
+        begun = any("Traceback (most recent call last)" in line for line in self._last)
+        return begun and any(line.endswith(error) for line in self._last)
+
+
+def say_end(end: End, folder: RunFolder) -> None:
+    """Say how the run ended, if not well."""
+    if end.traceback:
+        print(escaped(end.traceback, lines=True), file=sys.stderr)
+    if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
+        print(f"error: {escaped(end.reason, lines=True)}", file=sys.stderr)
+        if "\nhint: " not in end.reason:  # one thing to do is enough
+            print(
+                f"\nhint: `outlast report {folder.path}` shows what happened; logs lie in"
+                f" {folder.logs}",
+                file=sys.stderr,
+            )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from outlast.app.command_line import address, need_package
+from outlast.app.nodes import Nodes, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.errors import UsageError
 from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
@@ -104,11 +104,13 @@ class Meeting:
 class RunOptions:
     """All options of `outlast run`. `log_dir` and `run_dir` "": the usual place.
 
-    `notes`: flags without effect here, each in a sentence.
+    `workers`: on each node. `nodes`: None where there is one. `notes`: flags without effect here,
+    each in a sentence.
     """
 
     program: Program
     workers: int
+    nodes: Nodes | None
     meeting: Meeting
     spares: Spares
     checkpoints: Checkpoints
@@ -123,6 +125,11 @@ class RunOptions:
     term_grace_s: float
     zygote: bool
     notes: tuple[str, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks the run has."""
+        return self.workers * (1 if self.nodes is None else self.nodes.count)
 
 
 def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str:
@@ -145,9 +152,13 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     given: set[str] = set(asked["given"])
     _refuse(asked, given)
     workers, spares = _counts(asked)
+    nodes = read_nodes(asked, given)
+    if nodes is not None and asked["spares"] is None:
+        spares = workers * nodes.spares
     return RunOptions(
         program=_program(asked, spares),
         workers=workers,
+        nodes=nodes,
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
         checkpoints=Checkpoints(
@@ -182,7 +193,9 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         zygote=not asked["no_zygote"],
         notes=tuple(
             f"--{name.replace('_', '-')} has no effect here: {why}"
-            for name, why in _WITHOUT_EFFECT.items()
+            for name, why in (
+                _WITHOUT_EFFECT if nodes is None else _WITHOUT_EFFECT_ON_NODES
+            ).items()
             if name in given
         ),
     )
@@ -196,6 +209,9 @@ _WITHOUT_EFFECT = {
     ),
     "rdzv_conf": "on one node nobody is waited for",
     "local_addr": "on one node workers meet on --master-addr",
+}
+_WITHOUT_EFFECT_ON_NODES = {
+    name: why for name, why in _WITHOUT_EFFECT.items() if name not in ("rdzv_conf", "local_addr")
 }
 _REFUSED = {
     "event_log_handler": "outlast keeps its own ledger; `outlast report --json` reads it",
@@ -211,15 +227,11 @@ _REFUSED = {
 
 
 def _refuse(asked: dict[str, Any], given: set[str]) -> None:
-    if _nodes(asked["nnodes"]) != (1, 1):
-        raise UsageError(
-            f"--nnodes {asked['nnodes']}: runs on one node only",
-            hint="leave --nnodes away; --nproc-per-node says how many workers this node gets",
-        )
-    if asked["node_rank"] != 0:
+    several = is_several(asked)
+    if not several and (asked["node_rank"] or 0) != 0:
         raise UsageError(
             f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0",
-            hint="leave --node-rank away",
+            hint="leave --node-rank away, or say with --nnodes how many nodes there are",
         )
     if asked["rdzv_backend"] not in ("static", "c10d"):
         raise UsageError(
@@ -227,10 +239,14 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
             hint="on one node use --standalone",
         )
     host = asked["rdzv_endpoint"].rpartition(":")[0] or asked["rdzv_endpoint"]
-    if host not in ("", "localhost", "127.0.0.1", "[::1]", "::1") and not asked["standalone"]:
+    is_here = host in ("", "localhost", "127.0.0.1", "[::1]", "::1")
+    if not several and not is_here and not asked["standalone"]:
         raise UsageError(
             f"--rdzv-endpoint {asked['rdzv_endpoint']}: runs on one node only",
-            hint="use --standalone, or --master-addr and --master-port",
+            hint=(
+                "say with --nnodes how many nodes there are; on one node use --standalone, or"
+                " --master-addr and --master-port"
+            ),
         )
     if asked["from_scratch"] and not asked["resume"]:
         raise UsageError(
@@ -254,21 +270,8 @@ def _metrics(asked: str | None) -> str:
     return asked
 
 
-def _nodes(text: str) -> tuple[int, int]:
-    """Return the least and the most nodes of --nnodes. Raises UsageError for other words."""
-    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
-    least = int(found[1]) if found else 0
-    most = int(found[2] or least) if found else 0
-    if not 1 <= least <= most:
-        raise UsageError(
-            f"--nnodes {text}: is no number of nodes, and no range of them as MIN:MAX",
-            hint="write --nnodes 1 or --nnodes 1:1, or leave it away: outlast runs on one node",
-        )
-    return least, most
-
-
 def _counts(asked: dict[str, Any]) -> tuple[int, int]:
-    workers, spares = asked["nproc_per_node"], asked["spares"]
+    workers, spares = asked["nproc_per_node"], asked["spares"] or 0
     if workers < 1:
         raise UsageError(f"--nproc-per-node {workers}: at least one worker is needed")
     if workers + spares > WORKERS_MAX_COUNT:
@@ -312,7 +315,10 @@ def _meeting(asked: dict[str, Any], given: set[str]) -> Meeting:
     # older torch: 29500 unless it is given
     addr, port = asked["master_addr"], asked["master_port"] if "master_port" in given else 0
     static = (
-        asked["rdzv_backend"] == "static" and asked["rdzv_endpoint"] and not asked["standalone"]
+        asked["rdzv_backend"] == "static"
+        and asked["rdzv_endpoint"]
+        and not asked["standalone"]
+        and not is_several(asked)
     )
     if static:
         addr, _, text = asked["rdzv_endpoint"].rpartition(":")

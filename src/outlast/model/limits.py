@@ -86,7 +86,18 @@ LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by th
 BATCH_WAIT_S = 0.002
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # a rank that is awaited and cannot be heard is looked for this often
-RECONNECT_S = 0.5  # an agent without a connection tries again this often
+RECONNECT_S = 0.5  # an agent without a connection tries again this often ...
+RECONNECT_FIRST_S = 0.02  # ... and at first sooner, each time twice as long after the last time
+# an agent whose coordinator cannot be reached for so long, after it has been in, gives the run up
+COORDINATOR_WAIT_S = 60.0
+LEASE_S = 0.5  # of an agent, where the run has up to ...
+LEASE_NODES_COUNT = 64  # ... so many nodes; the larger lease of more nodes costs less
+IMAGE_READERS_COUNT = 64  # an agent serves its image to so many at once
+IMAGE_PIECE_BYTES = 1 << 20  # of an image, sent before anything else gets its turn
+IMAGE_QUIET_S = 10.0  # a node that serves no byte of an image for so long cannot be reached
+IMAGE_LOOK_S = 0.1  # a reader of an image looks this often whether its generation is over
+END_WAIT_S = 5.0  # at the end of a run, other nodes have ended their processes by then
+LIVES_TOLD_S = 1.0  # an agent tells this often how its workers have spent their time
 # nodes that were asked for and do not come: then the run begins on those that are there, if they
 # have room
 ENROL_WAIT_S = 600.0

@@ -1,10 +1,10 @@
-"""Who may speak on a connection: an agent that proves it knows the run's token.
+"""Who may speak on a connection: both ends prove that they know the run's token.
 
-It proves that for a nonce that was never used before.
+Each proves it for a nonce that the other has made and never used before. This stops strangers, and
+a proof that is used twice.
 
-This stops strangers, and a proof that is used twice. Not promised: secrecy, because nothing is
-encrypted. It does not help against somebody who can change messages between two honest ends. The
-coordinator does not prove itself to the agent.
+Not promised: secrecy, because nothing is encrypted. It does not help against somebody who can
+change messages between two honest ends.
 """
 
 from __future__ import annotations
@@ -15,13 +15,29 @@ import secrets
 
 from outlast.model.messages import Challenge, Proof
 
-_PURPOSE = b"outlast: an agent enrols"
+_AGENT = b"outlast: an agent enrols"
+_COORDINATOR = b"outlast: a coordinator answers"
+_IMAGES = b"outlast: images of a run"
+_SERVER = b"outlast: a node serves an image"
 _NONCE_BYTES = 32
 _SESSION_BITS = 62
 
 
-def challenge() -> Challenge:
-    return Challenge(secrets.token_hex(_NONCE_BYTES))
+def nonce() -> str:
+    """Return a number that was never used before, in hexadecimal."""
+    return secrets.token_hex(_NONCE_BYTES)
+
+
+def challenge(knocked: str = "", *, token: bytes = b"") -> Challenge:
+    """Return a new question. With the nonce of a Knock, it also proves who asks it."""
+    question = nonce()
+    digest = _digest(_COORDINATOR, knocked, question, token) if knocked else ""
+    return Challenge(question, digest)
+
+
+def answers(question: Challenge, knocked: str, *, token: bytes) -> bool:
+    """Return whether `question` came from somebody who knows the token and got this nonce."""
+    return _same(question.digest, _digest(_COORDINATOR, knocked, question.nonce, token))
 
 
 def session() -> int:
@@ -31,17 +47,38 @@ def session() -> int:
 
 def prove(question: Challenge, *, node: str, token: bytes) -> Proof:
     """Return the agent's answer to a challenge."""
-    return Proof(node, _digest(question.nonce, node, token))
+    return Proof(node, _digest(_AGENT, question.nonce, node, token))
 
 
 def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
-    expected = _digest(question.nonce, answer.node, token).encode()
-    return hmac.compare_digest(expected, answer.digest.encode(errors="replace"))
+    return _same(answer.digest, _digest(_AGENT, question.nonce, answer.node, token))
 
 
-def _digest(nonce: str, node: str, token: bytes) -> str:
+def image_key(token: bytes, run: str) -> bytes:
+    """Return the key by which workers and agents of a run hand images over.
+
+    Workers have it. It does not tell the token, so that nobody can lead the run with it.
+    """
+    return hmac.new(token, _IMAGES + run.encode(errors="surrogatepass"), hashlib.sha256).digest()
+
+
+def serves(asked: str, answered: str, *, key: bytes) -> str:
+    """Return what a server of images proves itself with: it was asked with the first nonce."""
+    return _digest(_SERVER, asked, answered, key)
+
+
+def is_served(digest: str, asked: str, answered: str, *, key: bytes) -> bool:
+    """Return whether `digest` is the proof of a server that has the run's key."""
+    return _same(digest, serves(asked, answered, key=key))
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(other.encode(), one.encode(errors="replace"))
+
+
+def _digest(purpose: bytes, nonce: str, name: str, token: bytes) -> str:
     """Return the digest. The nonce has a digest of its own, so that its end is unambiguous."""
-    said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + node.encode(
+    said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + name.encode(
         errors="surrogatepass"
     )
-    return hmac.new(token, _PURPOSE + said, hashlib.sha256).hexdigest()
+    return hmac.new(token, purpose + said, hashlib.sha256).hexdigest()

@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--build-s", type=float, default=0.0)
     parser.add_argument("--tangle", action="store_true")
     parser.add_argument("--loaders", type=int, default=0)
+    parser.add_argument("--dropout", type=float, default=0.1)
     args = parser.parse_args()
     strikes.strike("start", rank=-1, step=0)
     run = outlast.join()
@@ -62,7 +63,8 @@ def main() -> None:
         tangle(run)
     torch.manual_seed(5)
     time.sleep(args.build_s)  # a large model is built
-    model = run.replicate(nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4)))
+    between = nn.Dropout(args.dropout) if args.dropout else nn.Identity()
+    model = run.replicate(nn.Sequential(nn.Linear(16, 32), between, nn.Linear(32, 4)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     sampler = outlast.StepSampler(Numbers(), batch_size=8)
     loader = DataLoader(Numbers(), batch_sampler=sampler, num_workers=args.loaders)

@@ -25,6 +25,7 @@ from outlast.engine.protocol.outputs import (
     Kill,
     Output,
     Spawn,
+    StoreIsAt,
     Terminate,
     ToCoordinator,
 )
@@ -45,6 +46,7 @@ from outlast.model.messages import (
     StoreUp,
     TermWorker,
     ToWorkers,
+    UseStore,
     WorkerExited,
     WorkerFailedToStart,
     WorkerStarted,
@@ -111,6 +113,8 @@ class Agent:
             case StartStore():
                 self._store_number = message.number
                 return [HostStore(message.reason)]
+            case UseStore():
+                return [StoreIsAt(message.host, message.port)]
             case AskProgressReport():
                 return self._hangs.on_inquiry(message.nonce, now_s=now_s)
             case Judged():

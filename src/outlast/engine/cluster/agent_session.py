@@ -17,7 +17,7 @@ Sans-IO, like the `Agent` within it, which knows nothing of connections and leas
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from outlast.engine.agent.agent import Agent
@@ -84,13 +84,28 @@ class Names:
         self.epoch, self.turned_away = epoch, ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """What a node offers to the run. The fields are those of `Enrol`.
+
+    capacity  how many ranks it has room for
+    place     where it stands among the nodes; -1: by its name
+    serves    where it serves its transfer image to other nodes, as HOST:PORT; "": nowhere
+    """
+
+    node: str
+    capacity: int
+    place: int = -1
+    serves: str = ""
+
+
 class AgentSession:
     """Stand between the driver and the agent of a node, where there are several nodes.
 
     The driver calls it with each event on the connection and on the node, and carries out the
     outputs in their order:
 
-        session = AgentSession(agent, node="b", capacity=8, beat_s=0.5)
+        session = AgentSession(agent, offer=NodeOffer("b", capacity=8), beat_s=0.5)
         carry_out(session.on_connected(images=(), transfer=(), session=random, now_s=...))
         carry_out(session.on_line(Welcome(...), now_s=...))       # from the coordinator
         carry_out(session.on_worker(Hello(...), now_s=...))       # from a worker's socket
@@ -106,13 +121,12 @@ class AgentSession:
     kills its workers, though they may train well. It trusts the driver to connect again.
     """
 
-    def __init__(self, agent: Agent, *, node: str, capacity: int, beat_s: float) -> None:
+    def __init__(self, agent: Agent, *, offer: NodeOffer, beat_s: float) -> None:
         self.agent = agent
-        self.node = node
+        self._offer = offer
         self.housed = HousedWorkers()
         self.lease = HeldLease(beat_s=beat_s)
         self.fenced = False
-        self._capacity = capacity
         self._names = Names()
         self._link = AgentLink()
         self._batch = MessageBatch()
@@ -148,9 +162,9 @@ class AgentSession:
         self.lease.enrols(now_s=now_s)
         heard = self._link.enrols()
         enrol = Enrol(
-            self.node, names.session, self._capacity, names.epoch, heard, housed.step, housed.store,
-            housed.report(), housed.report_images(images), transfer, housed.script, now_s,
-            names.ended,
+            self._offer.node, names.session, self._offer.capacity, names.epoch, heard,
+            housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
+            housed.script, now_s, names.ended, self._offer.place, self._offer.serves,
         )  # fmt: skip
         return [*out, Line(enrol)]
 

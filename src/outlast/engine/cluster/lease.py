@@ -120,14 +120,22 @@ class HeldLease:
         return [*self.watch(), SetTimer("beat", None)]
 
 
+def kill_s(lease_s: float) -> float:
+    """Return by when an agent whose lease is out has killed its processes.
+
+    They do nothing that counts in that time: they look at the lease themselves.
+    """
+    return min(limits.LEASE_KILL_S, lease_s / 2)
+
+
 def void_after_s(lease_s: float) -> float:
     """Return how long after a node's last message its processes are dead, or run no code.
 
     The time counts on the coordinator's clock, from when it heard that message.
     """
-    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (
-        1 - limits.CLOCK_DRIFT_MAX
-    ) + limits.LEASE_KILL_S * (1 + limits.CLOCK_DRIFT_MAX)
+    return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + kill_s(
+        lease_s
+    ) * (1 + limits.CLOCK_DRIFT_MAX)
 
 
 class LeaseBook:

@@ -28,6 +28,7 @@ from outlast.model.messages import (
     FromWorker,
     FromWorkers,
     Grant,
+    Lived,
     Progress,
     Regroup,
     ToNode,
@@ -41,6 +42,7 @@ Said = TypeVar("Said", bound=FromWorker | FromWorkers | FromAgent | ForAgent)
 _TIMES: dict[type, tuple[str, ...]] = {
     Broke: ("at_s",),
     Committed: ("at_s",),
+    Lived: ("assigned_s", "opened_s", "ended_s"),
     Progress: ("at_s",),
     WorkerStarted: ("at_s",),
     WorkerExited: ("at_s", "fault_s"),

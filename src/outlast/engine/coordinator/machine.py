@@ -37,7 +37,8 @@ from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.coordinator.takeover import RecoveredState, Takeover
 from outlast.engine.exhaustive import assert_never
-from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.protocol.outputs import End, Output, Record
+from outlast.model.lives import life_of
 from outlast.model.messages import (
     Broke,
     Checkpointed,
@@ -51,6 +52,7 @@ from outlast.model.messages import (
     Hello,
     Inventory,
     Joined,
+    Lived,
     Parked,
     Pong,
     Progress,
@@ -258,6 +260,8 @@ class Coordinator:
                 return self._on_progress(now_s, message, node)
             case StoreUp() | StoreLost():
                 return self._on_store(now_s, message)
+            case Lived():
+                return [Record(life_of(message))]
             case ProgressReport():
                 return self._inquiry.on_report(now_s, node, message)
             case ZygoteLost():

@@ -39,13 +39,14 @@ class NodeChanges:
         if self.run.nodes.local:
             return self._launch(now_s)
         self.run.course.enter(Stage.ENROLLING)
-        return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)]
+        return [set_timer(Timer.NODES, now_s + self.run.options.enrol_wait_s)]
 
     def begin(self, now_s: float) -> list[Output]:
         """Start all ranks on the nodes that are in, if these have room."""
         if self.run.short_of_places():
             # The nodes that are in have too little room, so wait for another.
             return [set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+        self.run.nodes.put_in_order()
         return [cancel(Timer.NODES), *self._launch(now_s)]
 
     def begin_if_all_are_in(self, now_s: float) -> list[Output] | None:
@@ -61,11 +62,12 @@ class NodeChanges:
 
     def joined(self, now_s: float, enrol: Enrol) -> list[Output]:
         """Take in a node that houses no processes, but perhaps sealed images."""
-        self.run.nodes.join(enrol.node, enrol.capacity)
+        run = self.run
+        run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
         self.find_images(enrol)
-        if self.run.course.is_in(Stage.ENROLLING):
+        if run.course.is_in(Stage.ENROLLING):
             return self.begin_if_all_are_in(now_s) or []
-        return self._room_again(now_s)
+        return [*run.name_store([enrol.node]), *self._room_again(now_s)]
 
     def find_images(self, enrol: Enrol) -> None:
         """Take in what an agent found sealed on its node, and what it knows of the script."""
@@ -152,7 +154,7 @@ class NodeChanges:
         waits = run.course.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
         if waits and run.short_of_places():
             # No node came in time, so the run ends.
-            waited_s = limits.ENROL_WAIT_S if enrolling else limits.NODE_WAIT_S
+            waited_s = run.options.enrol_wait_s if enrolling else limits.NODE_WAIT_S
             why = f"no node with room for ranks {run.placeless()} in {waited_s:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, ""))
         return []

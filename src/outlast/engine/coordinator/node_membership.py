@@ -5,20 +5,23 @@ This module is pure.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from operator import attrgetter
 
 from outlast.engine.coordinator.member import Member
 
 UNBOUNDED = 1 << 30
+_NUMBERS = re.compile(r"(\d+)")
 _HOME = attrgetter("home")
 
 
 class NodeMembership:
     """The nodes that are in, in the order in which they came.
 
-    `local`: there is one node, named "", in the coordinator's own process, with room for all.
+    They are put in another order once, when the run begins. `local`: there is one node, named "",
+    in the coordinator's own process, with room for all.
     """
 
     def __init__(self, *, local: bool) -> None:
@@ -28,15 +31,27 @@ class NodeMembership:
         self.returning: set[str] = set()
         self.barred: set[str] = set()  # they get no more work, even if they come back
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
+        self._places: dict[str, int] = {}
+        self._serves: dict[str, str] = {}
 
     def __contains__(self, node: str) -> bool:
         return node in self._capacity
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._capacity))
+
     def __len__(self) -> int:
         return len(self._capacity)
 
-    def join(self, node: str, capacity: int) -> None:
+    def join(self, node: str, capacity: int, *, place: int = -1, serves: str = "") -> None:
+        """Take `node` in.
+
+        place    where it is to stand among the nodes; -1: by its name
+        serves   where it serves its transfer image, as HOST:PORT; "": nowhere
+        """
         self._capacity[node] = capacity
+        self._places[node] = place
+        self._serves[node] = serves
         self.returning.discard(node)
         self.silent.discard(node)
 
@@ -58,6 +73,20 @@ class NodeMembership:
     def is_heard(self, node: str) -> None:
         """Note that `node` has a connection again."""
         self.silent.discard(node)
+
+    def put_in_order(self) -> None:
+        """Put the nodes that are in into the order of their places, or of their names.
+
+        Ranks are placed in this order. Of the names, node2 comes before node10.
+        """
+        self._capacity = {
+            node: self._capacity[node]
+            for node in sorted(self._capacity, key=lambda one: order_of(one, self._places[one]))
+        }
+
+    def serves(self, node: str) -> str:
+        """Return where `node` serves its transfer image, as HOST:PORT; "": nowhere."""
+        return self._serves.get(node, "")
 
     def bar(self, node: str) -> None:
         """Give `node` no more work from now on."""
@@ -91,3 +120,13 @@ class NodeMembership:
             key=count.__getitem__,
             default=None,
         )
+
+
+def order_of(node: str, place: int) -> tuple[bool, int, list[tuple[int, str]]]:
+    """Return what nodes are sorted by: the place that was given, else the name.
+
+    Numbers in a name count as numbers.
+    """
+    pieces = [part for part in _NUMBERS.split(node) if part]
+    words = [(int(part), "") if part.isdecimal() else (-1, part) for part in pieces]
+    return place < 0, place, words

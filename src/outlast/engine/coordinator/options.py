@@ -20,6 +20,7 @@ class CoordinatorOptions:
     durable            checkpoints are written, or lie on the disk from before
     term_grace_s       from a stop that was asked for to SIGKILL
     nodes              agents that are waited for at the start; 0: one, in the same process
+    enrol_wait_s       how long they are waited for; then the run begins on those that are there
     saves_last         the newest state that lives is saved before the run gives up
     greets             workers say Hello; a program (--no-python) never does, and counts as at work
                        once its process is started
@@ -39,6 +40,7 @@ class CoordinatorOptions:
     first_interruption: int = 1
     first_worker: int = 1
     nodes: int = 0
+    enrol_wait_s: float = limits.ENROL_WAIT_S
     saves_last: bool = False
     greets: bool = True
     policy: Policy = field(default_factory=default_policy)

@@ -95,6 +95,7 @@ class Plans:
         plans = self._shared(
             Restart(step), "replicated", "settle", "then", "donate", "replay",
             donor=restore.donor, phases=restore.phases,
+            source=self._source_of(restore.donor if donates else -1),
         )  # fmt: skip
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
@@ -119,6 +120,12 @@ class Plans:
             member.path.plan = plans.of(*own, healed, settle, then, gives, fresh and replays)
             member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
+
+    def _source_of(self, donor: int) -> str:
+        """Return where the transfer image is served: by the donor's node, or where it lies."""
+        run = self.run
+        home = run.roster.holder(donor).home if donor >= 0 else run.sources.transfer_home()
+        return run.nodes.serves(home)
 
     def _homes_for(self, verdict: RecoveryVerdict) -> dict[int, str]:
         """Return the node of each rank that is replaced: its spare's, or one with room."""
@@ -244,7 +251,7 @@ class Plans:
         self._next_generation(start.step)
         run.course.enter(Stage.STARTING)
         out: list[Output] = []
-        plans = self._shared(start)
+        plans = self._shared(start, source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
@@ -402,4 +409,4 @@ class Plans:
         plans = with_store(made, host=message.host, port=message.port)
         for member in members:
             member.path.plan = plans[id(member.path.plan)]
-        return self.send(members)
+        return [*run.name_store(run.nodes), *self.send(members)]

@@ -22,9 +22,9 @@ from outlast.engine.coordinator.progress import Progress
 from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.coordinator.restore_sources import RestoreSources
 from outlast.engine.coordinator.stages import Course, Stage, Timer, set_timer
-from outlast.engine.protocol.outputs import Output, Record
+from outlast.engine.protocol.outputs import Output, Record, ToAgent
 from outlast.model import limits
-from outlast.model.messages import ForWorker
+from outlast.model.messages import ForWorker, UseStore
 from outlast.model.records import Event, Generation
 
 
@@ -120,6 +120,16 @@ class Run:
     def order_store(self, now_s: float, reason: str) -> list[Output]:
         """Order a store on a node that all others can reach, if there is one."""
         return self.store.order(now_s, reason, nodes=self.nodes, avoided=self.links.ends)
+
+    def name_store(self, nodes: Iterable[str]) -> list[Output]:
+        """Tell the agents of `nodes` where the store listens, if there is one.
+
+        An agent in the coordinator's own process knows it already.
+        """
+        if self.nodes.local or self.store.address is None:
+            return []
+        named = UseStore(*self.store.address)
+        return [ToAgent(named, node) for node in nodes]
 
     # --- records -------------------------------------------------------------------------------
 

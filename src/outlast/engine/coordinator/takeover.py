@@ -208,7 +208,7 @@ class Takeover:
     def node_joined(self, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
         """Adopt what a node houses. `by_s`: from its clock to the coordinator's."""
         run, found = self.run, self._found
-        run.nodes.join(enrol.node, enrol.capacity)
+        run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
         run.note_of_rank(enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number >= run.store.orders:
             run.store.found(enrol.store, enrol.node)
@@ -414,7 +414,11 @@ class Takeover:
         # No process was ever started.
         self.run.course.enter(Stage.ENROLLING)
         begun = self.changes.begin_if_all_are_in(now_s)
-        return [set_timer(Timer.NODES, now_s + limits.ENROL_WAIT_S)] if begun is None else begun
+        return (
+            [set_timer(Timer.NODES, now_s + self.run.options.enrol_wait_s)]
+            if begun is None
+            else begun
+        )
 
     def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
         """Give dead holders to ranks without a process, and kill a donor that was to be killed."""

@@ -94,6 +94,14 @@ class HostStore:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreIsAt:
+    """Name this store in the environment of the workers that are started from now on."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Set a timer that comes once. It replaces one of the same name; `at_s` None cancels it."""
 
@@ -190,6 +198,6 @@ class Answer:
 
 Output = (
     ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
-    | HostStore | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End | Say | Wake
-    | Plan | Answer
+    | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End
+    | Say | Wake | Plan | Answer
 )  # fmt: skip

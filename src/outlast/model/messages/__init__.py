@@ -28,10 +28,12 @@ from outlast.model.messages.for_agent import (
     StartWorker,
     TermWorker,
     ToWorkers,
+    UseStore,
 )
 from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, Stop
 from outlast.model.messages.from_agent import (
     FromAgent,
+    Lived,
     Progress,
     ProgressReport,
     ReportedMember,
@@ -63,7 +65,9 @@ from outlast.model.messages.from_worker import (
     Underway,
     Warned,
 )
+from outlast.model.messages.image_link import AskImage, ImageHead
 from outlast.model.messages.node_link import (
+    Admitted,
     Beat,
     BeforeLine,
     Challenge,
@@ -73,8 +77,10 @@ from outlast.model.messages.node_link import (
     Grant,
     Housed,
     Images,
+    Knock,
     OnLine,
     Proof,
+    RunOver,
     ToNode,
     TurnedAway,
     Welcome,
@@ -83,6 +89,8 @@ from outlast.model.messages.node_link import (
 __all__ = [
     "IMAGE",
     "STORE",
+    "Admitted",
+    "AskImage",
     "AskProgressReport",
     "Beat",
     "BeforeLine",
@@ -102,12 +110,15 @@ __all__ = [
     "Grant",
     "Hello",
     "Housed",
+    "ImageHead",
     "Images",
     "Inventory",
     "Joined",
     "Judged",
     "KillWorker",
+    "Knock",
     "Leave",
+    "Lived",
     "Message",
     "OnLine",
     "Parked",
@@ -120,6 +131,7 @@ __all__ = [
     "Registered",
     "Regroup",
     "ReportedMember",
+    "RunOver",
     "StartStore",
     "StartWorker",
     "Stop",
@@ -130,6 +142,7 @@ __all__ = [
     "ToWorkers",
     "TurnedAway",
     "Underway",
+    "UseStore",
     "Warned",
     "Welcome",
     "WorkerExited",
@@ -151,4 +164,6 @@ Message = (
     | Images
     | ReportedMember
     | BeforeLine
+    | AskImage
+    | ImageHead
 )

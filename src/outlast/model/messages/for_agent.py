@@ -65,6 +65,17 @@ class StartStore:
 
 
 @dataclass(frozen=True, slots=True)
+class UseStore:
+    """The store that process groups are built with listens there, on another node perhaps.
+
+    The agent names it in the environment of the workers that it starts from now on.
+    """
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskProgressReport:
     """Another agent has an overdue rank: this agent is to answer with a ProgressReport."""
 
@@ -83,5 +94,12 @@ class Judged:
 
 
 ForAgent = (
-    StartWorker | KillWorker | TermWorker | ToWorkers | StartStore | AskProgressReport | Judged
+    StartWorker
+    | KillWorker
+    | TermWorker
+    | ToWorkers
+    | StartStore
+    | UseStore
+    | AskProgressReport
+    | Judged
 )

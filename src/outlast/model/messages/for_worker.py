@@ -45,6 +45,9 @@ class Regroup:
     phases      how many phases after `step` are done; no rank runs them again
     replay      survivors may still be in or before a phase after `step`, so this worker gets there
                 by running that step once more without keeping its result
+    source      where the node that holds the transfer image serves it, as HOST:PORT; "" where
+                nothing is taken from there, or the run has one node
+    local_rank  the place of the worker on its node; -1 on the way to the agent, which gives it
     """
 
     generation: int
@@ -65,6 +68,8 @@ class Regroup:
     detected_s: float | None
     phases: int = 0
     replay: bool = False
+    source: str = ""
+    local_rank: int = -1
 
     @property
     def brings_state(self) -> bool:

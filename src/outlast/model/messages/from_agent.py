@@ -127,6 +127,27 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Lived:
+    """How a process of this node has spent its time so far. It is said again and again.
+
+    The fields are those of `records.Life`; `causes` and `seconds` go together.
+    """
+
+    worker: int
+    pid: int
+    node: str
+    rank: int
+    kind: str
+    assigned_s: float
+    opened_s: float | None
+    ended_s: float | None
+    causes: tuple[str, ...]
+    seconds: tuple[float, ...]
+    cause: str
+    end: Text
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailedToStart:
     """The process of `worker` could not be started."""
 
@@ -165,6 +186,7 @@ FromAgent = (
     | WorkerLingers
     | ProgressReport
     | Progress
+    | Lived
     | WorkerFailedToStart
     | StoreUp
     | StoreLost

@@ -1,8 +1,9 @@
 """What an agent and the coordinator send over the link between them, where there are several nodes.
 
-The coordinator opens with a Challenge where the run has a token, and the agent answers with a
-Proof. Then the agent enrols and is welcomed or turned away. From then on its beats renew its lease.
-All other messages are numbered, in a FromNode or a ToNode, so that lost ones are sent again.
+The agent knocks. Where the run has a token, the coordinator answers with a Challenge, and the agent
+with a Proof: each shows that it knows the token. The agent is admitted, enrols, and is welcomed or
+turned away. From then on its beats renew its lease. All other messages are numbered, in a FromNode
+or a ToNode, so that lost ones are sent again. RunOver is the last.
 """
 
 from __future__ import annotations
@@ -29,13 +30,34 @@ from outlast.model.shorten import Text
 
 
 @dataclass(frozen=True, slots=True)
-class Challenge:
-    """The coordinator's first message on a connection, where the run has a token.
+class Knock:
+    """An agent's first message on a connection. Its form never changes.
 
-    nonce  a hexadecimal number that it never used before
+    wire     the version of the wire form of all other messages
+    release  the outlast that sends it, for people
+    run      the run that it means, as --rdzv-id names it
+    script   a digest of the script that it is to run; "" where there is no file
+    nonce    a hexadecimal number that it never used before
+    """
+
+    wire: int
+    release: str
+    run: str
+    node: str
+    script: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The coordinator's answer to a Knock, where the run has a token.
+
+    nonce   a hexadecimal number that it never used before
+    digest  hexadecimal, of both nonces; it can only be made with the run's token
     """
 
     nonce: str
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +69,31 @@ class Proof:
 
     node: str
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The coordinator knows the agent now, and tells it which run this is.
+
+    run          the run's own name, which no other run has
+    folder       the run's folder on the coordinator's node
+    checkpoints  the folder of its checkpoints, which every node has to reach
+    lease_s      how long an agent may go on without word from the coordinator
+    """
+
+    run: str
+    folder: str
+    checkpoints: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """The run is over: the agent ends what is left on its node, and leaves with this exit code."""
+
+    exit_code: int
+    state: str
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +155,8 @@ class Enrol:
     store     the group store that it hosts, if that is up
     script    what its processes have said of their state: "sharded", "replicated", or "" so far
     transfer  generation and step of the transfer image in its vault; empty where none is sealed
+    place     where the node stands among the others (--node-rank); -1: by its name
+    serves    where it serves the transfer image to other nodes, as HOST:PORT; "": nowhere
     """
 
     node: str
@@ -123,6 +172,8 @@ class Enrol:
     script: str
     sent_s: float
     ended: int = 0
+    place: int = -1
+    serves: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,5 +256,5 @@ class ToNode:
     message: ForAgent
 
 
-OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode
-BeforeLine = Challenge | Proof
+OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode | RunOver
+BeforeLine = Knock | Challenge | Proof | Admitted

@@ -159,9 +159,10 @@ class AgentDriver:
     def carry_out(self, output: Output) -> bool:
         """Carry out one output. Return False if it is none of an agent's."""
         if isinstance(output, Deliver):
-            if isinstance(output.message, Regroup):
-                self._parts.specs.takes_rank(output.worker, output.message)
-            self.host.send(output.worker, output.message)
+            message = output.message
+            if isinstance(message, Regroup):
+                message = self._parts.specs.takes_rank(output.worker, message)
+            self.host.send(output.worker, message)
         elif isinstance(output, Kill):
             self._kill(output.worker)
         elif isinstance(output, Spawn):
@@ -232,6 +233,7 @@ class AgentDriver:
 
     def _given_up(self, worker: int, error: str) -> None:
         """Take in that a worker could not be started, and is not tried again."""
+        self._parts.specs.slots.free(worker)
         self._words.on_event(WorkerFailedToStart(worker, error))
 
     def on_exit(self, exited: Exited) -> None:
@@ -242,6 +244,7 @@ class AgentDriver:
         error = self._parts.specs.last_words(exited.worker)
         if self._starts.tries_again(exited, error):
             return
+        self._parts.specs.slots.free(exited.worker)
         if not self._is_over and (exited.exit_code != 0 or exited.signal is not None):
             self._parts.evidence.ended(exited)
         beacon, steps = self._parts.beacons.ended(exited)

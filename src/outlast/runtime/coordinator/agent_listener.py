@@ -2,7 +2,8 @@
 
 There is one listening socket, and one `Channel` for each agent that has enrolled.
 
-    accepted ──(Challenge ──Proof──>) Enrol──> on its line ──broken, replaced or hung up on──> gone
+    accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Enrol──> on its line ──> gone, if it is
+        │                                                  broken, replaced or hung up on
         ├──anything else, or nothing for LISTENER_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
@@ -29,7 +30,17 @@ from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
 from outlast.errors import UsageError
 from outlast.model import limits
-from outlast.model.messages import Beat, Challenge, Enrol, FromNode, Message, Proof
+from outlast.model.messages import (
+    Admitted,
+    Beat,
+    Challenge,
+    Enrol,
+    FromNode,
+    Knock,
+    Message,
+    Proof,
+    TurnedAway,
+)
 from outlast.model.texts import cut_at_word
 from outlast.model.wire import encode
 from outlast.runtime import trust
@@ -38,15 +49,32 @@ from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, Timer
 
+# What an agent that has knocked is told: what it needs to know of the run, or why it is turned away
+Reception = Callable[[Knock], "Admitted | str"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Who is let in, and who hears what nodes say. The fields are arguments of the listener."""
+
+    token: bytes | None
+    reception: Reception | None
+    heard: Callable[[str, Message], object]
+
 
 @dataclass(eq=False, slots=True)
 class _Visitor:
-    """One connection. `node` is the name that it gave; "" before it gave one."""
+    """One connection. `node` is the name that it gave; "" before it gave one.
+
+    `knocks`: it has not said yet which run it means. `facts`: what it is told once it is known.
+    """
 
     address: str
     channel: Channel
     patience: Timer
     question: Challenge | None = None  # that it has not answered yet
+    knocks: bool = False
+    facts: Admitted | None = None
     node: str = ""
     enrolled: bool = False
 
@@ -58,6 +86,8 @@ class AgentListener:
 
     `peers` is how many agents are to be served. It raises UsageError if the process may not open so
     many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
+    `reception` is asked about each agent that knocks; without one, nobody has to knock. `heard` is
+    told what a node says, before the sessions are.
     """
 
     def __init__(
@@ -68,6 +98,8 @@ class AgentListener:
         peers: int,
         owner: Callable[[Output], None],
         token: bytes | None = None,
+        reception: Reception | None = None,
+        heard: Callable[[str, Message], object] = lambda node, message: None,
     ) -> None:
         make_room_for(peers)
         collect_seldom(peers)
@@ -75,7 +107,7 @@ class AgentListener:
         self._sessions = sessions
         self._peers = peers
         self._owner = owner
-        self._token = token
+        self._door = _Door(token, reception, heard)
         self._listener: socket.socket | None = None
         self._strangers: set[_Visitor] = set()
         self._lines: dict[str, _Visitor] = {}
@@ -104,6 +136,11 @@ class AgentListener:
             visitor.channel.close()
         self._strangers.clear()
         self._lines.clear()
+
+    def tell_all(self, message: Message) -> None:
+        """Send a message to all nodes that are connected."""
+        for visitor in self._lines.values():
+            visitor.channel.send(message)
 
     @property
     def nodes(self) -> int:
@@ -197,7 +234,8 @@ class AgentListener:
         )
         visitor = _Visitor(address, channel, patience)
         self._strangers.add(visitor)
-        if self._token is not None:
+        visitor.knocks = self._door.reception is not None
+        if not visitor.knocks and self._door.token is not None:
             visitor.question = trust.challenge()
             channel.send(visitor.question)
 
@@ -206,9 +244,12 @@ class AgentListener:
     def _on_message(self, visitor: _Visitor, message: Message) -> None:
         if visitor.enrolled:
             if isinstance(message, (Beat, FromNode)):
+                self._door.heard(visitor.node, message)
                 self.carry_out(self._sessions.on_line(visitor.node, message, now_s=now_s()))
             else:
                 self._refuse(visitor, f"it has enrolled, and says {_name(message)}")
+        elif visitor.knocks:
+            self._on_knock(visitor, message)
         elif visitor.question is not None:
             self._on_proof(visitor, visitor.question, message)
         elif not isinstance(message, Enrol):
@@ -220,15 +261,36 @@ class AgentListener:
         else:
             self._on_enrol(visitor, message)
 
+    def _on_knock(self, visitor: _Visitor, message: Message) -> None:
+        """Ask an agent that means this run for its proof, or admit it."""
+        if not isinstance(message, Knock) or self._door.reception is None:
+            self._refuse(visitor, f"it has to knock, and says {_name(message)}")
+            return
+        found = self._door.reception(message)
+        if isinstance(found, str):
+            visitor.channel.send(TurnedAway(found))
+            self._refuse(visitor, found)
+            return
+        visitor.knocks, visitor.facts = False, found
+        if self._door.token is not None:
+            visitor.question = trust.challenge(message.nonce, token=self._door.token)
+            visitor.channel.send(visitor.question)
+        else:
+            visitor.channel.send(found)
+
     def _on_proof(self, visitor: _Visitor, question: Challenge, message: Message) -> None:
         if not isinstance(message, Proof):
             self._refuse(
                 visitor, f"it has to prove that it knows the run's token, and says {_name(message)}"
             )
-        elif not message.node or not trust.proves(message, question, token=self._token or b""):
+        elif not message.node or not trust.proves(message, question, token=self._door.token or b""):
+            if self._door.reception is not None:
+                visitor.channel.send(TurnedAway("its token is not the run's"))
             self._refuse(visitor, "it does not know the run's token")
         else:
             visitor.question, visitor.node = None, message.node
+            if visitor.facts is not None:
+                visitor.channel.send(visitor.facts)
 
     def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
         """Let a newer connection of an agent take the place of the older one, if there is one.

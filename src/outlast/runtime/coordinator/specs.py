@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.engine.protocol.outputs import Spawn
 from outlast.model import limits
 from outlast.model.messages import Regroup, StoreUp
 from outlast.runtime.agent.environment import RunIdentity, worker_environment
+from outlast.runtime.agent.local_slots import LocalSlots
 from outlast.runtime.agent.logs import WorkerLogs, read_error_file
 from outlast.runtime.child import ChildSpec
 
@@ -33,24 +34,43 @@ class Place:
     vault_folder: str
 
 
+@dataclass(frozen=True)
+class WorldSize:
+    """How many ranks the run has, and how many of them a node takes."""
+
+    ranks: int
+    per_node: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.per_node)
+
+
 class Specs:
-    """Describe the processes of one launcher. `options` go to every worker's session."""
+    """Describe the processes of one node. `options` go to every worker's session.
+
+    master      where this node hosts the store; port 0: any that is free
+    interface   the network interface by which ranks reach each other
+    """
 
     def __init__(
         self,
         *,
         place: Place,
         script: Script,
-        workers: int,
+        size: WorldSize,
         role: str,
         master: tuple[str, int],
         max_restarts: int,
         logs: WorkerLogs,
         options: Mapping[str, Any],
+        interface: str = "lo",
     ) -> None:
         self._place = place
         self._script = script
-        self._workers = workers
+        self._size = size
+        self._interface = interface
+        self.slots = LocalSlots(size.per_node)
         self._role = role
         self._master = master
         self._max_restarts = max_restarts
@@ -92,11 +112,14 @@ class Specs:
         )
         if rank is None:
             self._spares.add(order.worker)
+        size = self._size
         identity = RunIdentity(
             run_id=self._place.run_id,
             role=self._role,
-            world_size=self._workers,
-            local_world_size=self._workers,
+            world_size=size.ranks,
+            local_world_size=size.per_node,
+            group_rank=max(order.rank, 0) // size.per_node,
+            group_world_size=size.nodes,
             master_addr=self._store[0],
             master_port=self._store[1],
             max_restarts=self._max_restarts,
@@ -105,23 +128,20 @@ class Specs:
             os.environ,
             identity,
             rank=rank,
-            local_rank=rank,
+            local_rank=None if rank is None else self.slots.take(order.worker, rank),
             attempt=attempt,
             error_file=self._error_files[order.worker],
         )
         if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
             env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
-        # All ranks are on this node, so no other host need reach gloo's sockets. Without this gloo
-        # looks this machine's name up for each group, and listens on the interface it finds.
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # Without this gloo looks this machine's name up for each group, and listens on the
+        # interface it finds. Where all ranks are on one node, no other host need reach it.
+        env.setdefault("GLOO_SOCKET_IFNAME", self._interface)
+        if size.nodes > 1:
+            env.setdefault("NCCL_SOCKET_IFNAME", self._interface)
         return self._spec(
             order.worker, order.kind, order.rank, order.generation, attempt, env, self._options
         )
-
-    @property
-    def workers(self) -> int:
-        """Return how many ranks this node holds."""
-        return self._workers
 
     @property
     def port_is_fixed(self) -> bool:
@@ -136,11 +156,17 @@ class Specs:
             number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options
         )
 
-    def takes_rank(self, worker: int, plan: Regroup) -> None:
-        """Let a spare that is given a rank print to the console and into that rank's files."""
+    def takes_rank(self, worker: int, plan: Regroup) -> Regroup:
+        """Return the plan with the worker's place on this node.
+
+        A spare that is given a rank gets a place now. From here on it prints to the console and
+        into that rank's files.
+        """
+        place = self.slots.take(worker, plan.rank)
         if worker in self._spares:
             self._spares.discard(worker)
-            self._logs.move(worker, attempt=plan.generation - 1, place=plan.rank % self._workers)
+            self._logs.move(worker, attempt=plan.generation - 1, place=place)
+        return replace(plan, local_rank=place)
 
     def last_words(self, worker: int) -> str:
         """Return what an ended worker left behind.
@@ -169,8 +195,8 @@ class Specs:
             worker=worker,
             kind=kind,
             rank=rank,
-            world_size=self._workers,
-            local_world_size=self._workers,
+            world_size=self._size.ranks,
+            local_world_size=self._size.per_node,
             generation=generation,
             env=env,
             script=script.script,

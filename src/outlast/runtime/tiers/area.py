@@ -16,7 +16,7 @@ import errno
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError
@@ -103,6 +103,12 @@ class Area:
         seal = Seal(self._run, generation, self._rank, step, written.length, written.checksum)
         self._put_seal(slot, seal.pack())
         return seal
+
+    def receive(self, slot: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
+        """Let `fill` write the bytes that `seal` describes, and put the seal on them."""
+        self._put_seal(slot, bytes(SEAL_BYTES))
+        fill(self._slot(slot, seal.length)[: seal.length])
+        self._put_seal(slot, seal.pack())
 
     def unseal(self, slot: int) -> None:
         self._put_seal(slot, bytes(SEAL_BYTES))

@@ -22,8 +22,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
@@ -31,9 +30,11 @@ from outlast.model.beacon import BEACON_BYTES, unpack
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime import clock
-from outlast.runtime.cgroups import Hierarchy, memory_hierarchies, memory_room
+from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
 from outlast.runtime.tiers.area import Area, allocate, map_file
 from outlast.runtime.tiers.image import Image, Piece, image_bytes
+from outlast.runtime.tiers.lease_page import LeasePage
+from outlast.runtime.tiers.room import room_in
 from outlast.runtime.tiers.vault_keeper import VaultKeeper
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -71,6 +72,7 @@ class Vault:
             for name in ("transfer", "transfer-beside")
         ]
         self._beacons: dict[int, memoryview] = {}
+        self.lease: LeasePage | None = None  # of a process on one of several nodes
         # of the owner: it holds what would be lost with its name
         self.keeper = VaultKeeper(folder) if owner_fd >= 0 else None
 
@@ -330,6 +332,27 @@ class Vault:
             f" {' and '.join(found) or 'nothing'}"
         )
 
+    def sealed_transfer(self, generation: int | None, step: int) -> tuple[Path, Seal] | None:
+        """Return the newest transfer image of `step` that is sealed, and the file it lies in.
+
+        generation   in which it was written; None: any
+        """
+        there = self._transfers_of(generation, step)
+        return (there[0][1].slot_path(0), there[0][0]) if there else None
+
+    def receive_transfer(self, seal: Seal, fill: Callable[[memoryview], None]) -> None:
+        """Put in a transfer image that another node has sealed.
+
+        `fill` writes its bytes. It is sealed only afterwards, and verified when it is read. Raises
+        CapacityError if there is no room, and what `fill` raises.
+        """
+        area = self._transfers[0]
+        self._make_room(area, seal.length)
+        for one in self._transfers:
+            if one.sealed():
+                one.unseal(0)
+        area.receive(0, seal, fill)
+
     def _write(
         self,
         area: Area,
@@ -417,6 +440,11 @@ class Vault:
         _make(path, size, "ballot box")
         return map_file(path)
 
+    def newest_transfer(self) -> tuple[int, ...]:
+        """Return generation and step of the newest transfer image, or () if there is none."""
+        seals = [seal for area in self._transfers for seal in area.sealed().values()]
+        return max(((seal.generation, seal.step) for seal in seals), default=())
+
     def drop_beacon(self, worker: int) -> None:
         self._beacons.pop(worker, None)
         if self.keeper is not None:
@@ -452,7 +480,7 @@ class Vault:
             yield from self._area(rank).allocated()
 
     def _require(self, missing: int, what: str) -> None:
-        room = _room(self.folder, memory_hierarchies() if self._groups is None else self._groups)
+        room = room_in(self.folder, memory_hierarchies() if self._groups is None else self._groups)
         if missing + VAULT_SPARE_BYTES > room.free:
             raise CapacityError(
                 f"the vault needs {max(missing, 0) + VAULT_SPARE_BYTES:,} more bytes in"
@@ -560,40 +588,3 @@ def _lock(fd: int, folder: Path) -> bool:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Bytes that can still be allocated, what sets that limit, and how it is raised."""
-
-    free: int
-    of: str
-    hint: str
-
-
-def _room(folder: Path, groups: list[Hierarchy]) -> _Room:
-    """Return the tightest limit.
-
-    tmpfs may be larger than the memory that the machine or the control group has left. An
-    allocation would then end in the OOM killer.
-    """
-    found = os.statvfs(folder)
-    size_hint = (
-        "make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=... /dev/shm), free"
-        " memory"
-    )
-    rooms = [_Room(found.f_bavail * found.f_frsize, "free space of the file system", size_hint)]
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            rooms.append(
-                _Room(int(line.split()[1]) * 1024, "memory of this machine", "free memory")
-            )
-    if (limited := memory_room(groups)) is not None:
-        limit_hint = (
-            "raise that limit (docker run --memory=..., limits.memory of a pod, MemoryMax= of a"
-            " unit)"
-        )
-        rooms.append(
-            _Room(limited[0], f"memory limit of the control group {limited[1]}", limit_hint)
-        )
-    return min(rooms, key=lambda room: room.free)

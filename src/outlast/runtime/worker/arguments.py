@@ -55,8 +55,10 @@ def _parser() -> argparse.ArgumentParser:
         " processes."
     )
     _count_restarts_our_way(parser)
+    _order_nodes_our_way(parser)
     group = parser.add_argument_group("outlast")
     _add_processes(group)
+    _add_nodes(group)
     _add_state(group)
     _add_failures(group)
     _add_console(group)
@@ -74,6 +76,13 @@ def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
         " committed steps give one back). To replace a lost rank or to repeat a step is no such"
         " restart. 0: never, so a script without outlast calls ends at its first failure."
     )
+
+
+def _order_nodes_our_way(parser: argparse.ArgumentParser) -> None:
+    """Tell a 0 that was given from torchrun's default: without a number nodes go by name."""
+    (rank,) = [one for one in parser._actions if one.dest == "node_rank"]
+    if "PET_NODE_RANK" not in os.environ:
+        rank.default = None
 
 
 def _add_console(group: argparse._ArgumentGroup) -> None:
@@ -115,9 +124,9 @@ def _add_processes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--spares",
         type=_at_least(0),
-        default=0,
         metavar="N",
-        help="Keep N processes ready to take the place of a dead rank (default: 0).",
+        help="Keep N processes ready to take the place of a dead rank (default: 0; with"
+        " --spare-nodes, one for each rank that a spare node can take).",
     )
     group.add_argument(
         "--spare-kind",
@@ -137,6 +146,42 @@ def _add_processes(group: argparse._ArgumentGroup) -> None:
         "--no-zygote",
         action="store_true",
         help="Start each worker as a fresh interpreter, which is slower, in place of a fork.",
+    )
+
+
+def _add_nodes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--spare-nodes",
+        type=_at_least(0),
+        default=0,
+        metavar="S",
+        help="With --nnodes N: S more nodes stand ready to take the place of lost ones"
+        " (default: 0).",
+    )
+    group.add_argument(
+        "--node-name",
+        metavar="NAME",
+        help="Name of this node among the others. Default: its host name, with what the scheduler"
+        " says (SLURM_NODEID, JOB_COMPLETION_INDEX).",
+    )
+    group.add_argument(
+        "--join-timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="Wait this long for the other nodes at the start (default: 600).",
+    )
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="File, readable by its owner only, with the secret that all nodes of the run share."
+        " Default: the variable OUTLAST_TOKEN.",
+    )
+    group.add_argument(
+        "--lease",
+        type=_seconds,
+        metavar="SECONDS",
+        help="With several nodes: a node that is not heard of for this long is taken for lost"
+        " (default: 0.5 for up to 64 nodes, else 6).",
     )
 
 

@@ -29,6 +29,7 @@ from outlast.runtime.worker.images import (
     load_movers,
     load_private,
     load_shared,
+    load_stand_in,
 )
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.private import described
@@ -273,6 +274,7 @@ class Attachment:
         image = None
         if plan.replicated in ("donor", "transfer"):
             generation = plan.generation if plan.replicated == "donor" else None
+            session.fetch_transfer(plan, generation)
             image = session.vault.read_transfer(generation, plan.step)
             self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
@@ -300,6 +302,8 @@ class Attachment:
             )
         elif plan.private == "slot":
             self._load_slot(plan, donated)
+        elif plan.private == "none" and plan.step and donated is not None:
+            self._take_stand_in(donated, plan.step)
         for wrapped in self.replicas:
             ddp.restore_views(wrapped)
 
@@ -347,6 +351,19 @@ class Attachment:
         load_private(self.state, image)
         if donated is not None and not place.is_complete:
             self._take_movers(donated, plan.step, place)
+
+    def _take_stand_in(self, donated: Image, step: int) -> None:
+        """Go on with a peer's private state: this rank's own was lost with its node."""
+        session = self.member.session
+        assert session is not None
+        unknown, place = load_stand_in(self.state, donated)
+        if place is not None and not place.is_complete:
+            self._take_movers(donated, step, place)
+        if unknown:
+            session.warn(
+                f"rank {self.member.rank()}'s own state of step {step} was lost with its node:"
+                f" {described(unknown)} come from a peer: not bit-exact from here on"
+            )
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
         """Take what moved behind the vote of `step` from the peer that hands over.
@@ -411,7 +428,7 @@ class Attachment:
         """Write the replicated state where the ranks that need it find it."""
         self.mark("donating")
         began_s = clock.now_s()
-        self._write_transfer(plan.generation, plan.step)
+        self._write_transfer(plan.generation, plan.step, begun=not plan.replay, phases=plan.phases)
         self.call.donate_s = clock.now_s() - began_s
 
     def hand_over_at_end(self, step: int) -> None:
@@ -422,11 +439,14 @@ class Attachment:
         if self.member.rank() == 0 and not self.state.sharded:
             self._write_transfer(self.member.generation, step)
 
-    def _write_transfer(self, generation: int, step: int) -> None:
+    def _write_transfer(
+        self, generation: int, step: int, *, begun: bool = True, phases: int = 0
+    ) -> None:
         metadata = {**self.undo.late.metadata(), "leg_from": str(self.call.begun_behind)}
         self.images.write_transfer(
-            generation, step, agreed=self.agreement.movers, metadata=metadata
-        )
+            generation, step, agreed=self.agreement.movers, metadata=metadata, begun=begun,
+            phases=phases,
+        )  # fmt: skip
 
     # --- what the script changes itself -----------------------------------------------------------
 

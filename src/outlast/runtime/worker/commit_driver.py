@@ -150,6 +150,7 @@ class CommitDriver:
         # Only an early vote ends a body, whose length counts.
         session.enter(Phase.VOTE, learn=session.beacon.phase is Phase.BODY)
         session.mark("voting", number)
+        session.look_at_lease()
         outcome = self._payload.cast(step)
         if not outcome.same_watched:
             self._attachment.agreement.find_divergence(number)
@@ -194,6 +195,7 @@ class CommitDriver:
 
     def _count(self, number: int) -> None:
         session, now_s = self._session, clock.now_s()
+        session.look_at_lease()
         session.book.commit_step(
             now_s=now_s, first=number > self._attachment.call.high_water, then=Cause.OTHER
         )
@@ -244,6 +246,7 @@ class CommitDriver:
         # One that ends once it has handed over is replaced: that is part of the regroup.
         cause = Cause.REGROUP if plan.then == "exit" else Cause.RESTORE
         self._session.enter(Phase.REGROUP, cause=cause)
+        self._session.look_at_lease()
         self._attachment.donate(plan)
 
     def _roll_back(self, plan: Regroup, *, in_flight: bool) -> None:

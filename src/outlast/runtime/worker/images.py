@@ -16,9 +16,12 @@ from outlast.engine.commit.image_place import (
     BEGUN,
     PREPARED,
     Place,
+    choose_image,
     choose_slot,
     is_between_calls,
+    place_of,
 )
+from outlast.errors import CorruptError
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker.membership import Membership
@@ -28,6 +31,7 @@ from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 
 # What the names of tensors in an image begin with
 PRIVATE, SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
+_STAND_IN = "stand-in/"
 _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
@@ -64,13 +68,10 @@ class Images:
         """Allocate room in the vault. Raises CapacityError."""
         private, shared = self._state.bytes_needed()
         own = private + (shared + self._state.layout.data.nbytes if self._state.sharded else 0)
-        vault, rank, local_world_size = (
-            self._session.vault,
-            self._member.rank(),
-            self._member.local_world_size,
-        )
+        vault, rank = self._session.vault, self._member.rank()
+        local_world_size = self._member.local_world_size
         vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES, local_world_size)
-        if not self._state.sharded and rank % local_world_size == 0:
+        if not self._state.sharded and self._member.local_rank() == 0:
             vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
 
     # --- at the vote, and behind it ---------------------------------------------------------------
@@ -175,17 +176,43 @@ class Images:
         return [*private, *shared, self._state.layout]
 
     def write_transfer(
-        self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str]
-    ) -> None:
+        self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str],
+        begun: bool = True, phases: int = 0,
+    ) -> None:  # fmt: skip
         """Seal what a successor takes from a peer: shared state, movers, and what is edited.
 
-        `agreed` are the movers that are the same on all ranks.
+        `agreed` are the movers that are the same on all ranks. `begun` and `phases` say where the
+        survivors stand, as for `choose_image`.
         """
         movers = self._named(_MOVERS, *self._state.private.movers_tensors(agreed))
         shared = self._named(SHARED, *self._state.shared_tensors())
         edited = self._named(_EDITED, self._state.edits.text(), {})
-        self._session.vault.write_transfer(generation, step, [*shared, *movers, *edited], metadata)
+        pieces = [*shared, *movers, *edited]
+        if self._member.local_world_size < self._member.world_size:
+            # A rank that is lost with its node leaves no image of its own.
+            own, place = self._stand_in(step, begun=begun, phases=phases)
+            pieces, metadata = [*pieces, *own], {**metadata, **place}
+        self._session.vault.write_transfer(generation, step, pieces, metadata)
         self._session.do(lambda machine: machine.donated(step=step))
+
+    def _stand_in(
+        self, step: int, *, begun: bool, phases: int
+    ) -> tuple[list[Piece], dict[str, str]]:
+        """Return this rank's own image of `step`, for a rank that has lost its own, and its place.
+
+        Both are empty if there is none.
+        """
+        try:
+            images = self._session.vault.images(self._member.rank(), step)
+        except CorruptError:
+            return [], {}
+        _, image, place = choose_image(images, begun=begun, phases=phases)
+        pieces = [
+            Piece(spec._replace(name=_STAND_IN + name[len(PRIVATE) :]), data)
+            for name, (spec, data) in image.tensors.items()
+            if name.startswith(PRIVATE)
+        ]
+        return pieces, {_STAND_IN + key: value for key, value in place.metadata().items()}
 
     def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
         """Return text and tensors under `prefix`.
@@ -203,6 +230,7 @@ class Images:
     def _seal_private(self, step: int, place: Place) -> None:
         """Seal in the slot that leaves an image to begin from, if this rank is lost meanwhile."""
         self._session.mark("sealing", step)
+        self._session.look_at_lease()
         slot = choose_slot(
             newest=self._slot,
             newest_step=self.sealed,
@@ -224,6 +252,7 @@ class Images:
     def _seal_whole(self, step: int) -> None:
         """Seal private and sharded state of `step`."""
         self._session.mark("sealing", step)
+        self._session.look_at_lease()
         self.due = step
         rank, vault, generation = self._member.rank(), self._session.vault, self._member.generation
         slot = None if self._every == 1 else vault.slot_beside_newest(rank, step)
@@ -263,6 +292,23 @@ def load_edited(state: State, image: Image) -> None:
 def load_private(state: State, image: Image) -> None:
     """Put the private state back. Some of what is decoded is kept without a copy."""
     state.private.load(*_part(image, PRIVATE, to_tensor))
+
+
+def load_stand_in(state: State, image: Image) -> tuple[list[str], Place | None]:
+    """Take the private state of the peer that wrote `image`, in place of what was lost.
+
+    Return the parts that may differ from that, and the place at which the peer had sealed them;
+    None if the image holds none.
+    """
+    if _STAND_IN + _TEXT not in image.tensors:
+        return [], None
+    unlike = state.private.load_stand_in(*_part(image, _STAND_IN, to_tensor))
+    metadata = {
+        key[len(_STAND_IN) :]: value
+        for key, value in image.metadata.items()
+        if key.startswith(_STAND_IN)
+    }
+    return unlike, place_of(metadata)
 
 
 def learn_movers(state: State, image: Image) -> frozenset[str]:

@@ -32,7 +32,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-expor
 
 from outlast.errors import CorruptError, OutlastError, Reenter, StepInterrupted, UsageError
 from outlast.model import limits
-from outlast.model.messages import Regroup
+from outlast.model.messages import IMAGE, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
 from outlast.runtime.worker import (
@@ -46,6 +46,7 @@ from outlast.runtime.worker import (
     threads,
 )
 from outlast.runtime.worker.guards import Guards
+from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.session import Session, cut, one_line
@@ -166,7 +167,8 @@ class Membership:
 
     @property
     def _local_rank(self) -> int:
-        return self._rank % self.local_world_size
+        given = None if self.session is None else self.session.spec.env.get("LOCAL_RANK")
+        return self._rank % self.local_world_size if given is None else int(given)
 
     def park(self) -> None:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
@@ -505,19 +507,18 @@ class Membership:
             else ("exception", "".join(traceback.format_exception(error)))
         )
         now_s = clock.now_s()
+        unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
         self.session.do(
             lambda machine: machine.broke(
-                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s
+                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s,
+                unreached=unreached,
             )
-        )
+        )  # fmt: skip
 
     def is_collateral(self, error: BaseException) -> bool:
         """Return whether `error` is what a lost peer looks like from here."""
-        return (
-            self.broken
-            or isinstance(error, (StepInterrupted, groups.Cancelled, shared_rows.Cut))
-            or is_peer_failure(error)
-        )
+        known = (StepInterrupted, groups.Cancelled, shared_rows.Cut, ImageUnreached)
+        return self.broken or isinstance(error, known) or is_peer_failure(error)
 
     def left_function(self, error: Exception) -> Regroup | None:
         """Say that an error left main's function, and wait for the plan to enter it again.

@@ -92,6 +92,26 @@ class PrivateState:
             **noise.tensors,
         }
 
+    def load_stand_in(self, text: str, tensors: Mapping[str, torch.Tensor]) -> list[str]:
+        """Take the private state of a peer, because this rank's own is lost.
+
+        Return the parts that may differ from what was lost. Those are the ones that the peer has
+        otherwise than a process in which the script has just begun.
+        """
+        before = self._all_prints()
+        self.load(text, tensors)
+        after = self._all_prints()
+        return sorted(name for name, value in after.items() if before.get(name) != value)
+
+    def _all_prints(self) -> dict[str, str]:
+        """Return a text for each part, which changes when that does. The loader is left out."""
+        objects = {name: part.get() for name, part in self._objects.items()}
+        buffers = {
+            _BUFFER + name: fingerprint(buffer) for name, buffer in self._modules.buffers().items()
+        }
+        noise = {_RANDOM: str(random_state.key(random_state.capture()))}
+        return {**_prints(objects, self._modules.extra()), **buffers, **noise}
+
     def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the private state back. Its tensors are copied.
 

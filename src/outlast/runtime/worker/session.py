@@ -36,8 +36,9 @@ from outlast.model.texts import cut_at_word
 from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
+from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import marks, rank_variables, trial_plan
+from outlast.runtime.worker import image_fetch, marks, rank_variables, trial_plan
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
@@ -85,6 +86,8 @@ class Session:
         self.spec = spec
         self.machine = WorkerMachine(worker=spec.worker)
         self.vault = Vault.open(Path(spec.vault_folder))
+        if spec.options.get("leased"):  # this is one of several nodes
+            self.vault.lease = LeasePage(self.vault.folder)
         self.calls = GroupCalls()
         self._channel = BlockingChannel(sock)
         self._lock = threading.Condition()
@@ -130,7 +133,7 @@ class Session:
         """Turn a spare into a rank: its environment, beacon and book are the rank's from here
         on.
         """
-        local = plan.rank % self.spec.local_world_size
+        local = plan.local_rank if plan.local_rank >= 0 else plan.rank % self.spec.local_world_size
         os.environ.update(
             RANK=str(plan.rank),
             LOCAL_RANK=str(local),
@@ -233,6 +236,33 @@ class Session:
         """Mark a place at which a drill may inject a fault."""
         if self._drilled:
             marks.mark(name, rank=self.beacon.rank, step=step, generation=self.machine.generation)
+
+    # --- several nodes ---
+
+    def look_at_lease(self) -> None:
+        """End this process, before it does anything that counts, if its node's lease is over.
+
+        Its rank is about to be given away, and its agent may not be there to end it.
+        """
+        lease = self.vault.lease
+        if lease is not None and not self.machine.may_act(
+            lent_until_s=lease.until_s, now_s=clock.now_s()
+        ):
+            os._exit(limits.ORPHAN_EXIT_CODE)
+
+    def fetch_transfer(self, plan: Regroup, generation: int | None) -> None:
+        """Bring the transfer image of `plan` here, if it lies on another node.
+
+        Raises ImageUnreached if that node cannot be reached.
+        """
+        self.look_at_lease()
+        if plan.source in ("", self.spec.options.get("serves", "")):
+            return
+        key = bytes.fromhex(str(self.spec.options.get("image_key", "")))
+        image_fetch.fetch(
+            self.vault, image_fetch.Wanted(generation, plan.step),
+            image_fetch.Server(plan.source, key), lambda: self.machine.broken,
+        )  # fmt: skip
 
     # --- beacon and book ---
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.protocol.outputs import (
     Answer,
@@ -21,6 +21,7 @@ from outlast.engine.protocol.outputs import (
     Say,
     SetTimer,
     Spawn,
+    StoreIsAt,
     Tell,
     Terminate,
     ToCoordinator,
@@ -125,7 +126,7 @@ class Node:
         agent_session = None
         if options.nodes > 1:
             agent_session = AgentSession(
-                agent, node=self.name, capacity=options.ranks_per_node, beat_s=options.beat_s
+                agent, offer=NodeOffer(self.name, options.ranks_per_node), beat_s=options.beat_s
             )
         return AgentSeat(number, agent, ticks, words, agent_session)
 
@@ -427,6 +428,8 @@ class Node:
             self._frame.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
             self._runner.terminate(self.processes.get(output.worker))
+        elif isinstance(output, StoreIsAt):
+            pass  # a simulated worker hears it with its plan
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)

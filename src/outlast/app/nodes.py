@@ -1,0 +1,119 @@
+"""The options of a run on several nodes: how many there are, where they meet, which this one is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.model import limits
+
+_PORT = 29_400  # torchrun's own, where an endpoint names none
+_NODES_MAX_COUNT = 16_384
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a run, as the command line of this one says.
+
+    count            nodes that hold ranks; `spares` more stand ready
+    host, port       where the coordinator is: --rdzv-endpoint, or --master-addr and --master-port
+    place            --node-rank; -1: nodes go by name
+    local_addr       the address of this node for the others; "": that of the route to the endpoint
+    token_file       "": OUTLAST_TOKEN
+    lease_s          how long a node may go on unheard
+    run              the run, as --rdzv-id names it
+    """
+
+    count: int
+    spares: int
+    host: str
+    port: int
+    place: int
+    name: str
+    local_addr: str
+    join_timeout_s: float
+    token_file: str
+    lease_s: float
+    run: str
+
+
+def is_several(asked: Mapping[str, Any]) -> bool:
+    """Return whether several nodes are asked for. Raises UsageError for what is no number."""
+    return bool(_count(asked["nnodes"]) > 1 or asked["spare_nodes"])
+
+
+def read_nodes(asked: Mapping[str, Any], given: set[str]) -> Nodes | None:
+    """Return the options of several nodes, or None for one. Raises UsageError."""
+    if not is_several(asked):
+        return None
+    count, spares = _count(asked["nnodes"]), asked["spare_nodes"]
+    if count + spares > _NODES_MAX_COUNT:
+        raise UsageError(
+            f"--nnodes {count} and --spare-nodes {spares}: more than {_NODES_MAX_COUNT:,} nodes",
+            hint="lower one of them",
+        )
+    host, port = _endpoint(asked, given)
+    small = count + spares <= limits.LEASE_NODES_COUNT
+    usual_s = limits.LEASE_S if small else limits.BEAT_S * limits.LEASE_BEATS
+    return Nodes(
+        count=count,
+        spares=spares,
+        host=host,
+        port=port,
+        place=-1 if asked["node_rank"] is None else int(asked["node_rank"]),
+        name=asked["node_name"] or _own_name(os.environ),
+        local_addr=asked["local_addr"] or "",
+        join_timeout_s=asked["join_timeout"] or limits.ENROL_WAIT_S,
+        token_file=asked["token_file"] or "",
+        lease_s=asked["lease"] or usual_s,
+        run=asked["rdzv_id"],
+    )
+
+
+def _count(text: str) -> int:
+    """Return the number of --nnodes. A range is refused: the number of ranks stays as it is."""
+    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
+    least = int(found[1]) if found else 0
+    most = int(found[2] or least) if found else 0
+    if not 1 <= least <= most:
+        raise UsageError(
+            f"--nnodes {text}: is no number of nodes, and no range of them as MIN:MAX",
+            hint="write --nnodes 2, or leave it away where there is one node",
+        )
+    if least != most:
+        raise UsageError(
+            f"--nnodes {text}: the number of ranks stays the same from start to end",
+            hint=f"write --nnodes {least}; with --spare-nodes S, S more nodes stand ready",
+        )
+    return least
+
+
+def _endpoint(asked: Mapping[str, Any], given: set[str]) -> tuple[str, int]:
+    text = asked["rdzv_endpoint"]
+    if not text and {"master_addr", "master_port"} & given:
+        return asked["master_addr"], int(asked["master_port"])
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(
+            f"--rdzv-endpoint {text!r}: several nodes have to know where they meet",
+            hint="give --rdzv-endpoint HOST:PORT, the same on all nodes; HOST is one of them",
+        )
+    return host.strip("[]"), int(port)
+
+
+def _own_name(environment: Mapping[str, str]) -> str:
+    """Return the host's name, with what a scheduler says where several nodes share one host."""
+    words = [platform.node() or "node"]
+    words += [
+        environment[name]
+        for name in ("SLURM_NODEID", "JOB_COMPLETION_INDEX")
+        if name in environment
+    ]
+    return "-".join(words)

@@ -1,0 +1,429 @@
+"""`outlast run` on one of several nodes.
+
+The node of --rdzv-endpoint leads the run: it has the run's folder and ledger, and the coordinator.
+Each node, that one too, dials the coordinator, is told which run this is, and runs the agent of its
+own workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from outlast.app import resuming
+from outlast.app.live import LiveView, live_console
+from outlast.app.node_setup import (
+    WorkerOutput,
+    checkpoint_root,
+    close_books,
+    coordinator_options,
+    end_unrun,
+    make_evidence,
+    make_logs,
+    of_node,
+    open_folder,
+    pager,
+    say_end,
+    serve_metrics,
+)
+from outlast.app.nodes import Nodes
+from outlast.app.resuming import Beginning
+from outlast.app.torchrun import RunOptions
+from outlast.engine.cluster.agent_session import NodeOffer
+from outlast.engine.protocol.outputs import End
+from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
+from outlast.model.messages import Admitted, Message
+from outlast.model.records import Life
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import node_folders, routes, stop_signals, token, trust
+from outlast.runtime.agent.agent_driver import NodeParts
+from outlast.runtime.agent.beacons import BeaconNews, Beacons
+from outlast.runtime.agent.dialler import Caller, Dialler
+from outlast.runtime.agent.image_server import ImageServer
+from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
+from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.headquarters import Doorway, Headquarters
+from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
+from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.listener import listen_at
+from outlast.runtime.loop import Loop
+from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where this node is: its address for the others, and that of the coordinator.
+
+    leads      the coordinator is to be started here
+    endpoint   address and port of the coordinator
+    """
+
+    address: str
+    interface: str
+    endpoint: tuple[str, int]
+    leads: bool
+
+
+@dataclass
+class Ground:
+    """What is open on this node while it is in the run, and what it was given."""
+
+    options: RunOptions
+    nodes: Nodes
+    spot: Spot
+    token: bytes | None
+    zygote: ZygoteClient
+    loop: Loop
+    view: LiveView
+    sink: WorkerOutput
+
+
+def run_several(
+    options: RunOptions, zygote: ZygoteClient, given: str, began: tuple[float, float]
+) -> int:
+    """Run this node's part of a run on several, and return the run's exit code.
+
+    given   the token that the environment named, or ""
+    began   when this launcher was started, by both clocks
+    """
+    nodes = options.nodes
+    assert nodes is not None
+    secret = token.read_token(given, nodes.token_file)
+    spot = find_spot(nodes, has_token=secret is not None)
+    view = LiveView(
+        live_console(os.environ),
+        status_every_s=options.status.status_every_s,
+        quiet=options.status.quiet,
+    )
+    sink = WorkerOutput(view)
+    with contextlib.ExitStack() as closing:
+        closing.callback(sink.close)
+        loop = Loop()
+        closing.callback(loop.close)
+        ground = Ground(options, nodes, spot, secret, zygote, loop, view, sink)
+        for note in options.notes:
+            view.print_line(note)
+        if spot.leads:
+            return _lead(ground, closing, began)
+        return _follow(ground, closing)
+
+
+# --- where this node is ---------------------------------------------------------------------------
+
+
+def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
+    """Find out where this node is, and whether it is the one that leads. Raises UsageError."""
+    there = routes.resolve(nodes.host)
+    endpoint = f"{nodes.host}:{nodes.port}"
+    if not routes.is_loopback(there) and not has_token:
+        raise token.how_to_make(endpoint)
+    if routes.is_loopback(there) and nodes.host not in ("localhost", there):
+        raise UsageError(
+            f"--rdzv-endpoint {endpoint}: here {nodes.host} is {there}, for this node only",
+            hint="give the address by which the other nodes reach it",
+        )
+    ours = routes.is_ours(there)
+    address = nodes.local_addr or (there if ours else routes.own_address(there))
+    if not routes.is_ours(address):
+        raise UsageError(
+            f"--local-addr {address}: this node has no such address",
+            hint="give one of `ip address`",
+        )
+    leads = ours and _is_free(there, nodes.port)
+    return Spot(address, routes.interface_of(address), (there, nodes.port), leads)
+
+
+def _is_free(address: str, port: int) -> bool:
+    """Return whether nobody listens there: another launcher on this machine may lead already."""
+    try:
+        listen_at(address, port).close()
+    except OSError:
+        return False
+    return True
+
+
+# --- a node that follows --------------------------------------------------------------------------
+
+
+class Arrival:
+    """Wait for the first connection to the coordinator (`LineEvents`)."""
+
+    def __init__(self) -> None:
+        self.facts: Admitted | None = None
+        self.refusal = ""
+
+    @property
+    def done(self) -> bool:
+        """Return True once the coordinator has answered."""
+        return self.facts is not None or bool(self.refusal)
+
+    def on_admitted(self, facts: Admitted) -> None:
+        self.facts = facts
+
+    def on_refused(self, reason: str) -> None:
+        self.refusal = reason
+
+    def on_line(self, message: Message) -> None:
+        """Nothing: the agent has not enrolled yet."""
+
+    def on_broken(self) -> None:
+        self.facts = None
+
+
+def _dial(ground: Ground) -> tuple[Dialler, Admitted]:
+    """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
+    nodes, (host, port) = ground.nodes, ground.spot.endpoint
+    arrival = Arrival()
+    caller = Caller(
+        WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(ground.options)
+    )
+    dialler = Dialler(ground.loop, (host, port), caller, arrival, token=ground.token)
+    dialler.dial()
+    came = ground.loop.run_until(lambda: arrival.done, within_s=nodes.join_timeout_s)
+    if arrival.refusal:
+        raise UsageError(f"{host} port {port}: {arrival.refusal}")
+    if not came or arrival.facts is None:
+        tries, why = dialler.tries, dialler.error or "no answer"
+        dialler.close()
+        raise OutlastError(
+            f"the coordinator at {host} port {port} was not reached in"
+            f" {nodes.join_timeout_s:g} s, with {tries} tries: {why}",
+            hint="is `outlast run` started on that node, and may this node connect to it?",
+        )
+    return dialler, arrival.facts
+
+
+def digest_of(options: RunOptions) -> str:
+    """Return a digest of the script; "" where there is no file."""
+    program = options.program
+    return node_folders.digest_of_file(program.script) if program.entry == "script" else ""
+
+
+def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
+    """Take part in a run that another node leads."""
+    host, port = ground.spot.endpoint
+    ground.view.print_line(f"node {ground.nodes.name} waits for the run at {host} port {port}")
+    dialler, facts = _dial(ground)
+    closing.callback(dialler.close)
+    folder = _folder_here(ground, facts)
+    agent: list[RemoteAgent] = []
+
+    def life_over(life: Life) -> None:
+        agent[0].tell_life(life)
+
+    parts, serves = open_node(ground, facts, folder, closing, life_over=life_over)
+    offer = NodeOffer(ground.nodes.name, ground.options.workers, ground.nodes.place, serves)
+    agent.append(RemoteAgent(parts, Outside(facts, dialler, offer, ground.loop.stop)))
+    dialler.hand_over(agent[0])
+    _listen(ground.loop, agent[0].leave)
+    try:
+        agent[0].begin()
+        ground.loop.run()
+    finally:
+        agent[0].close()
+    over = agent[0].over
+    assert over is not None
+    if over.exit_code != 0 and over.exit_code not in stop_signals.EXIT_CODES:
+        print(f"error: {over.reason}", file=sys.stderr)
+    return over.exit_code
+
+
+def _folder_here(ground: Ground, facts: Admitted) -> Path:
+    """Return the run's folder if this node sees it, else one of this node's own."""
+    shared = Path(facts.folder)
+    if node_folders.is_folder_of(shared, facts.run):
+        return shared
+    own = Path(ground.options.run_dir or f"runs/{facts.run}-{ground.nodes.name}")
+    node_folders.make_own(own)
+    ground.view.print_line(f"this node does not see {shared}: its logs lie in {own}")
+    return own
+
+
+# --- the parts of a node --------------------------------------------------------------------------
+
+
+def open_node(
+    ground: Ground, facts: Admitted, folder: Path, closing: contextlib.ExitStack, *,
+    life_over: Callable[[Life], None], missing: Callable[[], str] = lambda: "",
+    on_verdict: Callable[..., None] = lambda number, verdict: None,
+) -> tuple[NodeParts, str]:  # fmt: skip
+    """Open what this node's agent needs, and say where it serves images. `closing` closes it."""
+    options, nodes, spot = ground.options, ground.nodes, ground.spot
+    if options.checkpoints.every_steps and not spot.leads:
+        node_folders.check_shared(Path(facts.checkpoints), facts.run)
+    clean_stale()
+    path = vault_folder(f"{facts.run}-{nodes.name}")
+    with stop_signals.masked(signal.SIG_BLOCK):
+        vault = Vault.create(path, facts.run)
+        closing.callback(vault.remove)
+    key = None if ground.token is None else trust.image_key(ground.token, facts.run)
+    server = ImageServer(ground.loop, vault, key=key)
+    serves = server.listen(spot.address)
+    closing.callback(server.close)
+    logs = make_logs(options, folder / "logs", ground.loop, ground.sink)
+    news = BeaconNews(over=life_over, step=lambda step, at_s: None)
+    beacons = Beacons(vault, node=nodes.name, news=news)
+    evidence = make_evidence(
+        ground.loop, folder / "evidence", vault, beacons, logs, on_verdict=on_verdict
+    )
+    specs = Specs(
+        place=Place(facts.run, str(folder.resolve()), str(vault.folder)),
+        script=Script(options.program.script, options.program.entry, options.program.args),
+        size=WorldSize(options.world_size, options.workers),
+        role=options.meeting.role,
+        master=(spot.address, 0),
+        max_restarts=options.meeting.max_restarts or 0,
+        logs=logs,
+        options={
+            "checkpoint_every": options.checkpoints.every_steps or 0,
+            "checkpoint_root": facts.checkpoints,
+            "snapshot_every": options.snapshot_every,
+            "leased": True,
+            "serves": serves,
+            "image_key": "" if key is None else key.hex(),
+        },
+        interface=spot.interface,
+    )
+    parts = NodeParts(
+        nodes.name, ground.loop, logs, vault, beacons, specs, evidence,
+        of_node(options, ground.zygote), tell=ground.view.print_line, missing=missing,
+    )  # fmt: skip
+    return parts, serves
+
+
+def _listen(loop: Loop, leave: Callable[[int, str], None]) -> None:
+    """Leave the run when this launcher is told to stop. Signals raise nothing from now on."""
+    for number in stop_signals.heeded():
+        reason = f"the launcher received {signal.Signals(number).name}"
+        loop.add_signal(number, functools.partial(leave, stop_signals.exit_code(number), reason))
+
+
+# --- the node that leads --------------------------------------------------------------------------
+
+
+def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, float]) -> int:
+    """Lead the run from this node, and take part in it."""
+    folder, ledger = open_folder(ground.options, *began)
+    closing.callback(folder.close)
+    closing.callback(ledger.close)
+    try:
+        end = _lead_in(ground, closing, folder, ledger)
+    except BaseException as error:
+        end_unrun(ledger, error)
+        raise
+    say_end(end, folder)
+    return end.exit_code
+
+
+def _lead_in(
+    ground: Ground, closing: contextlib.ExitStack, folder: RunFolder, ledger: Ledger
+) -> End:
+    options, nodes, loop = ground.options, ground.nodes, ground.loop
+    root = checkpoint_root(options, folder).resolve()
+    facts = Admitted(folder.run, str(folder.path.resolve()), str(root), nodes.lease_s)
+    node_folders.mark_shared(root, folder.run)
+    records, beginning = ledger.read(), Beginning()
+    if options.checkpoints.resume:
+        beginning = resuming.find_beginning(
+            root, records, vault=None, seen_step=0,
+            from_scratch=options.checkpoints.from_scratch,
+        )  # fmt: skip
+        ledger.add(beginning.event())
+    lives = ToldLives()
+    books = Bookkeeping(
+        ledger=ledger, records=records, start_step=beginning.start.step, living=lives.living,
+        gauges=lambda: parts.beacons.gauges(), show=ground.view.update,
+    )  # fmt: skip
+    leader = _Leader(ground)
+    parts, serves = open_node(
+        ground, facts, folder.path, closing, life_over=leader.life_over,
+        missing=folder.missing, on_verdict=leader.on_verdict,
+    )  # fmt: skip
+    desk = RunDesk(
+        loop, books, parts.specs, parts.vault, parts.evidence, root, ground.view.print_line,
+        pager(options, folder, loop, books, ground.view),
+    )  # fmt: skip
+    if desk.pager is not None:
+        closing.callback(desk.pager.close)
+    doorway = Doorway(ground.spot.endpoint, nodes.run, digest_of(options), ground.token, facts)
+    engine = coordinator_options(options, beginning, ledger.newest())
+    leader.headquarters = Headquarters(desk, engine, doorway, lives=lives, ended=loop.stop)
+    leader.headquarters.listen()
+    closing.callback(leader.headquarters.close)
+    ground.view.print_line(
+        f"node {nodes.name} leads the run at {ground.spot.endpoint[0]} port {nodes.port}, and waits"
+        f" for {engine.nodes} nodes"
+    )
+    if options.status.metrics:
+        serving = serve_metrics(options.status.metrics, folder, loop, ground.view)
+        closing.callback(serving.close)
+    offer = NodeOffer(nodes.name, options.workers, nodes.place, serves)
+    return _run_led(ground, leader, parts, offer, books)
+
+
+def _run_led(
+    ground: Ground, leader: _Leader, parts: NodeParts, offer: NodeOffer, books: Bookkeeping
+) -> End:
+    """Run until the end, and write it down."""
+    headquarters = leader.headquarters
+    headquarters.start()
+    leader.take_part(parts, offer)
+    try:
+        headquarters.driver.listen()
+        ground.loop.run()
+    finally:
+        leader.close()
+    end = headquarters.end
+    assert end is not None
+    parts.evidence.finish(books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
+    ground.sink.close()
+    close_books(books, end, ground.view)
+    return end
+
+
+class _Leader:
+    """The agent of the node that leads, beside the coordinator in the same launcher."""
+
+    headquarters: Headquarters
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._agent: RemoteAgent | None = None
+
+    def take_part(self, parts: NodeParts, offer: NodeOffer) -> None:
+        """Dial the coordinator next door, and enrol."""
+        dialler, facts = _dial(self._ground)
+        self._agent = RemoteAgent(parts, Outside(facts, dialler, offer, self._left))
+        dialler.hand_over(self._agent)
+        self._agent.begin()
+
+    def _left(self) -> None:
+        """Stop the run if this node has left it, because it cannot go on without it."""
+        agent = self._agent
+        if self.headquarters.end is None and agent is not None and agent.over is not None:
+            driver = self.headquarters.driver
+            driver.do([End(agent.over.exit_code, "failed", agent.over.reason, "")])
+
+    def close(self) -> None:
+        """Kill and reap what is left on this node."""
+        if self._agent is not None:
+            self._agent.close()
+
+    def life_over(self, life: Life) -> None:
+        if self._agent is not None:
+            self._agent.tell_life(life)
+
+    def on_verdict(self, *said: object) -> None:
+        self.headquarters.driver.on_verdict(*said)  # type: ignore[arg-type]  # as Evidence gives it

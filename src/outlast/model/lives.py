@@ -1,0 +1,33 @@
+"""Lives of workers as messages: an agent tells them, and the ledger keeps them.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.model.messages import Lived
+from outlast.model.records import Life
+from outlast.model.terms import Cause
+
+
+def told(life: Life) -> Lived:
+    """Return the message that tells of `life`."""
+    spent = {Cause(cause).value: seconds for cause, seconds in life.seconds.items()}
+    return Lived(
+        life.worker, life.pid, life.node, life.rank, life.kind, life.assigned_s, life.opened_s,
+        life.ended_s, tuple(spent), tuple(spent.values()), Cause(life.cause).value, life.end,
+    )  # fmt: skip
+
+
+def life_of(message: Lived) -> Life:
+    """Return the life that `message` tells of. Causes that nobody knows count as other."""
+    known = {cause.value: cause for cause in Cause}
+    seconds: dict[Cause, float] = {}
+    for name, spent_s in zip(message.causes, message.seconds, strict=False):
+        cause = known.get(name, Cause.OTHER)
+        seconds[cause] = seconds.get(cause, 0.0) + spent_s
+    return Life(
+        message.worker, message.pid, message.node, message.rank, message.kind,
+        message.assigned_s, message.opened_s, message.ended_s, seconds,
+        known.get(message.cause, Cause.OTHER), message.end,
+    )  # fmt: skip

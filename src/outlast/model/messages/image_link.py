@@ -1,0 +1,38 @@
+"""What a process and another node's agent say when an image is fetched from there.
+
+The process asks. Where the run has a token, both prove that they have the key that comes from it,
+with a Challenge and a Proof. An ImageHead follows, and then the bytes of the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AskImage:
+    """Ask for the transfer image of `step`.
+
+    nonce       a hexadecimal number that was never used before
+    generation  in which it was written; None: any
+    offset      bytes that were received before, over a connection that broke
+    seal        the seal that they belong to, hexadecimal; "" at first
+    """
+
+    nonce: str
+    generation: int | None
+    step: int
+    offset: int
+    seal: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHead:
+    """The image is there, and its bytes follow, from `offset` on.
+
+    seal    hexadecimal; it says how long the image is, and its checksum
+    offset  as asked, or 0 if the image is another one by now
+    """
+
+    seal: str
+    offset: int

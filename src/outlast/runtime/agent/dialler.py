@@ -1,0 +1,227 @@
+"""The agent's end of the connection to the coordinator: connect, knock, prove, and begin again.
+
+    OUT ──dial──> CONNECTING ──> KNOCKING ──Challenge, Proof──> Admitted ──> ON LINE
+     ^                │              └──TurnedAway, or no proof──> refused for good
+     └──after a while─┴──────────── broken, or hung up on ─────────────────────┘
+
+It carries messages, and decides nothing. A connection that breaks is made again: first after
+RECONNECT_FIRST_S, then each time twice as long after the last, up to RECONNECT_S. Everything runs
+on one thread, the loop's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlast.model import limits
+from outlast.model.messages import Admitted, Challenge, Knock, Message, TurnedAway
+from outlast.runtime import trust
+from outlast.runtime.channel import Channel
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop, Timer
+
+
+class LineEvents(Protocol):
+    """The dialler's calls to its owner. They come from the loop."""
+
+    def on_admitted(self, facts: Admitted) -> None: ...
+    def on_line(self, message: Message) -> None: ...
+    def on_broken(self) -> None: ...
+    def on_refused(self, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who dials, and what it says first. The fields are those of `Knock`."""
+
+    wire: int
+    release: str
+    run: str
+    node: str
+    script: str
+
+    def knock(self) -> Knock:
+        """Return the first message of a new connection."""
+        return Knock(self.wire, self.release, self.run, self.node, self.script, trust.nonce())
+
+
+class Dialler:
+    """Connect to the coordinator, and connect again whenever the connection breaks.
+
+    `dial`, then let the loop run. `tries` counts attempts since the last one that was admitted, and
+    `error` says why the newest one has failed.
+    """
+
+    def __init__(
+        self, loop: Loop, address: tuple[str, int], caller: Caller, events: LineEvents, *,
+        token: bytes | None,
+    ) -> None:  # fmt: skip
+        self.tries = 0
+        self.error = ""
+        self._loop = loop
+        self._address = address
+        self._caller = caller
+        self._events = events
+        self._token = token
+        self._wait_s = limits.RECONNECT_FIRST_S
+        self._timer: Timer | None = None  # of the next attempt, or of the patience with this one
+        self._attempt: _Attempt | None = None
+
+    def dial(self) -> None:
+        """Begin to connect."""
+        self._stop_timer()
+        self.tries += 1
+        self._attempt = attempt = _Attempt(self, self._loop, self._caller.knock(), self._token)
+        self._timer = self._loop.call_at(
+            now_s() + limits.CONNECT_TRY_S, lambda: attempt.fail("no answer")
+        )
+        attempt.begin(self._address)
+
+    def hand_over(self, events: LineEvents) -> None:
+        """Report to `events` from now on."""
+        self._events = events
+
+    def send(self, message: Message) -> None:
+        """Send a message. It is dropped where there is no connection."""
+        if self._attempt is not None and self._attempt.admitted:
+            self._attempt.send(message)
+
+    def hang_up(self) -> None:
+        """Close the connection, and dial again."""
+        if self._attempt is not None:
+            self._attempt.fail("")
+
+    def close(self) -> None:
+        """Close the connection for good. Nothing is called from now on."""
+        self._stop_timer()
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
+
+    # --- what an attempt tells --------------------------------------------------------------------
+
+    def admitted(self, facts: Admitted) -> None:
+        self._stop_timer()
+        self.tries, self.error, self._wait_s = 0, "", limits.RECONNECT_FIRST_S
+        self._events.on_admitted(facts)
+
+    def heard(self, message: Message) -> None:
+        self._events.on_line(message)
+
+    def refused(self, reason: str) -> None:
+        self.close()
+        self._events.on_refused(reason)
+
+    def failed(self, reason: str, *, was_in: bool) -> None:
+        """Dial again after a while."""
+        self._stop_timer()
+        self._attempt, self.error = None, reason
+        self._timer = self._loop.call_at(now_s() + self._wait_s, self.dial)
+        self._wait_s = min(2 * self._wait_s, limits.RECONNECT_S)
+        if was_in:
+            self._events.on_broken()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Attempt:
+    """One connection, from the first packet to its end."""
+
+    def __init__(self, dialler: Dialler, loop: Loop, knock: Knock, token: bytes | None) -> None:
+        self.admitted = False
+        self._dialler = dialler
+        self._loop = loop
+        self._knock = knock
+        self._token = token
+        self._sock: socket.socket | None = None  # while it connects
+        self._channel: Channel | None = None
+        self._proven = False  # the coordinator knows the token
+        self._over = False
+
+    def begin(self, address: tuple[str, int]) -> None:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            self._loop.call_soon(lambda: self.fail(os.strerror(code)))
+            return
+        self._loop.add_writer(sock.fileno(), self._connected)
+
+    def _connected(self) -> None:
+        sock = self._sock
+        assert sock is not None
+        self._loop.remove_writer(sock.fileno())
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.fail(os.strerror(code))
+            return
+        self._sock = None
+        self._channel = Channel(
+            self._loop, sock, on_message=self._on_message, on_close=self._on_close
+        )
+        self._channel.send(self._knock)
+
+    def send(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def fail(self, reason: str) -> None:
+        """End this connection, and let the dialler dial again."""
+        if not self._over:
+            was_in = self.admitted
+            self.close()
+            self._dialler.failed(reason, was_in=was_in)
+
+    def close(self) -> None:
+        self._over, self.admitted = True, False
+        if self._sock is not None:
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+            self._sock = None
+        if self._channel is not None:
+            self._channel.close()
+
+    def _on_close(self, reason: str) -> None:
+        self.fail(reason or "the connection was closed")
+
+    def _on_message(self, message: Message) -> None:
+        if self._over:
+            return
+        if self.admitted:
+            self._dialler.heard(message)
+        elif isinstance(message, TurnedAway):
+            self._refuse(message.reason)
+        elif isinstance(message, Challenge):
+            self._on_challenge(message)
+        elif not isinstance(message, Admitted):
+            self.fail(f"it answers {type(message).__name__} to a Knock")
+        elif self._token is not None and not self._proven:
+            self._refuse(
+                "the run there has no token, and this node was given one (OUTLAST_TOKEN or"
+                " --token-file)"
+            )
+        else:
+            self.admitted = True
+            self._dialler.admitted(message)
+
+    def _on_challenge(self, question: Challenge) -> None:
+        if self._token is None:
+            self._refuse("the run there has a token: set OUTLAST_TOKEN, or give --token-file")
+        elif not trust.answers(question, self._knock.nonce, token=self._token):
+            self._refuse("whoever listens there does not know this run's token")
+        else:
+            self._proven = True
+            self.send(trust.prove(question, node=self._knock.node, token=self._token))
+
+    def _refuse(self, reason: str) -> None:
+        self._over = True
+        self._dialler.refused(reason)

@@ -1,0 +1,178 @@
+"""Serve the transfer image of a node to processes on other nodes.
+
+The kernel copies the bytes from shared memory to the socket (sendfile), as much at a time as the
+socket takes. An image that is written over meanwhile arrives damaged, and its reader finds that by
+the seal's checksum. Nothing is encrypted. Everything runs on one thread, the loop's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from outlast.model import limits
+from outlast.model.messages import AskImage, Challenge, ImageHead, Message, Proof, TurnedAway
+from outlast.model.wire import FrameReader, encode
+from outlast.runtime import trust
+from outlast.runtime.clock import now_s
+from outlast.runtime.listener import listen_at
+from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.tiers.vault import Vault
+
+
+class ImageServer:
+    """Serve the images of one vault. `listen`, then let the loop run, then `close`.
+
+    `key` is the run's for images (`trust.image_key`); None: anybody who can reach the address may
+    ask.
+    """
+
+    def __init__(self, loop: Loop, vault: Vault, *, key: bytes | None) -> None:
+        self._loop = loop
+        self._vault = vault
+        self._key = key
+        self._listener: socket.socket | None = None
+        self._senders: set[_Sender] = set()
+
+    def listen(self, host: str, port: int = 0) -> str:
+        """Listen at `host`, and return the address as HOST:PORT. Raises OSError."""
+        self._listener = listen_at(host, port)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+        address = self._listener.getsockname()
+        return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        for sender in tuple(self._senders):
+            sender.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._senders) >= limits.IMAGE_READERS_COUNT:
+            sock.close()  # it tries again
+            return
+        self._senders.add(_Sender(self._loop, sock, self._vault, self._key, self._senders.discard))
+
+
+class _Sender:
+    """One connection: it is asked once, and sends one image."""
+
+    def __init__(
+        self, loop: Loop, sock: socket.socket, vault: Vault, key: bytes | None,
+        gone: Callable[[_Sender], object],
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._sock = sock
+        self._vault = vault
+        self._key = key
+        self._gone = gone
+        self._reader = FrameReader()
+        self._asked: AskImage | None = None
+        self._question: Challenge | None = None
+        self._left: tuple[int, int, int] | None = None  # file, offset and end of what is to be sent
+        self._patience: Timer = loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.add_reader(sock.fileno(), self._read)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._sock.fileno() < 0:
+            return
+        self._patience.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        if self._left is not None:
+            os.close(self._left[0])
+            self._left = None
+        self._gone(self)
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(limits.CHANNEL_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        for message in self._reader.feed(data):
+            self._on_message(message)
+        if self._reader.error:
+            self.close()
+
+    def _on_message(self, message: Message) -> None:
+        if self._asked is None and isinstance(message, AskImage):
+            self._asked = message
+            if self._key is None:
+                self._begin(message)
+                return
+            nonce = trust.nonce()
+            self._question = Challenge(nonce, trust.serves(message.nonce, nonce, key=self._key))
+            self._say(self._question)
+        elif (
+            self._question is not None
+            and self._asked is not None
+            and self._left is None
+            and isinstance(message, Proof)
+            and trust.proves(message, self._question, token=self._key or b"")
+        ):
+            self._begin(self._asked)
+        else:
+            self.close()
+
+    def _begin(self, asked: AskImage) -> None:
+        found = self._vault.sealed_transfer(asked.generation, asked.step)
+        if found is None:
+            self._say(TurnedAway(f"no transfer image of step {asked.step} is sealed here"))
+            self.close()
+            return
+        path, seal = found
+        text = seal.pack().hex()
+        offset = asked.offset if asked.seal == text else 0
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.close()
+            return
+        self._left = file, min(offset, seal.length), seal.length
+        self._say(ImageHead(text, self._left[1]))
+        self._loop.add_writer(self._sock.fileno(), self._write)
+
+    def _say(self, message: Message) -> None:
+        try:
+            self._sock.send(encode(message))  # so short that the kernel takes it whole
+        except OSError:
+            self._loop.call_soon(self.close)
+
+    def _write(self) -> None:
+        """Send the next piece. Others get their turn between two of them."""
+        if self._left is None:
+            return
+        file, offset, end = self._left
+        count = min(end - offset, limits.IMAGE_PIECE_BYTES)
+        try:
+            sent = os.sendfile(self._sock.fileno(), file, offset, count) if count else 0
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._left = file, offset + sent, end
+        self._patience.cancel()
+        if offset + sent >= end or not sent:
+            self.close()
+            return
+        self._patience = self._loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)

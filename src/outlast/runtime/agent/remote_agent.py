@@ -1,0 +1,237 @@
+"""An agent whose coordinator is reached over a connection, as on each of several nodes.
+
+It joins the agent's session (the lease, the numbered messages) with the connection on one side and
+the processes of the node on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outlast.engine.agent.agent import Agent
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
+from outlast.engine.protocol.outputs import (
+    HangUp,
+    Line,
+    Output,
+    SetTimer,
+    StoreIsAt,
+    Tell,
+    ToCoordinator,
+    Wipe,
+)
+from outlast.model import limits
+from outlast.model.lives import told
+from outlast.model.messages import (
+    Admitted,
+    FromAgent,
+    FromWorker,
+    Images,
+    Lived,
+    Message,
+    RunOver,
+    StoreUp,
+    WorkerHung,
+)
+from outlast.model.records import Life
+from outlast.runtime import clock, trust
+from outlast.runtime.agent.agent_driver import AgentDriver, NodeParts
+from outlast.runtime.agent.dialler import Dialler
+from outlast.runtime.loop import Timer
+from outlast.runtime.outputs_queue import OutputQueue
+from outlast.runtime.tiers.lease_page import LeasePage
+
+BEATS_PER_LEASE = 5
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What an agent has of the world outside its node.
+
+    facts    what the coordinator has told about the run
+    dialler  the connection to it
+    offer    what the node offers to the run
+    left     is called once the run is over for this node
+    """
+
+    facts: Admitted
+    dialler: Dialler
+    offer: NodeOffer
+    left: Callable[[], object]
+
+
+@dataclass
+class _Told:
+    """What the coordinator was told last: lives by worker and rank, and workers that hang."""
+
+    lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
+    hung: set[int] = field(default_factory=set)
+
+
+class RemoteAgent:
+    """Run the workers of one of several nodes. `begin`, then let the loop run, then `close`.
+
+    `over` is how the run ended, or why this node has left it; None while it goes on. The dialler
+    (`LineEvents`) and the agent's driver (`AgentWords`) report to it.
+    """
+
+    def __init__(self, parts: NodeParts, outside: Outside) -> None:
+        self.over: RunOver | None = None
+        self._parts = parts
+        self._outside = outside
+        agent = Agent(now_s=clock.now_s(), hang_after_s=parts.options.hang_after_s, alone=False)
+        self._session = AgentSession(
+            agent, offer=outside.offer, beat_s=outside.facts.lease_s / BEATS_PER_LEASE
+        )
+        self._queue = OutputQueue(self._carry_out)
+        self._node = AgentDriver(parts, agent, self)
+        self._lease = LeasePage(parts.vault.folder, create=True)
+        self._timers: dict[str, Timer] = {}
+        self._told = _Told()
+        self._heard_s = clock.now_s()  # since when the coordinator was not heard
+
+    def begin(self) -> None:
+        """Start the zygote, and enrol over the connection that is there."""
+        self._node.open()
+        self._look()
+        self.on_admitted(self._outside.facts)
+
+    def close(self) -> None:
+        """Kill and reap what is left."""
+        self._outside.dialler.close()
+        self._node.close()
+
+    def leave(self, exit_code: int, reason: str) -> None:
+        """End the processes of this node, and leave the run."""
+        if self.over is None:
+            self._on_over(RunOver(exit_code, "left", reason))
+
+    def _do(self, outputs: list[Output]) -> None:
+        self._queue.do(outputs)
+        self._lease.until_s = self._session.lent_until_s
+
+    # --- carrying out -----------------------------------------------------------------------------
+
+    def _carry_out(self, output: Output) -> None:
+        if isinstance(output, Line):
+            self._outside.dialler.send(output.message)
+        elif isinstance(output, HangUp):
+            self._outside.dialler.hang_up()
+        elif isinstance(output, SetTimer):
+            self._set_timer(output)
+        elif isinstance(output, Wipe):
+            for rank in self._parts.vault.ranks():
+                if rank not in output.keep:
+                    self._parts.vault.forget_after(rank, -1)
+        elif isinstance(output, StoreIsAt):
+            self._parts.specs.store_is_up(StoreUp(output.host, output.port))
+        elif isinstance(output, Tell):
+            self._parts.tell(output.text)
+        else:
+            known = self._node.carry_out(output)
+            assert known, output
+
+    def _set_timer(self, order: SetTimer) -> None:
+        if (old := self._timers.pop(order.name, None)) is not None:
+            old.cancel()
+        if order.at_s is not None:
+            name = order.name
+            self._timers[name] = self._parts.loop.call_at(
+                order.at_s,
+                lambda: self._do(self._session.on_timer(now_s=clock.now_s(), name=name)),
+            )
+
+    # --- once a second ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        now_s = clock.now_s()
+        self._parts.loop.call_at(now_s + limits.LIVES_TOLD_S, self._look)
+        self._node.look_after_files()
+        if self.over is not None:
+            return
+        for life in self._parts.beacons.lives():
+            self.tell_life(life)
+        if self._session.is_in:
+            self._heard_s = now_s
+        elif now_s - self._heard_s > limits.COORDINATOR_WAIT_S:
+            why = self._outside.dialler.error
+            waited = f"could not be reached for {limits.COORDINATOR_WAIT_S:g} s"
+            self.leave(1, f"the coordinator {waited}{f': {why}' if why else ''}")
+
+    def tell_life(self, life: Life) -> None:
+        """Tell the coordinator of a life, if it has changed."""
+        message, key = told(life), (life.worker, life.rank)
+        if self._told.lives.get(key) == message:
+            return
+        self._told.lives[key] = message
+        if life.ended_s is not None:
+            del self._told.lives[key]
+        self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
+
+    # --- the connection (LineEvents) --------------------------------------------------------------
+
+    def on_admitted(self, facts: Admitted) -> None:
+        if facts.run != self._outside.facts.run:
+            self.leave(1, f"another run is led there now: {facts.run}")
+            return
+        vault = self._parts.vault
+        images = tuple(Images(rank, vault.steps(rank)) for rank in vault.ranks())
+        transfer = vault.newest_transfer()
+        self._do(
+            self._session.on_connected(
+                images=tuple(one for one in images if one.steps), transfer=transfer,
+                session=trust.session(), now_s=clock.now_s(),
+            )
+        )  # fmt: skip
+
+    def on_line(self, message: Message) -> None:
+        if isinstance(message, RunOver):
+            self._on_over(message)
+        else:
+            self._do(self._session.on_line(message, now_s=clock.now_s()))  # type: ignore[arg-type]  # what is no word for an agent does nothing
+
+    def on_broken(self) -> None:
+        self._do(self._session.on_disconnected())
+
+    def on_refused(self, reason: str) -> None:
+        self.leave(1, reason)
+
+    def _on_over(self, over: RunOver) -> None:
+        self.over = over
+        self._node.end(self._gone)
+
+    def _gone(self) -> None:
+        self._outside.dialler.close()
+        self._outside.left()
+
+    # --- what the agent's driver tells (AgentWords) -----------------------------------------------
+
+    def on_event(self, message: FromAgent) -> None:
+        self._do(self._session.on_event(message, now_s=clock.now_s()))
+
+    def on_worker(self, message: FromWorker) -> None:
+        self._do(self._session.on_worker(message, now_s=clock.now_s()))
+
+    def on_tick(self, outputs: list[Output]) -> None:
+        placed: list[Output] = []
+        for output in outputs:
+            if isinstance(output, ToCoordinator):
+                if isinstance(output.message, WorkerHung):
+                    self._told.hung.add(output.message.worker)
+                output = ToCoordinator(self._node.placed(output.message))
+            placed.append(output)
+        self._do(self._session.pass_on(placed, now_s=clock.now_s()))
+
+    def preload_failed(self, error: str) -> None:
+        self.leave(2, error)
+
+    def zygote_ready(self, pid: int, imports_s: float) -> None:
+        """Nothing: the ledger is the coordinator's."""
+
+    def is_hung(self, pid: int) -> bool:
+        pids = self._node.host.pids()
+        return any(pids.get(worker) == pid for worker in self._told.hung)
+
+    def runs_plain(self) -> bool:
+        return not self._session.housed.script

@@ -1,0 +1,152 @@
+"""The coordinator of a run on several nodes: its sessions, its listener and its driver.
+
+It lives in the launcher of the node that --rdzv-endpoint names. All agents reach it over
+connections, the one in the same launcher too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.protocol.outputs import End, Output, Record, Tell
+from outlast.model import limits
+from outlast.model.messages import Admitted, FromNode, Knock, Message, Progress, RunOver
+from outlast.model.records import Event, Life
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import clock
+from outlast.runtime.coordinator.agent_listener import AgentListener
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
+from outlast.runtime.coordinator.told_lives import ToldLives
+
+
+@dataclass(frozen=True, slots=True)
+class Doorway:
+    """What an agent that comes has to know, and what it is told then.
+
+    address   where agents are awaited
+    run       the run, as --rdzv-id names it
+    script    the digest of the script that the coordinator's node runs; "" where there is no file
+    token     of the run; None: anybody who can reach the address may come
+    """
+
+    address: tuple[str, int]
+    run: str
+    script: str
+    token: bytes | None
+    facts: Admitted
+
+
+class Headquarters:
+    """Lead a run on several nodes. `listen`, `start`, let the loop run, and then `close`.
+
+    lives    what agents tell of their workers
+    ended    is called once the run is over and every agent has gone, or had time to
+    """
+
+    def __init__(
+        self, desk: RunDesk, options: CoordinatorOptions, doorway: Doorway, *, lives: ToldLives,
+        ended: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self.end: End | None = None
+        self._desk = desk
+        self._doorway = doorway
+        self._lives = lives
+        self._ended = ended
+        self._warned: set[str] = set()  # nodes that run another script
+        coordinator = Coordinator(options=options)
+        sessions = CoordinatorSessions(coordinator, epoch=1, lease_s=doorway.facts.lease_s)
+        self._listener = AgentListener(
+            desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=doorway.token,
+            reception=self._receive, heard=self._heard,
+        )  # fmt: skip
+        self.driver = CoordinatorDriver(
+            desk, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end
+        )
+
+    def listen(self) -> None:
+        """Listen for agents. Raises UsageError if the address cannot be had."""
+        host, port = self._doorway.address
+        self._listener.open(host=host, port=port)
+
+    def start(self) -> None:
+        """Begin the run: it trains once enough nodes are in."""
+        self._flush()
+        self.driver.start()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._listener.close()
+
+    def _flush(self) -> None:
+        self._desk.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+        self.driver.flush()
+
+    # --- who comes --------------------------------------------------------------------------------
+
+    def _receive(self, knock: Knock) -> Admitted | str:
+        """Say what an agent that knocks is told: the facts of the run, or why it cannot come in."""
+        here = self._doorway
+        if knock.wire != WIRE_VERSION:
+            return (
+                f"node {knock.node} has outlast {knock.release}, which speaks version"
+                f" {knock.wire} of the protocol, and this run speaks version {WIRE_VERSION}:"
+                " install the same outlast on all nodes"
+            )
+        if knock.run != here.run:
+            return (
+                f"node {knock.node} looks for the run {knock.run!r} (--rdzv-id), and this is"
+                f" {here.run!r}: give each run an endpoint of its own"
+            )
+        differs = bool(knock.script and here.script) and knock.script != here.script
+        if differs and knock.node not in self._warned:
+            self._warned.add(knock.node)
+            self._carry_out(Tell(f"warning: node {knock.node} runs another script than this node"))
+        return here.facts
+
+    def _heard(self, node: str, message: Message) -> None:
+        """Note committed steps, for the rate that is shown and the ledger."""
+        if isinstance(message, FromNode) and isinstance(message.message, Progress):
+            self._desk.books.step_seen(message.message.newest, clock.now_s())
+
+    # --- carrying out -----------------------------------------------------------------------------
+
+    def _carry_out(self, output: Output) -> None:
+        if isinstance(output, Record) and isinstance(output.record, Life):
+            self._note(output.record)
+            return
+        if isinstance(output, Record) and isinstance(output.record, Event):
+            self._note_event(output.record)
+        known = self.driver.carry_out(output)
+        assert known, output
+
+    def _note(self, life: Life) -> None:
+        self._lives.note(life, now_s=clock.now_s())
+        if life.ended_s is not None:
+            self._desk.books.life_over(life)
+
+    def _note_event(self, event: Event) -> None:
+        if event.kind == "node_lost":
+            for life in self._lives.lose(str(event.data["node"])):
+                self._desk.books.life_over(life)
+
+    def _on_end(self, end: End) -> None:
+        """Tell all agents that the run is over, and wait a while for them to go."""
+        if self.end is not None:
+            return
+        self.end = end
+        reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"
+        self._listener.tell_all(RunOver(end.exit_code, end.state, reason))
+        self._wait(clock.now_s() + limits.END_WAIT_S)
+
+    def _wait(self, until_s: float) -> None:
+        now_s = clock.now_s()
+        if not self._listener.nodes or now_s >= until_s:
+            for life in self._lives.living():
+                self._desk.books.life_over(replace(life, ended_s=now_s))
+            self._ended()
+            return
+        self._desk.loop.call_at(now_s + limits.TICK_S, lambda: self._wait(until_s))

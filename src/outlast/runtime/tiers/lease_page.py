@@ -1,0 +1,36 @@
+"""The end of a node's lease, in shared memory, where its workers look before they do what counts.
+
+An agent that stands still cannot end its workers. They read for themselves that the lease is over.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from outlast.runtime.tiers.area import allocate, map_file
+
+_BYTES = 8
+
+
+class LeasePage:
+    """One number: until when the processes of this node may act, by CLOCK_MONOTONIC.
+
+    The agent makes the page with `create`, and writes it. Workers read it.
+    """
+
+    def __init__(self, vault: Path, *, create: bool = False) -> None:
+        if create:
+            allocate(vault / "lease", _BYTES)
+        self._seconds = map_file(vault / "lease")[:_BYTES].cast("d")
+        if create:
+            self.until_s = -math.inf
+
+    @property
+    def until_s(self) -> float:
+        """Return when the lease is over."""
+        return float(self._seconds[0])
+
+    @until_s.setter
+    def until_s(self, until_s: float) -> None:
+        self._seconds[0] = until_s

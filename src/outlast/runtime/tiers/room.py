@@ -1,0 +1,44 @@
+"""How much shared memory can still be allocated, and what sets that limit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.runtime.cgroups import Hierarchy, memory_room
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that can still be allocated, what sets that limit, and how it is raised."""
+
+    free: int
+    of: str
+    hint: str
+
+
+def room_in(folder: Path, groups: list[Hierarchy]) -> Room:
+    """Return the tightest limit.
+
+    tmpfs may be larger than the memory that the machine or the control group has left. An
+    allocation would then end in the OOM killer.
+    """
+    found = os.statvfs(folder)
+    size_hint = (
+        "make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=... /dev/shm), free"
+        " memory"
+    )
+    rooms = [Room(found.f_bavail * found.f_frsize, "free space of the file system", size_hint)]
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            rooms.append(Room(int(line.split()[1]) * 1024, "memory of this machine", "free memory"))
+    if (limited := memory_room(groups)) is not None:
+        limit_hint = (
+            "raise that limit (docker run --memory=..., limits.memory of a pod, MemoryMax= of a"
+            " unit)"
+        )
+        rooms.append(
+            Room(limited[0], f"memory limit of the control group {limited[1]}", limit_hint)
+        )
+    return min(rooms, key=lambda room: room.free)

@@ -1,0 +1,171 @@
+"""Fetch the transfer image from the node that holds it, into the vault of this node.
+
+One process of the node fetches, and the others wait for it and find the image there. A connection
+that breaks is made again, and goes on where it broke off. The image is verified when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from outlast.errors import CorruptError
+from outlast.model import limits
+from outlast.model.manifest import Seal, unpack_seal
+from outlast.model.messages import AskImage, Challenge, ImageHead, Message, TurnedAway
+from outlast.model.wire import decode, encode
+from outlast.runtime import clock, trust
+from outlast.runtime.tiers.vault import Vault
+
+
+class ImageUnreached(RuntimeError):
+    """The node that holds the transfer image cannot be reached, or the generation is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The image that is wanted. `generation` None: of any."""
+
+    generation: int | None
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The node that serves it, as HOST:PORT, and the run's key for images ("": it has none)."""
+
+    address: str
+    key: bytes
+
+
+def fetch(vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], bool]) -> None:
+    """Bring the image into `vault`, unless it is there.
+
+    Raises ImageUnreached, also as soon as `cancelled()`, and CapacityError if there is no room.
+    """
+    with _alone(vault, cancelled):
+        there = vault.sealed_transfer(wanted.generation, wanted.step)
+        if there is None:
+            _Fetch(vault, wanted, server, cancelled).run()
+
+
+@contextlib.contextmanager
+def _alone(vault: Vault, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Let one process of this node at a time into the block."""
+    fd = os.open(vault.folder / "fetch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if cancelled():
+                raise ImageUnreached("the generation is over")
+            time.sleep(limits.STORE_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+class _Fetch:
+    """One image on its way, over one connection after the other."""
+
+    def __init__(
+        self, vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], bool]
+    ) -> None:
+        self._vault = vault
+        self._wanted = wanted
+        self._server = server
+        self._cancelled = cancelled
+        self._received = 0
+        self._seal: Seal | None = None
+        self._moved_s = clock.now_s()  # when a byte of the image came last
+
+    def run(self) -> None:
+        while True:
+            try:
+                with self._connected() as sock:
+                    self._take(sock)
+                return
+            except (OSError, EOFError, CorruptError) as error:
+                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
+                    where = self._server.address
+                    raise ImageUnreached(f"no image from {where}: {error}") from error
+                self._look()
+                time.sleep(limits.STORE_LOOK_S)
+
+    def _look(self) -> None:
+        if self._cancelled():
+            raise ImageUnreached("the generation is over")
+
+    def _connected(self) -> socket.socket:
+        host, _, port = self._server.address.rpartition(":")
+        sock = socket.create_connection((host.strip("[]"), int(port)), limits.CONNECT_TRY_S)
+        sock.settimeout(limits.IMAGE_LOOK_S)
+        return sock
+
+    def _take(self, sock: socket.socket) -> None:
+        """Ask for the image, or for the rest of it, and write it into the vault."""
+        head = self._ask(sock)
+        seal = unpack_seal(bytes.fromhex(head.seal))
+        if seal is None:
+            raise CorruptError("a seal that cannot be read")
+        self._received = head.offset if self._seal == seal else 0
+        self._seal = seal
+        self._vault.receive_transfer(seal, lambda slot: self._fill(sock, slot))
+
+    def _ask(self, sock: socket.socket) -> ImageHead:
+        nonce, wanted = trust.nonce(), self._wanted
+        known = self._seal.pack().hex() if self._seal is not None else ""
+        sock.sendall(encode(AskImage(nonce, wanted.generation, wanted.step, self._received, known)))
+        key = self._server.key
+        answer = self._message(sock)
+        if key:
+            if not isinstance(answer, Challenge) or not trust.is_served(
+                answer.digest, nonce, answer.nonce, key=key
+            ):
+                raise CorruptError("whoever serves there does not know the run's key")
+            sock.sendall(encode(trust.prove(answer, node="", token=key)))
+            answer = self._message(sock)
+        if isinstance(answer, TurnedAway):
+            raise CorruptError(answer.reason)
+        if not isinstance(answer, ImageHead):
+            raise CorruptError(f"it answers {type(answer).__name__}")
+        return answer
+
+    def _message(self, sock: socket.socket) -> Message:
+        head = bytearray(4)
+        self._into(sock, memoryview(head))
+        length = int.from_bytes(head, "big")
+        if length > limits.MESSAGE_MAX_BYTES:
+            raise CorruptError(f"a frame of {length:,} bytes")
+        body = bytearray(length)
+        self._into(sock, memoryview(body))
+        return decode(body)
+
+    def _fill(self, sock: socket.socket, slot: memoryview) -> None:
+        while self._received < len(slot):
+            self._received += self._some(sock, slot[self._received :])
+            self._moved_s = clock.now_s()
+
+    def _into(self, sock: socket.socket, target: memoryview) -> None:
+        while target:
+            target = target[self._some(sock, target) :]
+
+    def _some(self, sock: socket.socket, target: memoryview) -> int:
+        """Receive some bytes. Raises EOFError at the end, and OSError after IMAGE_QUIET_S."""
+        while True:
+            try:
+                count = sock.recv_into(target[: limits.IMAGE_PIECE_BYTES])
+            except TimeoutError:
+                self._look()
+                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
+                    raise
+                continue
+            if not count:
+                raise EOFError("the connection was closed")
+            return count

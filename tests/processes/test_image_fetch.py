@@ -1,0 +1,152 @@
+"""An image that is fetched from another node: a real server, a real vault at each end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from outlast.model import limits
+from outlast.runtime import trust
+from outlast.runtime.agent.image_server import ImageServer
+from outlast.runtime.loop import Loop
+from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.worker.image_fetch import ImageUnreached, Server, Wanted, fetch
+
+KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
+SIZE = 3 << 20
+BODY = os.urandom(SIZE)
+
+
+@pytest.fixture
+def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
+    """That of the donor's node, with an image of step 7, and that of the node that needs it."""
+    donor, needy = (Vault.create(tmp_path / name, "run-1") for name in ("donor", "needy"))
+    donor.reserve_transfer(SIZE + (1 << 16))
+    piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
+    donor.write_transfer(3, 7, [piece], {"made": "here"})
+    yield donor, needy
+    donor.remove()
+    needy.remove()
+
+
+@contextmanager
+def serving(vault: Vault, key: bytes | None) -> Iterator[str]:
+    """The server's address, while its loop runs in a thread."""
+    loop = Loop()
+    server = ImageServer(loop, vault, key=key)
+    address = server.listen("127.0.0.1")
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            loop.turn(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield address
+    finally:
+        over.set()
+        thread.join()
+        server.close()
+        loop.close()
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_an_image_arrives_whole(vaults: tuple[Vault, Vault], key: bytes | None) -> None:
+    donor, needy = vaults
+    with serving(donor, key) as address:
+        fetch(needy, Wanted(3, 7), Server(address, key or b""), never)
+    image = needy.read_transfer(3, 7)
+    assert bytes(image.tensors["weights"][1]) == BODY
+    assert image.metadata["made"] == "here"
+
+
+def test_what_is_there_is_not_fetched_again(vaults: tuple[Vault, Vault]) -> None:
+    """Nobody listens at the address."""
+    donor, _ = vaults
+    fetch(donor, Wanted(None, 7), Server("127.0.0.1:1", KEY), never)
+
+
+def test_a_stranger_gets_no_image(
+    vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IMAGE_QUIET_S", 0.1)
+    donor, needy = vaults
+    other = trust.image_key(b"another token, of others", "run-1")
+    with serving(donor, KEY) as address, pytest.raises(ImageUnreached, match="the run's key"):
+        fetch(needy, Wanted(3, 7), Server(address, other), never)
+    assert needy.sealed_transfer(3, 7) is None
+
+
+def test_an_image_that_is_not_there_is_said_to_be_missing(
+    vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IMAGE_QUIET_S", 0.1)
+    donor, needy = vaults
+    with serving(donor, KEY) as address, pytest.raises(ImageUnreached, match="step 8"):
+        fetch(needy, Wanted(3, 8), Server(address, KEY), never)
+
+
+def test_a_generation_that_is_over_ends_the_wait(vaults: tuple[Vault, Vault]) -> None:
+    _, needy = vaults
+    with pytest.raises(ImageUnreached, match="over"):
+        fetch(needy, Wanted(3, 7), Server("127.0.0.1:1", KEY), lambda: True)
+
+
+def test_a_connection_that_breaks_goes_on_where_it_broke(vaults: tuple[Vault, Vault]) -> None:
+    """A relay passes a million bytes on, hangs up, and passes everything on the next time. In all,
+    little more than the image goes through it.
+    """
+    donor, needy = vaults
+    passed = [0]
+    with serving(donor, KEY) as address, socket.create_server(("127.0.0.1", 0)) as front:
+        host, _, port = address.rpartition(":")
+
+        def relay(most: int) -> None:
+            caller, _ = front.accept()
+            with caller, socket.create_connection((host, int(port))) as beyond:
+                back = threading.Thread(target=pump, args=(caller, beyond, 1 << 30, [0]))
+                back.start()
+                pump(beyond, caller, most, passed)
+                for one in (caller, beyond):
+                    one.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+        def both() -> None:
+            relay(1_000_000)
+            relay(1 << 30)
+
+        thread = threading.Thread(target=both)
+        thread.start()
+        there = f"127.0.0.1:{front.getsockname()[1]}"
+        fetch(needy, Wanted(3, 7), Server(there, KEY), never)
+        thread.join()
+    assert bytes(needy.read_transfer(3, 7).tensors["weights"][1]) == BODY
+    assert SIZE < passed[0] < SIZE + 500_000, passed
+
+
+def pump(source: socket.socket, target: socket.socket, most: int, passed: list[int]) -> None:
+    """Pass on so many bytes, or until one end is gone."""
+    left = most
+    while left > 0:
+        try:
+            data = source.recv(min(left, 65_536))
+            target.sendall(data)
+        except OSError:
+            return
+        if not data:
+            return
+        left -= len(data)
+        passed[0] += len(data)

@@ -1,0 +1,169 @@
+"""The small parts of a run on several nodes: places, the token, the command line, told lives."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.app.nodes import is_several, read_nodes
+from outlast.app.run_nodes import find_spot
+from outlast.engine.coordinator.node_membership import NodeMembership
+from outlast.errors import UsageError
+from outlast.model import limits, lives
+from outlast.model.records import Life
+from outlast.model.terms import Cause
+from outlast.model.wire import decode, encode
+from outlast.runtime import routes, token
+from outlast.runtime.agent.local_slots import LocalSlots
+from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.tiers.lease_page import LeasePage
+
+ASKED: dict[str, Any] = {
+    "nnodes": "2", "spare_nodes": 1, "rdzv_endpoint": "127.0.0.1:29400", "node_rank": None,
+    "node_name": "n", "local_addr": None, "join_timeout": None, "token_file": None, "lease": None,
+    "rdzv_id": "none", "master_addr": "127.0.0.1", "master_port": 29500,
+}  # fmt: skip
+SECRET = "a secret that nobody else knows"
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def test_a_rank_from_another_node_gets_a_place_of_its_own() -> None:
+    """Rank 5 would have place 1 here, and rank 1 is there already."""
+    slots = LocalSlots(4)
+    assert [slots.take(worker, rank) for worker, rank in ((10, 0), (11, 1), (12, 5))] == [0, 1, 2]
+    assert slots.take(12, 5) == 2, "a worker keeps its place"
+    slots.free(11)
+    assert (slots.of(11), slots.take(13, 1)) == (-1, 1)
+
+
+def test_nodes_go_by_their_names_and_numbers_count_as_numbers() -> None:
+    nodes = NodeMembership(local=False)
+    for name in ("node10", "node2", "a1"):
+        nodes.join(name, 1)
+    nodes.put_in_order()
+    assert list(nodes) == ["a1", "node2", "node10"]
+
+
+def test_node_ranks_come_before_names() -> None:
+    nodes = NodeMembership(local=False)
+    for name, place in (("a", 1), ("b", -1), ("c", 0)):
+        nodes.join(name, 1, place=place)
+    nodes.put_in_order()
+    assert list(nodes) == ["c", "a", "b"]
+
+
+# --- the token ------------------------------------------------------------------------------------
+
+
+def test_the_token_leaves_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(token.VARIABLE, SECRET)
+    assert token.take_from_environment() == SECRET
+    assert token.VARIABLE not in os.environ
+
+
+def test_a_token_that_others_can_read_or_guess_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(SECRET)
+    file.chmod(0o640)
+    with pytest.raises(UsageError, match="can be read by others"):
+        token.read_token("", str(file))
+    file.chmod(0o600)
+    assert token.read_token("", str(file)) == SECRET.encode()
+    with pytest.raises(UsageError, match="can be guessed"):
+        token.read_token("short", "")
+    with pytest.raises(UsageError, match="cannot be read"):
+        token.read_token("", str(tmp_path / "none"))
+    assert token.read_token("", "") is None
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def test_one_node_is_not_several() -> None:
+    one = {**ASKED, "nnodes": "1:1", "spare_nodes": 0}
+    assert not is_several(one)
+    assert read_nodes(one, set()) is None
+
+
+def test_what_several_nodes_are_told() -> None:
+    nodes = read_nodes(ASKED, set())
+    assert nodes is not None
+    assert (nodes.count, nodes.spares, nodes.host, nodes.port) == (2, 1, "127.0.0.1", 29400)
+    assert (nodes.place, nodes.lease_s) == (-1, limits.LEASE_S)
+    many = read_nodes({**ASKED, "nnodes": "100", "node_rank": 0}, set())
+    assert many is not None
+    assert (many.place, many.lease_s) == (0, limits.BEAT_S * limits.LEASE_BEATS)
+    old = read_nodes({**ASKED, "rdzv_endpoint": ""}, {"master_addr"})
+    assert old is not None
+    assert (old.host, old.port) == ("127.0.0.1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"nnodes": "2:4"}, "the number of ranks stays the same"),
+        ({"rdzv_endpoint": ""}, "have to know where they meet"),
+        ({"rdzv_endpoint": "head:99999"}, "have to know where they meet"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_nodes({**ASKED, **changed}, set())
+
+
+def test_an_endpoint_that_a_network_reaches_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = read_nodes(ASKED, set())
+    assert nodes is not None
+    monkeypatch.setattr(routes, "resolve", lambda host: "192.0.2.1")
+    with pytest.raises(UsageError, match="has no token"):
+        find_spot(replace(nodes, host="head"), has_token=False)
+    monkeypatch.setattr(routes, "resolve", lambda host: "127.0.1.1")
+    with pytest.raises(UsageError, match="for this node only"):
+        find_spot(replace(nodes, host="head"), has_token=True)
+
+
+def test_loopback_belongs_to_this_node() -> None:
+    assert routes.is_ours("127.0.0.1")
+    assert not routes.is_ours("192.0.2.1")
+    assert routes.own_address("127.0.0.1") == "127.0.0.1"
+    assert routes.interface_of("127.0.0.1") == "lo"
+
+
+# --- lives and leases -----------------------------------------------------------------------------
+
+LIFE = Life(
+    7, 70, "b", 1, "rank", 10.0, 11.0, None, {Cause.PRODUCTIVE: 3.0, Cause.OTHER: 0.5},
+    Cause.PRODUCTIVE,
+)  # fmt: skip
+
+
+def test_a_life_is_told_as_it_was() -> None:
+    said = decode(encode(lives.told(LIFE))[4:])
+    assert lives.life_of(said) == LIFE  # type: ignore[arg-type]  # it is what was encoded
+
+
+def test_a_lost_nodes_lives_end_with_its_last_word() -> None:
+    told = ToldLives()
+    other = replace(LIFE, worker=8, node="a")
+    told.note(LIFE, now_s=20.0)
+    told.note(other, now_s=21.0)
+    (gone,) = told.lose("b")
+    assert (gone.worker, gone.ended_s, gone.end) == (7, 20.0, "lost with its node")
+    assert told.living() == [other]
+    told.note(replace(other, ended_s=22.0), now_s=22.0)
+    assert told.living() == []
+
+
+def test_a_worker_sees_the_end_of_the_lease_that_the_agent_writes(tmp_path: Path) -> None:
+    written = LeasePage(tmp_path, create=True)
+    read = LeasePage(tmp_path)
+    assert read.until_s == -math.inf, "nothing is lent before the agent was let in"
+    written.until_s = 12.5
+    assert read.until_s == 12.5
