@@ -1,0 +1,108 @@
+"""`outlast report` of runs that are not what one expects: it answers, and makes nothing up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from outlast.model.records import Meta
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.run_folder import RunFolder
+from tests.app.command import outlast
+from tests.ledger import a_run
+
+
+def report(path: Path) -> subprocess.CompletedProcess[str]:
+    page, told = outlast("report", path), outlast("report", path, "--json")
+    assert (page.returncode, told.returncode) == (0, 0), page.stderr + told.stderr
+    return told
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["empty", "starting"])
+def test_a_run_without_a_process_yet_has_no_figures_and_no_errors(
+    tmp_path: Path, ended: bool
+) -> None:
+    folder = RunFolder.create(tmp_path / "x", name="x", version="0.1.0", options={})
+    meta = Meta("x", "x", 4, "0.1.0", 100.0, 1_767_323_045.0)
+    ledger = Ledger.create(folder.ledger, meta, pid=os.getpid())
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        if ended:
+            ledger.end_session(ended_s=100.0, state="failed", exit_code=1, reason="no such file")
+        facts = json.loads(report(folder.path).stdout)
+    assert facts["ettr"] is None
+    assert facts["balance"]["sums"], facts["balance"]
+    assert facts["reliability"]["all"]["mttf_s"] is None
+    assert facts["goodput"]["steps"] is None
+    assert facts["components"] == []
+
+
+def test_clocks_that_went_back_make_no_negative_seconds(tmp_path: Path) -> None:
+    """The second launcher says that it began before the first one. An interruption says that it
+    was over before it began.
+    """
+    path = a_run.ended_run(tmp_path)
+    started_wall_s = a_run.META.started_wall_s - 3600
+    with contextlib.closing(
+        Ledger.resume(path / "ledger.db", pid=7, started_s=3.0, started_wall_s=started_wall_s)
+    ) as ledger:
+        ledger.end_session(ended_s=2.0, state="ended", exit_code=0, reason="")
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
+        connection.execute(
+            "UPDATE interruptions SET resumed_s = 105.0, restored_s = 104.0, regrouped_s = 103.0"
+        )
+    facts = json.loads(report(path).stdout)
+    assert facts["balance"]["sums"], facts["balance"]
+    assert min(value for value in facts["rank_seconds"].values() if value is not None) >= 0
+    assert facts["elapsed_s"] >= facts["wall_s"] >= 0
+    assert all(one["lost_rank_s"] >= 0 for one in facts["interruptions"])
+    assert facts["reliability"]["all"]["mttr_s"] >= 0
+
+
+def test_a_ledger_that_another_program_has_locked_is_named(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path)
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        done = outlast("report", path)
+    assert done.returncode == 1
+    assert "locked" in done.stderr
+    assert str(path / "ledger.db") in done.stderr
+
+
+def test_a_ledger_of_a_newer_outlast_says_what_to_install(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path)
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
+        connection.execute("PRAGMA user_version = 7")
+        connection.execute("UPDATE meta SET version = '0.9.0'")
+    done = outlast("report", path)
+    assert done.returncode == 2
+    assert "it was written by outlast 0.9.0: install that version or a newer one" in done.stderr
+
+
+def test_an_older_ledger_is_read_and_brought_up_to_date_by_a_resume(tmp_path: Path) -> None:
+    """Method: take away from a ledger what schema 2 has added."""
+    path = a_run.ended_run(tmp_path)
+    before = json.loads(report(path).stdout)
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
+        connection.execute("DROP TRIGGER steps_stay")
+        connection.execute(
+            "CREATE TRIGGER steps_stay BEFORE DELETE ON steps BEGIN SELECT RAISE(ABORT, 'x'); END"
+        )
+        connection.execute("ALTER TABLE lives DROP COLUMN stalls")
+        connection.execute("ALTER TABLE interruptions DROP COLUMN tier")
+        connection.execute("PRAGMA user_version = 1")
+    old = json.loads(report(path).stdout)
+    assert old["rank_seconds"] == before["rank_seconds"]
+    assert [one["tier"] for one in old["interruptions"]] == [None] * 3
+    with contextlib.closing(
+        Ledger.resume(path / "ledger.db", pid=7, started_s=3.0, started_wall_s=0.0)
+    ) as ledger:
+        ledger.add(a_run.LIVES[0])
+        ledger.end_session(ended_s=4.0, state="ended", exit_code=0, reason="")
+    assert len(json.loads(report(path).stdout)["sessions"]) == 2
