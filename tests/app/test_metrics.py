@@ -68,8 +68,11 @@ def test_the_class_of_an_interruption_is_that_of_its_newest_verdict(tmp_path: Pa
     view = look(str(a_run.ended_run(tmp_path)))
     (part,) = view.records.sessions
     verdicts = tuple(
-        Event(1.0, 1.0, "verdict", {"interruption": 1, "verdict": {"class": name}})
-        for name in ("nic", "hbm")
+        Event(1.0, 1.0, "verdict", {"interruption": 1, "verdict": verdict})
+        for verdict in (
+            {"class": "nic", "confidence": 0.9},
+            {"class": "hbm", "confidence": 0.9},
+        )
     )
     told = replace(view.records, sessions=(replace(part, events=(*part.events, *verdicts)),))
     values = values_of(replace(view, records=told))
