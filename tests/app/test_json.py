@@ -75,6 +75,10 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--tokens-per-step": (of("--tokens-per-step", "16M"), of("--tokens-per-step", "x", code=2)),
         "--flops-per-step": (of("--flops-per-step", "4e19"),),
         "--price": (of("--price", "2.5/h"), of("--price", "1e307/h")),
+        "--predict": (
+            of("--predict", "{given}/cluster.toml"),
+            of("--predict", "{given}/none", code=2),
+        ),
     },
     "diagnose": {
         "--html": (of("--html", "page.html"),),

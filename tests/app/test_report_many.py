@@ -110,6 +110,21 @@ def test_tokens_flops_and_money_are_known_where_they_are_given(tmp_path: Path) -
     assert facts["cost"]["money"] == pytest.approx(40 * 3.6 / 3600)
 
 
+def test_a_prediction_lies_beside_what_happened_key_by_key(tmp_path: Path) -> None:
+    """Method: calibrate from the run itself; what was counted is then what is expected."""
+    path = a_run.ended_run(tmp_path)
+    cluster = tmp_path / "cluster.toml"
+    assert outlast("calibrate", path, "--out", cluster).returncode == 0
+    facts = report(path, "--predict", cluster)
+    rows = {row["key"]: row for row in facts["predicted"]}
+    assert {"ettr", "interruptions", "mttf_s", "seconds.regroup", "lost.unknown"} <= set(rows)
+    assert rows["interruptions"]["happened"] == 3
+    assert rows["interruptions"]["inside"] is True
+    assert rows["seconds.productive"]["happened"] == pytest.approx(facts["productive_s"])
+    page = outlast("report", path, "--predict", cluster).stdout
+    assert page.startswith("The planner's prediction, and what happened\n")
+
+
 def test_an_account_that_does_not_sum_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,8 +121,8 @@ def reliability(some: Sequence[Facts]) -> dict[str, typing.Any]:
     Every interruption counts as a failure, also one that came during a recovery. The time to
     recover is counted once for those that were over together.
     """
-    exposure_s = math.fsum(_training_s(facts) for facts in some)
-    rank_exposure_s = math.fsum(_training_s(facts) * facts["world_size"] for facts in some)
+    exposure_s = math.fsum(training_s(facts) for facts in some)
+    rank_exposure_s = math.fsum(training_s(facts) * facts["world_size"] for facts in some)
     everything = [one for facts in some for one in facts["interruptions"]]
     classes = sorted({one["class"] for one in everything})
     return {
@@ -139,7 +139,7 @@ def reliability(some: Sequence[Facts]) -> dict[str, typing.Any]:
     }
 
 
-def _training_s(facts: Facts) -> float:
+def training_s(facts: Facts) -> float:
     """Return the seconds in which a run trained: launcher start to end, less start-up and end."""
     wall_s: float = facts["wall_s"]
     untrained_s = math.fsum(facts["rank_seconds"].get(name) or 0.0 for name in UNTRAINED)

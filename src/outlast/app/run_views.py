@@ -56,7 +56,16 @@ def report(argv: Sequence[str]) -> int:
         with understood(view.path):
             some.append(report_facts(view, given))
     facts, show = (some[0], show_report) if len(some) == 1 else (many_facts(some, given), show_many)
-    print(_text(facts, show_components if args.table else show, as_json=args.json))
+    if args.table:
+        show = show_components
+    if args.predict is not None:
+        if len(some) > 1:
+            raise UsageError("a prediction is for one run", hint="name one run with --predict")
+        from outlast.app.report_predict import predicted, show_predicted
+
+        facts = facts | {"predicted": predicted(facts, args.predict)}
+        show = show_predicted
+    print(_text(facts, show, as_json=args.json))
     sys.stdout.flush()
     return 0
 
@@ -111,6 +120,11 @@ def _add_given(out: Parser) -> None:
     out.add_argument("--tokens-per-step", metavar="N", help="tokens of one step, of all ranks: 16M")
     out.add_argument("--flops-per-step", metavar="N", help="FLOPs of one step, of all ranks: 4e19")
     out.add_argument("--price", metavar="PRICE", help="price of a GPU-hour: 2.5/h")
+    out.add_argument(
+        "--predict",
+        metavar="CLUSTER",
+        help="lay what the planner expects by this cluster file beside what happened",
+    )
 
 
 def _pages(args: argparse.Namespace) -> int:
