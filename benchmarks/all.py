@@ -35,6 +35,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "planner_speed": ["planner_speed.py"],
         "flight_recorder": ["flight_recorder.py"],
         "titan": ["titan.py"],
+        "long_run": ["long_run.py"],
     }
 
 
@@ -94,6 +95,7 @@ TOLD = {
     "planner_speed": "Lives of a run in a second, beside SimPy, NumPy and numba",
     "flight_recorder": "From flight recorder dumps to the guilty rank",
     "titan": "Titan's boards: fitted before a date, held against what came",
+    "long_run": "The ledger of a long run: its writes, and its report",
 }
 
 

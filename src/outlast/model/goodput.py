@@ -253,17 +253,14 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
     rank, is left out.
     """
     kept: list[Life] = []
+    held_until_s = -math.inf
     for life in sorted(lives, key=lambda life: life.assigned_s):
-        held_until_s = max(
-            (
-                math.inf if one.ended_s is None else one.ended_s
-                for one in kept
-                if one.opened_s is not None
-            ),
-            default=-math.inf,
-        )
-        if life.opened_s is not None or life.assigned_s >= held_until_s:
-            kept.append(life)
+        if life.opened_s is None and life.assigned_s < held_until_s:
+            continue
+        kept.append(life)
+        if life.opened_s is not None:
+            ended_s = math.inf if life.ended_s is None else life.ended_s
+            held_until_s = max(held_until_s, ended_s)
     return kept
 
 
