@@ -28,6 +28,8 @@ for step in run.steps(state, until=8, log_every=1):
         loss = update(step)
         step.log(after=10.0 * step.number + run.rank, reduce="mean", to=tell)
         step.on_commit(lambda number=step.number: open(called, "a").write(f"{number}\\n"))
+    step.log(behind=step.number)
+    step.on_commit(lambda number=step.number: open(called, "a").write(f"{number}+\\n"))
     if last is not None:
         print("logged", run.rank, last.number, sorted(last.logged.items()), flush=True)
     last = step
@@ -164,7 +166,9 @@ def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     assert len(ran.outcome.interruptions) == 1, ran.outcome
     assert _digests(ran) == {undisturbed}
     calls = {rank: (tmp_path / f"called-{rank}").read_text().split() for rank in (0, 1)}
-    assert calls[0] == [str(number) for number in range(1, STEPS + 1)]
+    assert calls[0] == [f"{number}{at}" for number in range(1, STEPS + 1) for at in ("", "+")]
+    behind = re.findall(r"^step (\d+) .*\bbehind (\d+)\b", ran.out, re.MULTILINE)
+    assert sorted(behind) == [(str(number), str(number)) for number in range(1, STEPS + 1)], ran.out
     assert max(Counter(calls[1]).values()) == 1
     assert set(calls[1]) >= {str(number) for number in range(1, STEPS + 1) if number not in (3, 4)}
     _says_each_step_truly(ran, torn=(3, 4, 5))

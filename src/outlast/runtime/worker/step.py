@@ -110,8 +110,13 @@ class Step:
         """Call `callback()` once, on this rank, when the step is committed everywhere.
 
         The callback takes no arguments. It does not run on a rank that dies before the commit.
+        Behind the block of a step that is committed by then, it runs at once. Behind a block that
+        was interrupted it is forgotten, because the step is repeated.
         """
-        self._callbacks.append(callback)
+        if self.is_committed:
+            callback()
+        else:
+            self._callbacks.append(callback)
 
     def __enter__(self) -> Step:
         self._transaction.enter(self)
@@ -127,7 +132,7 @@ class Step:
 
     def reset(self) -> None:
         """Forget what the last attempt did, before another one begins."""
-        self.entered = self.left = False
+        self.entered = self.left = self.is_committed = False
         self.logged.clear()
         self._callbacks.clear()
         self.attempt += 1

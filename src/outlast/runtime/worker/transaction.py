@@ -255,8 +255,11 @@ class Transaction:
         return False
 
     def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
-        """Keep what `step.log` was given, unless the step is done for nothing."""
-        if not self._rehearsal.runs:
+        """Keep what `step.log` was given, unless the step is done for nothing.
+
+        The script runs on behind a block that was interrupted. What it logs there does not count.
+        """
+        if not self._rehearsal.runs and not self._machine.repeats:
             self._payload.log(step, values, reduce, to)
 
     # --- phases between steps ---------------------------------------------------------------------
