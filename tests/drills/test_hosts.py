@@ -56,10 +56,11 @@ class HostRun:
         ]  # fmt: skip
         self.processes = {host: self.start(host) for host in range(nodes + spares)}
 
-    def start(self, host: int) -> subprocess.Popen[bytes]:
+    def start(self, host: int, *, token: str = TOKEN) -> subprocess.Popen[bytes]:
         """Start the launcher of one host."""
+        env = {**self._env, "OUTLAST_TOKEN": token}
         with self._out(host).open("ab") as out:
-            return self.hosts.start(host, self._command, out=out, env=self._env, cwd=self._scratch)
+            return self.hosts.start(host, self._command, out=out, env=env, cwd=self._scratch)
 
     def _out(self, host: int) -> Path:
         return self._scratch / f"host{host}.out"
@@ -138,3 +139,34 @@ def test_a_run_outlives_a_host_whose_processes_are_all_killed(
     assert (lost["ranks"], lost["steps_lost"]) == ([1], 0), lost
     seconds = sum(value or 0.0 for value in report["rank_seconds"].values())
     assert abs(seconds - 2 * report["wall_s"]) < 1e-6, report["rank_seconds"]
+
+
+@pytest.mark.drill
+def test_a_host_that_is_cut_off_in_silence_is_replaced_and_fences_itself(
+    tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
+) -> None:
+    """The link of host 1 goes down, and nothing says so to anybody. Its agent kills its worker by
+    itself, and none of its commits comes after that of the rank's next holder.
+    """
+    arguments = ("--steps", 120)
+    calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests
+    run = HostRun(three_hosts, tmp_path, *arguments, nodes=2, spares=1)
+    run.until(lambda: run.step_of(1) >= 20, "step 20")
+    three_hosts.cut(1)
+    del run.processes[1]
+    codes = run.finish()
+    assert codes == {0: 0, 2: 0}, f"{codes}\n{run}"
+    assert run.digests == calm, str(run)
+    steps = [step for rank, step, _ in run.commits if rank == 1]
+    assert steps == sorted(set(steps)), f"a step was committed twice: {steps}\n{run}"
+    (lost,) = run.report()["interruptions"]
+    assert (lost["ranks"], lost["steps_lost"]) == ([1], 0), lost
+
+
+def test_a_node_without_the_token_is_turned_away(tmp_path: Path, three_hosts: Hosts) -> None:
+    """Host 0 leads, and host 1 has another token. It ends at once and says why."""
+    run = HostRun(three_hosts, tmp_path, nodes=2, spares=0)
+    run.until(lambda: "leads the run" in (tmp_path / "host0.out").read_text(), "a leader")
+    stranger = run.start(2, token="a secret of somebody else, 32 bytes")
+    assert stranger.wait(60) == 2, str(run)
+    assert "does not know this run's token" in (tmp_path / "host2.out").read_text(), str(run)
