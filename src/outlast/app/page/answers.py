@@ -7,9 +7,8 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from outlast.app import words
 from outlast.app.page.pace import Point
@@ -20,8 +19,6 @@ from outlast.model.verdict import summary
 QUIET_S = 15.0  # a launcher that lives writes each second
 FAR_BEHIND = 20.0  # times the median step: so long without a step is worth a word
 GOOD, WATCH, BAD, PLAIN = "good", "watch", "bad", "plain"
-# the causes of seconds that an interruption takes
-TAKEN = ("detection", "regroup", "restore", "repeated", "lost", "degraded")
 _TONE = {
     "training": GOOD,
     "ending": GOOD,
@@ -189,15 +186,10 @@ def _whose_fault(newest: Facts | None, verdict: Facts | None) -> Answer:
     return Answer(question, f"{name}{how}", str(verdict.get("reason", "")), PLAIN, newest["id"])
 
 
-def taken_s(seconds: Mapping[str, Any]) -> float:
-    """Return the rank-seconds that interruptions took."""
-    return sum(seconds.get(cause) or 0.0 for cause in TAKEN)
-
-
 def _what_cost(report: Facts) -> Answer:
     question = "What did it cost?"
     total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
-    lost_s = taken_s(report["rank_seconds"])
+    lost_s = report["lost"]["rank_s"]
     share = lost_s / total_s if total_s > 0 else 0.0
     count = len(report["interruptions"])
     repeated, lost = (
@@ -209,6 +201,8 @@ def _what_cost(report: Facts) -> Answer:
         f"{words.count(count, 'interruption')} took {words.duration(lost_s)} of"
         f" {words.duration(total_s)} of all ranks; {repeated:,} steps repeated, {lost:,} lost."
     )
+    if report["cost"]["lost_money"] is not None:
+        note += f" In money: {report['cost']['lost_money']:,.2f}."
     if not count and not lost:
         return Answer(question, "nothing", "No interruption so far.", GOOD)
     if not report["steps_seen"]:

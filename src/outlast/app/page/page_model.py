@@ -58,6 +58,7 @@ class Page:
     verdicts        by the id of the interruption
     kinds           how often what failed: class or mechanism, and the count
     made_wall_s     when the run was looked at
+    by_rank         the seconds of each rank by cause
     """
 
     report: Facts
@@ -72,6 +73,7 @@ class Page:
     advice: tuple[Advice, ...]
     made_wall_s: float
     began_wall_s: float
+    by_rank: tuple[Mapping[Cause, float], ...]
 
     @property
     def is_over(self) -> bool:
@@ -84,6 +86,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
     report: Facts = words.escaped_all(report_facts(view))
     status: Facts = words.escaped_all(status_facts(view, workers=True))
     records = view.records
+    books = account(records, now_s=view.now_s)
     nodes = node_of_rank(records, status["workers"])
     points = pace(records)
     now_s = report["elapsed_s"]
@@ -102,12 +105,11 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
         losses=losses(report["rank_seconds"]),
         verdicts={one["interruption"]: NO_VERDICT | one for one in report["verdicts"]},
         kinds=_kinds(report),
-        nodes=health(
-            records, account(records, now_s=view.now_s), status, report["interruptions"], nodes
-        ),
+        nodes=health(records, books, status, report["interruptions"], nodes),
         advice=advice(view, report),
         made_wall_s=wall_s,
         began_wall_s=records.meta.started_wall_s,
+        by_rank=books.by_rank,
     )
 
 

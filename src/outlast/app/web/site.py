@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,6 @@ from outlast.app.run_views import understood
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.goodput import account
 from outlast.model.records import Life, Records
-from outlast.model.terms import Cause
 from outlast.runtime import clock
 from outlast.runtime.fresh import Fresh
 from outlast.runtime.ledger.view import RunView, look
@@ -41,7 +40,6 @@ class Shown:
     page: Page
     parts: dict[str, str]
     records: Records
-    by_rank: tuple[Mapping[Cause, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ class Site:
 
     def rank_seconds(self, name: str, rank: int) -> dict[str, float]:
         """Return the seconds of one rank by cause."""
-        return {cause.value: value for cause, value in self.shown(name).by_rank[rank].items()}
+        return {cause.value: value for cause, value in self.shown(name).page.by_rank[rank].items()}
 
     def card(self, name: str) -> Card:
         """Return the row of a run in the overview, also of one that cannot be read."""
@@ -161,7 +159,7 @@ def _show(path: Path) -> Shown:
         page = page_of(view, wall_s=clock.wall_s())
         links = RunLinks()
         parts = {name: part(name, page, links, most=SHOWN_MOST) for name in ("head", *PARTS)}
-        return Shown(page, parts, view.records, account(view.records, now_s=view.now_s).by_rank)
+        return Shown(page, parts, view.records)
 
 
 def _card(path: Path) -> Card:
