@@ -100,6 +100,8 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
     A newline and a tab stay where `lines` says so; else they are a space.
     """
+    if text.isascii() and text.isprintable():  # most are
+        return text
     text = _CONTROL.sub(_visible, text.replace("\r\n", "\n").rstrip("\r\n"))
     return text if lines else text.replace("\n", " ").replace("\t", " ")
 

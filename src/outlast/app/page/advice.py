@@ -27,6 +27,7 @@ LITTLE = 0.01  # a share of all rank-seconds that is not worth advice
 OFTEN = 3  # so many alike are no accident
 FEWEST_FOR_RATES = 3  # with fewer interruptions, the planner knows only a bound of the rate
 MOST_FOR_A_GLANCE = 1_000  # interruptions that the planner reads fast enough for a live page
+RANKS_MOST = 4_096  # the same
 SLOW_START = ("respawn", "restart", "reenter")
 
 
@@ -133,7 +134,7 @@ def _planned(view: RunView, report: Facts) -> Iterator[Advice]:
     """Say what the planner would choose for a run that fails as this one did."""
     if len(report["interruptions"]) < FEWEST_FOR_RATES or not report["calls_outlast"]:
         return
-    if len(report["interruptions"]) > MOST_FOR_A_GLANCE:
+    if len(report["interruptions"]) > MOST_FOR_A_GLANCE or report["world_size"] > RANKS_MOST:
         yield Advice("Ask the planner: `outlast plan --ledger RUN`.", "It takes some seconds.")
         return
     scenario = _scenario(view)
