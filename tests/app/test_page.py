@@ -13,6 +13,7 @@ import pytest
 from outlast.app.page.lanes import ROWS_MOST
 from outlast.app.page.pace import POINTS_MOST, Point, merged
 from outlast.app.page.page_html import PARTS, node_id, report_page
+from outlast.app.page.page_markdown import _interruption as interruption_lines
 from outlast.app.page.page_markdown import code, report_markdown, text
 from outlast.app.page.page_model import Page, losses, page_of
 from outlast.model.records import Event, Interruption, Life, Meta, Records, Session, SessionRecords
@@ -286,3 +287,8 @@ def test_a_ledger_that_says_what_cannot_be_makes_no_page(tmp_path: Path) -> None
     done = outlast("report", path, "--md")
     assert done.returncode == 1
     assert "hint:" in done.stderr
+
+
+def test_a_restart_without_seen_steps_has_no_time_to_recover(tmp_path: Path) -> None:
+    one = page(a_run.ended_run(tmp_path)).report["interruptions"][-1] | {"steps_seen": False}
+    assert "All run again by respawn; steps not seen." in "\n".join(interruption_lines(one, None))

@@ -167,7 +167,9 @@ def _what_failed(newest: Facts | None, moment: Moment) -> Answer:
     if newest["resumed_s"] is None:
         return Answer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
     by = f" by {newest['rung']}" if newest["rung"] else ""
-    note = f"{when}. Back after {words.recovery_words(newest)}{by}; {words.cost_words(newest)}."
+    seen = newest["steps_seen"]
+    back = f"Back after {words.recovery_words(newest)}" if seen else "All run again"
+    note = f"{when}. {back}{by}; {words.cost_words(newest)}."
     return Answer(question, what, note, PLAIN, newest["id"])
 
 

@@ -131,7 +131,8 @@ def _interruption(one: Facts, verdict: Facts | None) -> Iterator[str]:
         yield "- It is not back."
     else:
         by = f" by {text(one['rung'])}" if one["rung"] else ""
-        yield f"- Back after {words.recovery_words(one)}{by}; {words.cost_words(one)}."
+        back = f"Back after {words.recovery_words(one)}" if one["steps_seen"] else "All run again"
+        yield f"- {back}{by}; {words.cost_words(one)}."
     yield f"- Why: {text(summary(verdict) if verdict else one['reason'] or 'no verdict yet')}"
     if verdict and verdict.get("action"):
         yield f"- To do: {text(verdict['action'])}"
