@@ -87,6 +87,7 @@ def test_the_six_questions_have_their_answers(tmp_path: Path) -> None:
         "rank 0: hang",
         3,
     )
+    assert " before the end. " in said["What failed last?"].note
     assert said["Whose fault was it?"].answer == "no verdict yet"
     assert "3 interruptions took" in said["What did it cost?"].note
 

@@ -87,9 +87,9 @@ def _alike(report: Facts) -> Iterator[Advice]:
 
 def _spares(view: RunView, report: Facts) -> Iterator[Advice]:
     slow = [
-        one["mttr_s"]
+        one["restored_s"] - one["detected_s"]  # a spare does nothing for the time until detection
         for one in report["interruptions"]
-        if one["rung"] in SLOW_START and one["mttr_s"] is not None
+        if one["rung"] in SLOW_START and one["restored_s"] is not None
     ]
     had = any(life.rank < 0 for part in view.records.sessions for life in part.lives)
     if slow and not had and sum(slow) >= LITTLE * report["wall_s"]:

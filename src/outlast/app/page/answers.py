@@ -74,7 +74,7 @@ def answers(
         _is_it_training(report, status, moment),
         _how_fast(report, status, points),
         _how_long(report, status),
-        _what_failed(newest, moment),
+        _what_failed(report, newest, moment),
         _whose_fault(newest, verdict),
         _what_cost(report),
     )
@@ -84,6 +84,10 @@ def _root(some: Sequence[Facts], one: Facts) -> Facts:
     """Return the interruption that this one is a part of."""
     by_id = {each["id"]: each for each in some}
     return by_id.get(one["parent"], one)
+
+
+def _is_over(report: Facts) -> bool:
+    return report["state"] in ("ended", "failed", "stopped", "lost")
 
 
 def _is_it_training(report: Facts, status: Facts, moment: Moment) -> Answer:
@@ -141,7 +145,7 @@ def target_of(status: Facts) -> int | None:
 
 def _how_long(report: Facts, status: Facts) -> Answer:
     question, target, step = "How long still?", target_of(status), report["steps"]
-    over = report["state"] in ("ended", "failed", "stopped", "lost")
+    over = _is_over(report)
     of = f" of {target:,}" if target else ""
     at = f"It is at step {step:,}{of}." if report["steps_seen"] else "No step was seen."
     if over:
@@ -156,14 +160,14 @@ def _how_long(report: Facts, status: Facts) -> Answer:
     return Answer(question, "not known", at + note)
 
 
-def _what_failed(newest: Facts | None, moment: Moment) -> Answer:
+def _what_failed(report: Facts, newest: Facts | None, moment: Moment) -> Answer:
     question = "What failed last?"
     if newest is None:
         return Answer(question, "nothing", "No interruption so far.", GOOD)
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
     ago_s = max(0.0, moment.now_s - at_s)
     what = f"{words.ranks(newest)}: {newest['mechanism'].replace('_', ' ')}"
-    when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before now"
+    when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {'the end' if _is_over(report) else 'now'}"
     if newest["resumed_s"] is None:
         return Answer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
     by = f" by {newest['rung']}" if newest["rung"] else ""
