@@ -167,7 +167,8 @@ def _what_failed(report: Facts, newest: Facts | None, moment: Moment) -> Answer:
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
     ago_s = max(0.0, moment.now_s - at_s)
     what = f"{words.ranks(newest)}: {newest['mechanism'].replace('_', ' ')}"
-    when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {'the end' if _is_over(report) else 'now'}"
+    then = "the end" if _is_over(report) else "now"
+    when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if newest["resumed_s"] is None:
         return Answer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
     by = f" by {newest['rung']}" if newest["rung"] else ""
