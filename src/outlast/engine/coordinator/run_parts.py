@@ -124,12 +124,13 @@ class Run:
     def name_store(self, nodes: Iterable[str]) -> list[Output]:
         """Tell the agents of `nodes` where the store listens, if there is one.
 
-        An agent in the coordinator's own process knows it already.
+        An agent in the coordinator's own process knows it already. A simulated one, which serves no
+        images, starts no process that has an environment.
         """
         if self.nodes.local or self.store.address is None:
             return []
         named = UseStore(*self.store.address)
-        return [ToAgent(named, node) for node in nodes]
+        return [ToAgent(named, node) for node in nodes if self.nodes.serves(node)]
 
     # --- records -------------------------------------------------------------------------------
 
