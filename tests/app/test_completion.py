@@ -69,7 +69,7 @@ def test_a_shell_completes_commands_options_choices_and_runs(
 
     assert ask("") == list(cli.COMMANDS)
     assert ask("re") == ["report"]
-    assert ask("run", "--spare") == ["--spare-kind", "--spares"]
+    assert ask("run", "--spare") == ["--spare-kind", "--spare-nodes", "--spares"]
     assert ask("run", "--spare-kind", "") == ["hot", "warm"]
     assert ask("run", "--nproc") == ["--nproc-per-node"]
     assert ask("ckpt", "") == ["export"]
