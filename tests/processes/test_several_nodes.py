@@ -21,6 +21,7 @@ from outlast.model.wire import decode, encode
 from outlast.runtime import routes, token
 from outlast.runtime.agent.local_slots import LocalSlots
 from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.listener import listen_at
 from outlast.runtime.tiers.lease_page import LeasePage
 
 ASKED: dict[str, Any] = {
@@ -127,6 +128,18 @@ def test_an_endpoint_that_a_network_reaches_needs_a_token(monkeypatch: pytest.Mo
     monkeypatch.setattr(routes, "resolve", lambda host: "127.0.1.1")
     with pytest.raises(UsageError, match="for this node only"):
         find_spot(replace(nodes, host="head"), has_token=True)
+
+
+def test_of_several_nodes_on_one_machine_one_leads() -> None:
+    """The second one starts before the first one has let anybody in."""
+    with listen_at("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    nodes = read_nodes({**ASKED, "rdzv_endpoint": f"127.0.0.1:{port}"}, set())
+    assert nodes is not None
+    first, second = (find_spot(nodes, has_token=False) for _ in range(2))
+    assert first.listening is not None
+    with first.listening:
+        assert (first.leads, second.leads) == (True, False)
 
 
 def test_loopback_belongs_to_this_node() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
 from outlast.engine.cluster.agent_session import NodeOffer
 from outlast.engine.protocol.outputs import End
-from outlast.errors import OutlastError, UsageError
+from outlast.errors import OutlastError, RunFolderError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Admitted, Message
 from outlast.model.records import Life
@@ -66,14 +67,20 @@ from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 class Spot:
     """Where this node is: its address for the others, and that of the coordinator.
 
-    leads      the coordinator is to be started here
     endpoint   address and port of the coordinator
+    listening  the socket of the endpoint if the coordinator is to be started here, else None. It
+               listens from the beginning, so that of several nodes on one machine only one leads
     """
 
     address: str
     interface: str
     endpoint: tuple[str, int]
-    leads: bool
+    listening: socket.socket | None
+
+    @property
+    def leads(self) -> bool:
+        """Return True if the coordinator is to be started here."""
+        return self.listening is not None
 
 
 @dataclass
@@ -141,17 +148,16 @@ def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
             f"--local-addr {address}: this node has no such address",
             hint="give one of `ip address`",
         )
-    leads = ours and _is_free(there, nodes.port)
-    return Spot(address, routes.interface_of(address), (there, nodes.port), leads)
+    listening = _take_endpoint(there, nodes.port) if ours else None
+    return Spot(address, routes.interface_of(address), (there, nodes.port), listening)
 
 
-def _is_free(address: str, port: int) -> bool:
-    """Return whether nobody listens there: another launcher on this machine may lead already."""
+def _take_endpoint(address: str, port: int) -> socket.socket | None:
+    """Listen there, unless another launcher on this machine leads already."""
     try:
-        listen_at(address, port).close()
+        return listen_at(address, port)
     except OSError:
-        return False
-    return True
+        return None
 
 
 # --- a node that follows --------------------------------------------------------------------------
@@ -266,7 +272,13 @@ def open_node(
     clean_stale()
     path = vault_folder(f"{facts.run}-{nodes.name}")
     with stop_signals.masked(signal.SIG_BLOCK):
-        vault = Vault.create(path, facts.run)
+        try:
+            vault = Vault.create(path, facts.run)
+        except RunFolderError as error:
+            raise UsageError(
+                f"--node-name {nodes.name}: another node of this run has this name on this machine",
+                hint="give each node a --node-name of its own",
+            ) from error
         closing.callback(vault.remove)
     key = None if ground.token is None else trust.image_key(ground.token, facts.run)
     server = ImageServer(ground.loop, vault, key=key)
@@ -357,7 +369,9 @@ def _lead_in(
     )  # fmt: skip
     if desk.pager is not None:
         closing.callback(desk.pager.close)
-    doorway = Doorway(ground.spot.endpoint, nodes.run, digest_of(options), ground.token, facts)
+    listening = ground.spot.listening
+    assert listening is not None
+    doorway = Doorway(listening, nodes.run, digest_of(options), ground.token, facts)
     engine = coordinator_options(options, beginning, ledger.newest())
     leader.headquarters = Headquarters(desk, engine, doorway, lives=lives, ended=loop.stop)
     leader.headquarters.listen()

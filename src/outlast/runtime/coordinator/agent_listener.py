@@ -120,7 +120,12 @@ class AgentListener:
         Raises UsageError for an address that cannot be had. The kernel limits the queue to
         net.core.somaxconn. An agent that finds it full tries again by itself, a second later.
         """
-        self._listener = listener = _listening(host, port, self._peers)
+        return self.open_at(_listening(host, port, self._peers))
+
+    def open_at(self, listener: socket.socket) -> tuple[str, int]:
+        """Take over a socket that listens already, and return its address."""
+        listener.setblocking(False)
+        self._listener = listener
         self._loop.add_reader(listener.fileno(), self._accept)
         address = listener.getsockname()
         return address[0], address[1]
@@ -389,7 +394,6 @@ def _listening(host: str, port: int, peers: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         hint = "give another address or port; port 0 takes one that is free"
         raise UsageError(f"cannot listen on {host} port {port}: {error}", hint=hint) from None
-    listener.setblocking(False)
     return listener
 
 

@@ -6,6 +6,7 @@ connections, the one in the same launcher too.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,13 +28,13 @@ from outlast.runtime.coordinator.told_lives import ToldLives
 class Doorway:
     """What an agent that comes has to know, and what it is told then.
 
-    address   where agents are awaited
-    run       the run, as --rdzv-id names it
-    script    the digest of the script that the coordinator's node runs; "" where there is no file
-    token     of the run; None: anybody who can reach the address may come
+    listening  the socket at which agents are awaited. It listens already
+    run        the run, as --rdzv-id names it
+    script     the digest of the script that the coordinator's node runs; "" where there is no file
+    token      of the run; None: anybody who can reach the address may come
     """
 
-    address: tuple[str, int]
+    listening: socket.socket
     run: str
     script: str
     token: bytes | None
@@ -68,9 +69,8 @@ class Headquarters:
         )
 
     def listen(self) -> None:
-        """Listen for agents. Raises UsageError if the address cannot be had."""
-        host, port = self._doorway.address
-        self._listener.open(host=host, port=port)
+        """Let agents in."""
+        self._listener.open_at(self._doorway.listening)
 
     def start(self) -> None:
         """Begin the run: it trains once enough nodes are in."""
