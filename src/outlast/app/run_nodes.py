@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ from outlast.runtime.coordinator.headquarters import Doorway, Headquarters
 from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.coordinator.told_lives import ToldLives
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
@@ -75,7 +74,7 @@ class Spot:
     address: str
     interface: str
     endpoint: tuple[str, int]
-    listening: socket.socket | None
+    listening: ListeningSocket | None
 
     @property
     def leads(self) -> bool:
@@ -148,16 +147,8 @@ def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
             f"--local-addr {address}: this node has no such address",
             hint="give one of `ip address`",
         )
-    listening = _take_endpoint(there, nodes.port) if ours else None
+    listening = listen_unless_taken(there, nodes.port) if ours else None
     return Spot(address, routes.interface_of(address), (there, nodes.port), listening)
-
-
-def _take_endpoint(address: str, port: int) -> socket.socket | None:
-    """Listen there, unless another launcher on this machine leads already."""
-    try:
-        return listen_at(address, port)
-    except OSError:
-        return None
 
 
 # --- a node that follows --------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import socket
 from outlast.errors import OutlastError, UsageError
 from outlast.model.limits import CONNECT_TRY_S
 
+ListeningSocket = socket.socket
+
 
 def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socket.socket:
     """Return a socket that listens at `host` and nowhere else; port 0 takes any free one.
@@ -28,6 +30,14 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
         listener.close()
         raise
     return listener
+
+
+def listen_unless_taken(host: str, port: int) -> ListeningSocket | None:
+    """Listen there as `listen_at` does. Return None if another process listens there already."""
+    try:
+        return listen_at(host, port)
+    except OSError:
+        return None
 
 
 def _unreached(listener: socket.socket) -> str:
