@@ -180,6 +180,19 @@ def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: 
     assert not found.problems, str(found)
 
 
+@pytest.mark.parametrize("by_data", [True, pytest.param(False, marks=pytest.mark.drill)])
+def test_an_average_that_moves_behind_an_interrupted_first_step_is_put_back(
+    tmp_path: Path, by_data: bool
+) -> None:
+    """The script runs on behind the block, and moves the average once more than it should.
+
+    Method: the peer is lost in the backward, so the survivor is cut short inside its block.
+    """
+    features = plain(world=2, average="ema", average_at="behind", average_by_data=by_data)
+    found = drill(features, [Fault("backward", 1, 1)], tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
 @pytest.mark.drill
 def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
     found = drill(plain(world=2), [Fault("backward", 99, 1)], tmp_path / "drill")

@@ -274,7 +274,8 @@ class CommitDriver:
 
     def _take_back_tail(self) -> None:
         """Undo what the loop's code behind an interrupted block did, before it is given away."""
-        self._tell_what_was_not_copied()
+        if not self._attachment.undo.take_back():
+            self._tell_what_was_not_copied()
         self._attachment.state.roll_back()
 
     def _tell_what_was_not_copied(self) -> None:

@@ -62,8 +62,11 @@ class Undo:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """Undo what the optimizers of the step did. Return False if no copy was kept."""
-        kept, self._kept = self._kept, False
-        if kept:
+        """Undo what the step did to the shared state. Return False if no copy was kept.
+
+        The copy stays until the next attempt begins, for the script runs on behind a block that was
+        interrupted, and may change the state there again.
+        """
+        if self._kept:
             self._state.undo()
-        return kept
+        return self._kept
