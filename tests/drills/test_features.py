@@ -181,7 +181,7 @@ def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: 
 
 
 @pytest.mark.parametrize("by_data", [True, pytest.param(False, marks=pytest.mark.drill)])
-def test_an_average_that_moves_behind_an_interrupted_first_step_is_put_back(
+def test_an_average_moved_behind_an_interrupted_first_step_is_put_back(
     tmp_path: Path, by_data: bool
 ) -> None:
     """The script runs on behind the block, and moves the average once more than it should.
