@@ -107,9 +107,11 @@ class Outcome:
         detect_s = recover_s = replaced_s = 0.0
         for one in self.interruptions:
             taken.update(one["seconds"])
-            over_s = one["resumed_s"] if one["restored_s"] is None else one["restored_s"]
+            over_s = one["restored_s"]
             if over_s is None or not one["steps_seen"]:
-                return  # its end is not known
+                # its end is not known: survivors that commit the step at once resume before the
+                # lost rank is back, and the record is closed by that
+                return
             fault_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
             detect_s += one["detected_s"] - fault_s
             recover_s += over_s - one["detected_s"]
