@@ -269,20 +269,21 @@ class CommitDriver:
     def _take_back_edits(self) -> None:
         """Undo what the optimizers did, and look for what the script did before."""
         self._attachment.look_for_edits("in front of the optimizer")
-        if not self._attachment.undo.take_back():
-            self._tell_what_was_not_copied()
+        self._put_copy_back()
 
     def _take_back_tail(self) -> None:
         """Undo what the loop's code behind an interrupted block did, before it is given away."""
-        if not self._attachment.undo.take_back():
-            self._tell_what_was_not_copied()
+        self._put_copy_back()
         self._attachment.state.roll_back()
 
-    def _tell_what_was_not_copied(self) -> None:
-        """Warn if the script edited a parameter for the first time in the repeated step.
+    def _put_copy_back(self) -> None:
+        """Put the copy of a late vote back.
 
-        No copy was kept of such a parameter, because nobody knew that it would be edited.
+        Without one, warn if the script edited a parameter for the first time in the repeated step:
+        no copy was kept of it, because nobody knew that it would be edited.
         """
+        if self._attachment.undo.take_back():
+            return
         if uncopied := self._attachment.state.edits.uncopied:
             self._session.warn(
                 f"{some(uncopied)} had been changed in the step that is repeated, and no copy was"
