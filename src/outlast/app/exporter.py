@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 from outlast.app.command_line import SIGINT_EXIT, Parser, address, fail, finite, need_package
 from outlast.app.metric_values import METRICS, RECOVERY_BUCKETS_S, RunMetrics, metrics_of
+from outlast.app.status import OVER
 from outlast.errors import OutlastError, UsageError
 from outlast.runtime import clock, linux
 from outlast.runtime.given import write_bytes
@@ -37,7 +38,6 @@ EVERY_S = 15.0
 PAUSES = 20
 REQUEST_S = 10  # a client that says nothing for so long is left
 _PAUSE_LEAST_S = 1.0
-_OVER = ("ended", "failed", "stopped", "lost")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -145,7 +145,7 @@ class Source:
 
 
 class Collector:
-    """What a registry of prometheus_client asks for values."""
+    """Give a registry of prometheus_client the values that it asks for."""
 
     def __init__(self, read: Callable[[], tuple[RunMetrics, bool]]) -> None:
         self._read = read
@@ -238,7 +238,7 @@ def _keep_file(source: Source, path: str, *, every_s: float) -> int:
     while True:
         metrics, state, is_readable = source.newest()
         write_bytes(path, text_of(metrics, is_readable=is_readable))
-        if state in _OVER:
+        if state in OVER:
             return 0
         if (came := _wait(every_s)) is not None:
             return SIGINT_EXIT if came == signal.SIGINT else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outlast.app import resuming
 from outlast.app.command_line import SIGINT_EXIT
-from outlast.app.live import LiveView
+from outlast.app.live import LiveView, live_console
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
 from outlast.diagnose.redact import GONE, redacted_words
@@ -35,6 +35,15 @@ from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault
+
+
+def make_view(options: RunOptions) -> LiveView:
+    """Return the live view of a launcher, as the flags of the command line want it."""
+    return LiveView(
+        live_console(os.environ),
+        status_every_s=options.status.status_every_s,
+        quiet=options.status.quiet,
+    )
 
 
 def make_logs(options: RunOptions, folder: Path, loop: Loop, sink: Sink) -> WorkerLogs:

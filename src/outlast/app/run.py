@@ -15,7 +15,6 @@ from pathlib import Path
 
 from outlast.app import resuming
 from outlast.app.command_line import fail
-from outlast.app.live import LiveView, live_console
 from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
@@ -24,6 +23,7 @@ from outlast.app.node_setup import (
     end_unrun,
     make_evidence,
     make_logs,
+    make_view,
     of_node,
     open_folder,
     pager,
@@ -151,11 +151,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
-                    view = LiveView(
-                        live_console(os.environ),
-                        status_every_s=options.status.status_every_s,
-                        quiet=options.status.quiet,
-                    )
+                    view = make_view(options)
                     books, launcher = _prepare(
                         options,
                         folder,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from outlast.app import resuming
-from outlast.app.live import LiveView, live_console
+from outlast.app.live import LiveView
 from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
@@ -27,6 +26,7 @@ from outlast.app.node_setup import (
     end_unrun,
     make_evidence,
     make_logs,
+    make_view,
     of_node,
     open_folder,
     pager,
@@ -84,7 +84,7 @@ class Spot:
 
 @dataclass
 class Ground:
-    """What is open on this node while it is in the run, and what it was given."""
+    """This holds what is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
     nodes: Nodes
@@ -108,11 +108,7 @@ def run_several(
     assert nodes is not None
     secret = token.read_token(given, nodes.token_file)
     spot = find_spot(nodes, has_token=secret is not None)
-    view = LiveView(
-        live_console(os.environ),
-        status_every_s=options.status.status_every_s,
-        quiet=options.status.quiet,
-    )
+    view = make_view(options)
     sink = WorkerOutput(view)
     with contextlib.ExitStack() as closing:
         closing.callback(sink.close)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from outlast.app import words
 from outlast.app.page.pace import Point
-from outlast.app.status import logged_words
+from outlast.app.status import OVER, logged_words
 from outlast.app.words import Facts
 from outlast.model.verdict import summary
 
@@ -87,7 +87,7 @@ def _root(some: Sequence[Facts], one: Facts) -> Facts:
 
 
 def _is_over(report: Facts) -> bool:
-    return report["state"] in ("ended", "failed", "stopped", "lost")
+    return report["state"] in OVER
 
 
 def _is_it_training(report: Facts, status: Facts, moment: Moment) -> Answer:

@@ -25,7 +25,7 @@ from outlast.app.page.health import NodeHealth, health, node_of_rank
 from outlast.app.page.lanes import Timeline, timeline
 from outlast.app.page.pace import Point, pace
 from outlast.app.report_facts import report_facts
-from outlast.app.status import status_facts
+from outlast.app.status import OVER, status_facts
 from outlast.app.words import Facts
 from outlast.model.goodput import account
 from outlast.model.terms import MEANING, Cause
@@ -78,7 +78,7 @@ class Page:
     @property
     def is_over(self) -> bool:
         """Return whether nothing in it will change any more."""
-        return self.report["state"] in ("ended", "failed", "stopped", "lost")
+        return self.report["state"] in OVER
 
 
 def page_of(view: RunView, *, wall_s: float) -> Page:
