@@ -33,7 +33,7 @@ SLOW_START = ("respawn", "restart", "reenter")
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do, and why that would have helped."""
+    """This says what to do, and why that would have helped."""
 
     do: str
     why: str

@@ -84,7 +84,7 @@ class RunLinks:
 
 
 class Site:
-    """What is served: every run under `root`, or only the one that is named."""
+    """This is what is served: every run under `root`, or only the one that is named."""
 
     def __init__(self, root: Path, only: str | None = None) -> None:
         self.root = root

@@ -62,7 +62,7 @@ _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
 
 
 class Outbox(Generic[Said]):
-    """What was said, until the other side has acknowledged it. Numbers begin with 1."""
+    """This keeps what was said until the other side has acknowledged it. Numbers begin with 1."""
 
     def __init__(self) -> None:
         self.number = 0

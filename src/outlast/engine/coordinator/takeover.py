@@ -57,7 +57,7 @@ from outlast.model.terms import Mechanism
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """What the run is to end with; None: it goes on.
+    """This is what the run is to end with; None: it goes on.
 
     at_once     it ends before the step in flight is committed
     by_signal   its workers were sent SIGTERM
@@ -70,7 +70,7 @@ class RecoveredEnd:
 
 @dataclass(slots=True)
 class RecoveredState:
-    """What the ledger tells a coordinator that comes after another.
+    """The ledger tells this to a coordinator that comes after another.
 
     script          what is known of the script
     homes           rank -> node
