@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app.page.curves import Curve, Value, averaged
 from outlast.app.page.lanes import ROWS_MOST
 from outlast.app.page.pace import POINTS_MOST, Point, merged
 from outlast.app.page.page_html import PARTS, node_id, report_page
 from outlast.app.page.page_markdown import _interruption as interruption_lines
 from outlast.app.page.page_markdown import code, report_markdown, text
 from outlast.app.page.page_model import Page, losses, page_of
+from outlast.app.page.svg import logged
 from outlast.model.records import Event, Interruption, Life, Meta, Records, Session, SessionRecords
 from outlast.model.terms import Cause, Mechanism
 from outlast.runtime.ledger.store import Ledger
@@ -141,6 +143,28 @@ def test_points_are_merged_and_none_is_lost() -> None:
     assert all(one.per_s == pytest.approx(10.0) for one in few)
 
 
+def test_what_the_script_logged_is_a_curve_for_each_name(tmp_path: Path) -> None:
+    made = page(a_run.ended_run(tmp_path))
+    loss, rate = made.curves
+    assert (loss.name, [one.value for one in loss.values]) == ("loss", [4.0, 3.0])
+    assert [(one.from_s, one.to_s, one.to_step) for one in loss.values] == [
+        (2.0, 10.0, 131), (10.0, 19.0, 200),
+    ]  # fmt: skip
+    assert (rate.name, rate.least, rate.most) == ("rate", 0.1, 0.1)
+    html = report_page(made)
+    assert 'aria-label="loss over the run, between 3 and 4.' in html
+    assert "## loss" in report_markdown(made)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.7e308, -1.7e308, 5e-324])
+def test_a_curve_of_any_numbers_is_drawn(value: float) -> None:
+    values = (Value(0.0, 1.0, 1, value), Value(1.0, 2.0, 2, -value))
+    drawn = logged(Curve("loss", averaged(values, 2)), (), to_s=2.0)
+    numbers = [float(one) for one in re.findall(r"-?[0-9.]+", drawn.split('d="')[1])]
+    assert all(0 <= one <= 1000 for one in numbers)
+    assert averaged(values, 1)[0].value == 0.0
+
+
 # --- what is written ------------------------------------------------------------------------------
 
 
@@ -166,6 +190,8 @@ def test_what_a_run_says_is_never_markup(tmp_path: Path) -> None:
         )
         connection.execute("UPDATE lives SET node = ?", (HOSTILE,))
         connection.execute("UPDATE meta SET run = ?, name = ?", (HOSTILE, HOSTILE))
+        connection.execute("DROP TRIGGER steps_fixed")
+        connection.execute("UPDATE steps SET logged = json_object(?, 1.5)", (HOSTILE,))
         node = "json_set(json, '$.workers[0].node', ?)"
         connection.execute(f"UPDATE snapshot SET json = {node}", (HOSTILE,))
         verdict = """json_object('interruption', 3, 'verdict', json_object('class', ?, 'reason', ?,

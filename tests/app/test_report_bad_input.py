@@ -85,24 +85,30 @@ def test_a_ledger_of_a_newer_outlast_says_what_to_install(tmp_path: Path) -> Non
     assert "it was written by outlast 0.9.0: install that version or a newer one" in done.stderr
 
 
-def test_an_older_ledger_is_read_and_brought_up_to_date_by_a_resume(tmp_path: Path) -> None:
-    """Method: take away from a ledger what schema 2 has added."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_ledger_is_read_and_brought_up_to_date_by_a_resume(
+    tmp_path: Path, version: int
+) -> None:
+    """Method: take away from a ledger what later schemas have added."""
     path = a_run.ended_run(tmp_path)
     before = json.loads(report(path).stdout)
     with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
-        connection.execute("DROP TRIGGER steps_stay")
-        connection.execute(
-            "CREATE TRIGGER steps_stay BEFORE DELETE ON steps BEGIN SELECT RAISE(ABORT, 'x'); END"
-        )
-        connection.execute("ALTER TABLE lives DROP COLUMN stalls")
-        connection.execute("ALTER TABLE interruptions DROP COLUMN tier")
-        connection.execute("PRAGMA user_version = 1")
+        connection.execute("ALTER TABLE steps DROP COLUMN logged")
+        if version < 2:
+            stay = "BEFORE DELETE ON steps BEGIN SELECT RAISE(ABORT, 'x'); END"
+            connection.execute("DROP TRIGGER steps_stay")
+            connection.execute(f"CREATE TRIGGER steps_stay {stay}")
+            connection.execute("ALTER TABLE lives DROP COLUMN stalls")
+            connection.execute("ALTER TABLE interruptions DROP COLUMN tier")
+        connection.execute(f"PRAGMA user_version = {version}")
     old = json.loads(report(path).stdout)
     assert old["rank_seconds"] == before["rank_seconds"]
-    assert [one["tier"] for one in old["interruptions"]] == [None] * 3
+    if version < 2:
+        assert [one["tier"] for one in old["interruptions"]] == [None] * 3
     with contextlib.closing(
         Ledger.resume(path / "ledger.db", pid=7, started_s=3.0, started_wall_s=0.0)
     ) as ledger:
         ledger.add(a_run.LIVES[0])
+        ledger.add(a_run.StepsBucket(3.0, 4.0, 200, 210, 0.1, 0.1, 0.1, {"loss": 2.0}))
         ledger.end_session(ended_s=4.0, state="ended", exit_code=0, reason="")
     assert len(json.loads(report(path).stdout)["sessions"]) == 2

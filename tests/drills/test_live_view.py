@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.runtime.ledger.view import look
 from tests.app.test_live import screen
 from tests.drills._run import Drill
 
@@ -87,6 +88,10 @@ def test_the_view_stays_in_place_in_a_real_terminal(tmp_path: Path, width: int) 
         outcome = drill.finish()
     os.close(terminal)
     assert outcome.code == 0, outcome
+    (part,) = look(str(drill.folder)).records.sessions
+    losses = [one.logged["loss"] for one in part.steps if "loss" in one.logged]
+    assert len(losses) > 1
+    assert losses[-1] < losses[0], "the curve of the loss is in the ledger"
     text = said.decode().replace("\r\n", "\n")
     frames = [frame for frame in text.split("\x1b[J") if " of 150" in frame]
     assert len(frames) > 3, "it was drawn again and again"

@@ -170,8 +170,8 @@ def fill(ledger: Ledger) -> None:
     for record in (*LIVES, KILL, CHILD, HANG):
         ledger.add(record)
     ledger.add(Event(101.5, META.started_wall_s + 1.5, "script", {"sharded": False}))
-    ledger.add(StepsBucket(102.0, 110.0, 0, 131, 0.05, 0.06, 0.2))
-    ledger.add(StepsBucket(110.0, 119.0, 131, 200, 0.05, 0.07, 0.3))
+    ledger.add(StepsBucket(102.0, 110.0, 0, 131, 0.05, 0.06, 0.2, {"loss": 4.0, "rate": 0.1}))
+    ledger.add(StepsBucket(110.0, 119.0, 131, 200, 0.05, 0.07, 0.3, {"loss": 3.0}))
     ledger.add(
         Event(
             105.0,

@@ -142,7 +142,10 @@ def test_old_buckets_of_steps_are_merged_and_cover_the_same_steps(ledger: Ledger
     day = 8_640
     for number in range(3 * day):
         at_s = 100.0 + 10 * number
-        ledger.add(StepsBucket(at_s, at_s + 10, number, number + 1, 9.0, 9.0 + number % 3, 12.0))
+        loss = {"loss": float(number % 3)} if number % 2 == 0 else {}
+        ledger.add(
+            StepsBucket(at_s, at_s + 10, number, number + 1, 9.0, 9.0 + number % 3, 12.0, loss)
+        )
         if number % day == day - 1:
             ledger.set_snapshot({}, now_s=at_s + 10)
             ledger.flush()
@@ -153,6 +156,7 @@ def test_old_buckets_of_steps_are_merged_and_cover_the_same_steps(ledger: Ledger
     assert all(one.to_s == two.from_s for one, two in itertools.pairwise(steps))
     assert steps[0].median_s == 10.0
     assert {one.max_s for one in steps} == {12.0}
+    assert steps[0].logged == {"loss": pytest.approx(1.0, abs=0.05)}, "the mean of 0, 1 and 2"
 
 
 def test_a_bucket_of_steps_only_gives_way_to_one_that_covers_it(ledger: Ledger) -> None:

@@ -247,8 +247,9 @@ FLIGHT_RECORDER_ENTRIES = 512
 CONNECT_TRY_S = 5.0  # for a connection to oneself, before a run begins
 CARD_MAX_BYTES = 1 << 20  # of a run.json
 RUN_RANKS_MAX_COUNT = 65_536  # of one ledger: what tells of more is damaged
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
 LEDGER_OLDEST_VERSION = 1  # read too, and brought up to date when a run is resumed
+CURVES_MAX_COUNT = 8  # of the values that a script logs, so many are kept over time
 LEDGER_MERGE_S = 60.0  # old buckets of steps are merged this often
 # (age, width) in seconds, the oldest first: from that age on, a bucket of steps is that long
 STEP_BUCKET_LEVELS = ((86_400.0, 1_800.0), (3_600.0, 60.0))

@@ -196,7 +196,8 @@ class Interruption:
 class StepsBucket:
     """The steps committed in (from_s, to_s]: those with from_step < step <= to_step.
 
-    It also says how long one step took, from start to commit.
+    It also says how long one step took, from start to commit, and what the script logged: the
+    newest value of each name. A merged bucket has their mean.
     """
 
     from_s: float
@@ -206,6 +207,7 @@ class StepsBucket:
     min_s: float
     median_s: float
     max_s: float
+    logged: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

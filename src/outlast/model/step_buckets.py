@@ -2,14 +2,15 @@
 
 Levels     (age, width): buckets that ended longer than `age` ago are merged into ones that are
            `width` long. Steps, least, greatest and times stay exact; the median of a merged bucket
-           is the median of the medians, weighted with steps.
+           is the median of the medians, weighted with steps. A logged value becomes the mean of
+           the values of its name.
 
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from outlast.model.limits import STEP_BUCKET_LEVELS
@@ -39,7 +40,17 @@ def merged(buckets: Sequence[StepsBucket]) -> StepsBucket:
         min(one.min_s for one in buckets),
         last.median_s if median_s is None else median_s,
         max(one.max_s for one in buckets),
+        mean_values([one.logged for one in buckets]),
     )
+
+
+def mean_values(some: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each name over the mappings that have it."""
+    by_name: dict[str, list[float]] = {}
+    for values in some:
+        for name, value in values.items():
+            by_name.setdefault(name, []).append(value)
+    return {name: sum(one / len(found) for one in found) for name, found in by_name.items()}
 
 
 def to_merge(buckets: Sequence[StepsBucket], *, now_s: float) -> Iterator[tuple[int, int]]:

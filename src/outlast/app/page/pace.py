@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from outlast.model.records import Records
 
 POINTS_MOST = 240
 ROWS_MOST = 12
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,13 @@ def pace(records: Records) -> tuple[Point, ...]:
 
 def merged(points: Sequence[Point], most_count: int) -> tuple[Point, ...]:
     """Return at most `most_count` points, each made of as many neighbours."""
-    size = math.ceil(len(points) / most_count) or 1
-    groups = [points[at : at + size] for at in range(0, len(points), size)]
     return tuple(
         Point(group[0].from_s, group[-1].to_s, group[0].from_step, group[-1].to_step)
-        for group in groups
+        for group in groups_of_neighbours(points, most_count)
     )
+
+
+def groups_of_neighbours(items: Sequence[_Item], most_count: int) -> list[Sequence[_Item]]:
+    """Cut a sequence into at most `most_count` groups of equal size; the last may be smaller."""
+    size = math.ceil(len(items) / most_count) or 1
+    return [items[at : at + size] for at in range(0, len(items), size)]

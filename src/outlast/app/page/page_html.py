@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from outlast import __version__
 from outlast.app import words
 from outlast.app.page import svg
+from outlast.app.page.curves import Curve, Value, averaged
 from outlast.app.page.health import NodeHealth, RankHealth
 from outlast.app.page.pace import ROWS_MOST as TABLE_ROWS
 from outlast.app.page.pace import Point, merged
@@ -44,6 +45,7 @@ PARTS = {
     "answers": "In short",
     "timeline": "Ranks over time",
     "pace": "Steps per second",
+    "curves": "Logged values",
     "losses": "Where the time went",
     "interruptions": "Interruptions",
     "nodes": "Health by node",
@@ -151,6 +153,7 @@ def environment() -> Environment:
         "at_s": at_s,
         "stages_of": stages_of,
         "paced": paced,
+        "few_of": few_of,
         "top_of": top_of,
         "groups_of": groups_of,
         "node_id": node_id,
@@ -178,6 +181,11 @@ def stages_of(one: Facts) -> list[tuple[str, float]]:
 def paced(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the few rows of the table beside the curve."""
     return merged(points, TABLE_ROWS)
+
+
+def few_of(curve: Curve) -> tuple[Value, ...]:
+    """Return the few rows of the table beside the curve of logged values."""
+    return averaged(curve.values, TABLE_ROWS)
 
 
 def top_of(points: Iterable[Point]) -> float:

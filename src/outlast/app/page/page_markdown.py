@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from outlast import __version__
 from outlast.app import words
-from outlast.app.page.page_html import at_s, paced, stages_of, utc
+from outlast.app.page.page_html import at_s, few_of, paced, stages_of, utc
 from outlast.app.page.page_model import Page
 from outlast.app.words import Facts
 from outlast.diagnose.redact import clean
@@ -41,6 +41,7 @@ def report_markdown(page: Page) -> str:
         "",
         *_losses(page),
         *_pace(page),
+        *_curves(page),
         *_interruptions(page),
         *_nodes(page),
         "## What would have helped",
@@ -105,6 +106,23 @@ def _pace(page: Page) -> Iterator[str]:
                     f"{one.per_s:.3g}",
                 )
                 for one in paced(page.points)
+            ),
+        )
+
+
+def _curves(page: Page) -> Iterator[str]:
+    for curve in page.curves:
+        yield from (f"## {text(curve.name)}", "")
+        yield from _table(
+            ("from", "to", ">to step", ">mean"),
+            (
+                (
+                    words.duration(one.from_s),
+                    words.duration(one.to_s),
+                    f"{one.to_step:,}",
+                    f"{one.value:.4g}",
+                )
+                for one in few_of(curve)
             ),
         )
 

@@ -21,6 +21,7 @@ from typing import Any
 from outlast.app import words
 from outlast.app.page.advice import Advice, advice
 from outlast.app.page.answers import Answer, Moment, answers
+from outlast.app.page.curves import Curve, curves
 from outlast.app.page.health import NodeHealth, health, node_of_rank
 from outlast.app.page.lanes import Timeline, timeline
 from outlast.app.page.pace import Point, pace
@@ -54,6 +55,8 @@ class Page:
     """All that the page of one run says.
 
     report, status  the JSON of `outlast report` and `outlast status`
+    points          the pace: steps per second
+    curves          what the script has logged, such as the loss
     losses          from all rank-seconds down to the productive ones, the largest loss first
     verdicts        by the id of the interruption
     kinds           how often what failed: class or mechanism, and the count
@@ -66,6 +69,7 @@ class Page:
     answers: tuple[Answer, ...]
     timeline: Timeline
     points: tuple[Point, ...]
+    curves: tuple[Curve, ...]
     losses: tuple[Loss, ...]
     verdicts: Mapping[int, Facts]
     kinds: tuple[tuple[str, int], ...]
@@ -102,6 +106,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
         answers=answers(report, status, points, moment),
         timeline=timeline(records, report["interruptions"], to_s=now_s, nodes=nodes),
         points=points,
+        curves=curves(records),
         losses=losses(report["rank_seconds"]),
         verdicts={one["interruption"]: NO_VERDICT | one for one in report["verdicts"]},
         kinds=_kinds(report),

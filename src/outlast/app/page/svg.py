@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
+from outlast.app.page.curves import Curve
 from outlast.app.page.lanes import COLUMNS, DOWN, STARTING, UP, Mark, Row, Timeline
 from outlast.app.page.pace import Point
 
@@ -49,11 +50,23 @@ def curve(points: Sequence[Point], marks: Iterable[Mark], *, to_s: float, most: 
         y = round(CURVE_HIGH - one.per_s * y_scale, 1)
         line += f"{'L' if line else 'M'}{begin:g} {y:g}H{end:g}"
         area += f"M{begin:g} {CURVE_HIGH}V{y:g}H{end:g}V{CURVE_HIGH}z"
-    stretch = CURVE_WIDE / COLUMNS
-    faint = "".join(f"M{one.column * stretch:g} 0V{CURVE_HIGH}" for one in marks)
-    shapes = [f'<path class="area" d="{area}"/>']
-    shapes += [f'<path class="faint" d="{faint}"/>'] if faint else []
-    shapes += [f'<path class="line" d="{line}"/>']
+    shapes = [f'<path class="area" d="{area}"/>', _faint(marks), f'<path class="line" d="{line}"/>']
+    return _svg("curve", CURVE_WIDE, CURVE_HIGH, shapes)
+
+
+def logged(one: Curve, marks: Iterable[Mark], *, to_s: float) -> Markup:
+    """Draw logged values, from the smallest at the lower edge to the greatest at the upper one."""
+    if to_s <= 0:
+        return Markup("")
+    x_scale = CURVE_WIDE / to_s
+    # halved first: the difference of two large numbers may be infinite
+    least, high = one.least / 2, one.most / 2 - one.least / 2
+    line = ""
+    for value in one.values:
+        above = (value.value / 2 - least) / high if high > 0 else 0.5
+        begin, end = round(value.from_s * x_scale, 1), round(value.to_s * x_scale, 1)
+        line += f"{'L' if line else 'M'}{begin:g} {CURVE_HIGH * (1 - above):.1f}H{end:g}"
+    shapes = [_faint(marks), f'<path class="line" d="{line}"/>']
     return _svg("curve", CURVE_WIDE, CURVE_HIGH, shapes)
 
 
@@ -77,6 +90,13 @@ def stages(parts: Sequence[tuple[str, float]]) -> Markup:
         )
         at += width
     return _svg("bar", BAR_WIDE, BAR_HIGH, shapes)
+
+
+def _faint(marks: Iterable[Mark]) -> str:
+    """Draw the interruptions behind a curve."""
+    stretch = CURVE_WIDE / COLUMNS
+    faint = "".join(f"M{one.column * stretch:g} 0V{CURVE_HIGH}" for one in marks)
+    return f'<path class="faint" d="{faint}"/>' if faint else ""
 
 
 def _ticks(marks: Iterable[Mark], high: int) -> list[str]:

@@ -10,6 +10,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 
 from outlast.engine.coordinator.awaited import describe_wait
@@ -19,6 +20,7 @@ from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import End
 from outlast.model.gauges import Gauges
 from outlast.model.goodput import account
+from outlast.model.limits import CURVES_MAX_COUNT
 from outlast.model.records import Event, Interruption, Life, Record, Records, StepsBucket
 from outlast.model.terms import Cause
 from outlast.runtime import clock
@@ -100,7 +102,7 @@ class Bookkeeping:
         """
         for life in self._living():
             self.record(life)
-        for bucket in self._steps.buckets():
+        for bucket in self._steps.buckets(self._gauges()):
             self.record(bucket)
         snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
@@ -119,7 +121,7 @@ class Bookkeeping:
 
         A ledger that cannot take it does not change how the run ends.
         """
-        for bucket in self._steps.buckets():
+        for bucket in self._steps.buckets(self._gauges()):
             self.record(bucket)
         self._ledger.end_session(
             ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason
@@ -249,6 +251,7 @@ class _Steps:
         self._from_step = start_step
         self._last_s = now_s
         self._lasted: list[float] = []
+        self._logged_step = 0  # of the values in the newest bucket that has some
         self._recent: deque[tuple[float, int]] = deque()
 
     def seen(self, step: int, now_s: float) -> None:
@@ -263,9 +266,18 @@ class _Steps:
             self.newest, self._last_s = step, now_s
             self._recent.append((now_s, step))
 
-    def buckets(self) -> list[StepsBucket]:
+    def buckets(self, said: Gauges | None) -> list[StepsBucket]:
+        """Return the bucket of the steps since the last call, if there are any.
+
+        said   what the first rank says of its training: its values go in once
+        """
         if not self._lasted:
             return []
+        logged: dict[str, float] = {}
+        if said is not None and said.step > self._logged_step:
+            self._logged_step = said.step
+            some = islice(said.values.items(), CURVES_MAX_COUNT)
+            logged = {name: value for name, value in some if math.isfinite(value)}
         lasted, self._lasted = self._lasted, []
         bucket = StepsBucket(
             self._from_s,
@@ -275,6 +287,7 @@ class _Steps:
             min(lasted),
             statistics.median(lasted),
             max(lasted),
+            logged,
         )
         self._from_s, self._from_step = self._last_s, self.newest
         return [bucket]

@@ -80,13 +80,18 @@ def schema() -> str:
     return "\n".join(lines)
 
 
-def upgrade() -> str:
-    """Return the script that brings a ledger of version 1 up to date."""
-    return (
-        "ALTER TABLE lives ADD COLUMN stalls TEXT NOT NULL DEFAULT '{}';"
-        " ALTER TABLE interruptions ADD COLUMN tier TEXT;"
-        f" DROP TRIGGER steps_stay; {_STEPS_STAY}"
-    )
+def upgrade(version: int) -> str:
+    """Return the script that brings a ledger of an older version up to date."""
+    script = ""
+    if version < 2:
+        script += (
+            "ALTER TABLE lives ADD COLUMN stalls TEXT NOT NULL DEFAULT '{}';"
+            " ALTER TABLE interruptions ADD COLUMN tier TEXT;"
+            f" DROP TRIGGER steps_stay; {_STEPS_STAY}"
+        )
+    if version < 3:
+        script += "ALTER TABLE steps ADD COLUMN logged TEXT NOT NULL DEFAULT '{}';"
+    return script
 
 
 def _stay(table: str, *, but: str = "") -> str:
@@ -229,6 +234,10 @@ def _read_seconds(of: type[Cause] | type[Tier]) -> Callable[[str], dict[Any, flo
     return lambda text: {of(key): float(item) for key, item in json.loads(text).items()}
 
 
+def _read_numbers(text: str) -> dict[str, float]:
+    return {name: _finite(value) for name, value in _read_object(text).items()}
+
+
 def _read_object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
@@ -242,8 +251,11 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         read: Callable[[Any], Any] = _read_tuple(inner)
     elif origin is not None and issubclass(origin, Mapping):
-        of = typing.get_args(inner)[0]
-        read = _read_seconds(of) if of in (Cause, Tier) else _read_object
+        of, what = typing.get_args(inner)
+        if of in (Cause, Tier):
+            read = _read_seconds(of)
+        else:
+            read = _read_numbers if what is float else _read_object
     else:
         read = _SCALARS.get(inner, inner)
     return (lambda value: None if value is None else read(value)) if optional else read

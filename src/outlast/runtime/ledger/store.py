@@ -450,9 +450,10 @@ def _writer(connection: sqlite3.Connection) -> str:
 
 def _upgrade(connection: sqlite3.Connection) -> None:
     """Bring the ledger of an older outlast up to date, in one transaction."""
-    if connection.execute("PRAGMA user_version").fetchone()[0] != LEDGER_VERSION:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != LEDGER_VERSION:
         connection.executescript(
-            f"BEGIN; {upgrade()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
+            f"BEGIN; {upgrade(version)} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
         )
 
 
