@@ -165,6 +165,19 @@ def test_checkpoints_that_are_needed_or_in_progress_are_not_removed(
         )
 
 
+@given(FOLDERS, st.integers(0, 3), st.integers(1, 5))
+def test_checkpoints_of_every_so_many_steps_stay_for_long(
+    folders: list[Lies], keep: int, every: int
+) -> None:
+    """What `every` keeps, and nothing else, is kept in addition to what is kept without it."""
+    good, _ = newest_good(folders, why_not=lambda one: "")
+    step = good.step if good is not None else None
+    gone = set(superfluous(folders, good=step, keep=keep))
+    committed = {one.step for one in folders if one.has_manifest}
+    spared = {one for one in gone & committed if one % every == 0}
+    assert set(superfluous(folders, good=step, keep=keep, every=every)) == gone - spared
+
+
 def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> None:
     assert newest_common([(7, 6), (6, 5)], is_whole=lambda step: True) == 6
     assert newest_common([(7, 6), (7, 6)], is_whole=lambda step: step == 6) == 6

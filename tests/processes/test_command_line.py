@@ -14,8 +14,9 @@ import pytest
 
 from outlast.app.torchrun import RunOptions, StatusOptions, read_command_line
 from outlast.engine.default_policy import default_policy
+from outlast.engine.durable import Retention
 from outlast.errors import UsageError
-from outlast.model.limits import WORKERS_MAX_COUNT
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.worker.arguments import parse
@@ -114,6 +115,10 @@ def test_ours_have_their_defaults_and_their_values(reader: ZygoteClient, script:
         "5",
         "--checkpoint-dir",
         "c",
+        "--keep-last",
+        "7",
+        "--keep-every",
+        "100",
         "--hang-after",
         "2.5",
         "--no-zygote",
@@ -129,6 +134,10 @@ def test_ours_have_their_defaults_and_their_values(reader: ZygoteClient, script:
         5,
         "c",
         True,
+    )
+    assert (plain.checkpoints.retention, full.checkpoints.retention) == (
+        Retention(CHECKPOINTS_KEPT_COUNT, 0),
+        Retention(7, 100),
     )
 
 

@@ -1,23 +1,145 @@
-"""`outlast ckpt`: take weights out of the checkpoints of a run.
+"""`outlast ckpt`: look at checkpoints, verify them, make room, and take weights out of them.
 
-    outlast ckpt export RUN FILE
+    outlast ckpt ls RUN                    what is there, and in which state
+    outlast ckpt verify RUN                read every byte
+    outlast ckpt plan-restore RUN          which one a restore takes, and how long that takes
+    outlast ckpt prune RUN --keep-last 3   remove older ones
+    outlast ckpt diff A B                  which tensors differ, and how far
+    outlast ckpt export RUN FILE           the weights of a module in one file
 
-Exit codes   0 written, 1 a damaged checkpoint, 2 wrong usage or nothing to export.
+RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint.
+
+Exit codes   0 done, and nothing is wrong; 1 a checkpoint is bad, or two differ; 2 wrong usage, or
+             there is no checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from outlast.app.command_line import Parser, whole
+from outlast.app import ckpt_text
+from outlast.app.ckpt_parser import parser as parser
+from outlast.app.json_text import json_text
+from outlast.app.progress import progress_bar
+from outlast.app.words import console_for
 from outlast.errors import UsageError
 from outlast.model.texts import count, escaped, some
+from outlast.runtime import clock
+from outlast.runtime.evidence.reading import Progress
+from outlast.runtime.tiers import catalogue, checkpoint_places
+from outlast.runtime.tiers.catalogue import BAD, INCOMPLETE, Entry
+from outlast.runtime.tiers.checkpoint_places import Place
+from outlast.runtime.tiers.tier import Seen
 
 
 def main(argv: Sequence[str]) -> int:
-    args = parser().parse_args(argv)
+    """Run `outlast ckpt` and return its exit code."""
+    args = parser().parse_args(list(argv))
+    command: Callable[[Any], int] = _COMMANDS[args.command]
+    return command(args)
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+def _ls(args: Any) -> int:
+    place = checkpoint_places.find(args.run)
+    entries = catalogue.look(place.tier, step=place.step)
+    return _show(args, place, entries)
+
+
+def _verify(args: Any) -> int:
+    place = checkpoint_places.find(args.run, step=args.step)
+    total = catalogue.bytes_of(place.tier, step=place.step)
+    with _reading(total) as seen:
+        entries = list(catalogue.verify(place.tier, step=place.step, seen=seen))
+    return _show(args, place, entries)
+
+
+def _show(args: Any, place: Place, entries: Sequence[Entry]) -> int:
+    """Print checkpoints. Return 1 if one is bad, and 2 if there is none."""
+    now_s = clock.wall_s()
+    if args.json:
+        facts = [ckpt_text.facts_of(one, now_s=now_s) for one in entries]
+        print(json_text({"place": place.tier.place, "checkpoints": facts}))
+    elif entries:
+        console = console_for(environment=os.environ)
+        ckpt_text.print_table(console, place.tier, entries, now_s=now_s)
+    else:
+        raise _nothing(place)
+    if any(one.state == BAD for one in entries):
+        return 1
+    return 0 if entries else UsageError.exit_code
+
+
+def _plan_restore(args: Any) -> int:
+    place = checkpoint_places.find(args.run)
+    with _reading(catalogue.bytes_of(place.tier)) as seen:
+        plan = catalogue.plan_restore(place.tier, seen=seen)
+    if args.json:
+        now_s = clock.wall_s()
+        facts = {
+            "place": place.tier.place,
+            "restores": plan.entry and ckpt_text.facts_of(plan.entry, now_s=now_s),
+            "refused": [{"step": step, "reason": reason} for step, reason in plan.refused],
+            "read_s": plan.read_s if plan.entry is not None else None,
+        }
+        print(json_text(facts))
+    elif plan.entry is None and not plan.refused:
+        raise _nothing(place)
+    else:
+        print(ckpt_text.plan_words(place.tier, plan))
+    if plan.entry is not None:
+        return 0
+    return 1 if plan.refused else UsageError.exit_code
+
+
+def _nothing(place: Place) -> UsageError:
+    return UsageError(
+        f"{place.tier.place} has no checkpoint",
+        hint="`outlast run --checkpoint-every STEPS` writes them",
+    )
+
+
+# --- making room ----------------------------------------------------------------------------------
+
+
+def _prune(args: Any) -> int:
+    place = checkpoint_places.find(args.run)
+    if place.step is not None:
+        raise UsageError(
+            f"{args.run} is one checkpoint", hint="name the run, or the folder of its checkpoints"
+        )
+    entries = catalogue.look(place.tier)
+    newest = next((one.size_bytes or 0 for one in entries if one.state != INCOMPLETE), 0)
+    with _reading(newest) as seen:
+        gone = catalogue.prune(
+            place.tier, keep=args.keep_last, every=args.keep_every, dry_run=args.dry_run, seen=seen
+        )
+    kept = [one.step for one in entries if one not in gone]
+    if args.json:
+        now_s = clock.wall_s()
+        removed = [ckpt_text.facts_of(one, now_s=now_s) for one in gone]
+        facts = {"place": place.tier.place, "dry_run": args.dry_run, "removed": removed}
+        print(json_text({**facts, "kept": kept}))
+        return 0
+    verb = "would be removed" if args.dry_run else "removed"
+    for one in gone:
+        size = "" if one.size_bytes is None else f", {ckpt_text.size_words(one.size_bytes)}"
+        print(f"step {one.step:,} {verb}{size}")
+    print(f"{count(len(gone), 'checkpoint')} {verb}, {len(kept)} kept")
+    return 0
+
+
+# --- contents -------------------------------------------------------------------------------------
+
+
+def _export(args: Any) -> int:
     # torch takes a second to import, and `outlast ckpt --help` needs none
     from outlast.runtime.worker import saved_weights
 
@@ -32,29 +154,32 @@ def main(argv: Sequence[str]) -> int:
         )
     file = Path(args.file)
     tensors = saved_weights.export(found, file, name=name)
+    if args.json:
+        facts = {"file": args.file, "tensors": tensors, "name": name, "step": found.step}
+        print(json_text(facts))
+        return 0
     print(f"{escaped(str(file))}: {count(tensors, 'tensor')} of {name}, step {found.step}")
     return 0
 
 
-def parser() -> Parser:
-    out = Parser(prog="outlast ckpt", description="Take weights out of the checkpoints of a run.")
-    commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    export = commands.add_parser(
-        "export",
-        help="write the weights of a module to one file",
-        description=(
-            "Write the weights of a module to one file, for use without outlast. The newest good"
-            " checkpoint is read; the run may be running, or be long over."
-        ),
-    )
-    export.add_argument("run", metavar="RUN", help="the run's folder, or that of a checkpoint")
-    export.add_argument(
-        "file", metavar="FILE", help="the new file: .safetensors, or any other name for torch.load"
-    )
-    export.add_argument(
-        "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (model)"
-    )
-    export.add_argument(
-        "--step", metavar="STEP", type=whole, help="take the checkpoint of this step (the newest)"
-    )
-    return out
+_COMMANDS: dict[str, Callable[[Any], int]] = {
+    "ls": _ls,
+    "verify": _verify,
+    "plan-restore": _plan_restore,
+    "prune": _prune,
+    "export": _export,
+}
+
+
+@contextlib.contextmanager
+def _reading(total_bytes: int) -> Iterator[Seen]:
+    """Yield what is told how much more was read. It shows a bar where much is to be read."""
+    done = 0
+    with progress_bar() as show:
+
+        def seen(more: int) -> None:
+            nonlocal done
+            done += more
+            show(Progress("checkpoints", min(done, total_bytes), total_bytes))
+
+        yield seen

@@ -231,6 +231,7 @@ def _prepare(
     desk = RunDesk(
         loop, books, specs, vault, evidence, root.resolve(), view.print_line,
         pager(options, folder, loop, books, view),
+        retention=options.checkpoints.retention,
     )  # fmt: skip
     launcher = Launcher(parts, desk, engine_options)
     refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)

@@ -353,6 +353,7 @@ def _lead_in(
     desk = RunDesk(
         loop, books, parts.specs, parts.vault, parts.evidence, root, ground.view.print_line,
         pager(options, folder, loop, books, ground.view),
+        retention=options.checkpoints.retention,
     )  # fmt: skip
     if desk.pager is not None:
         closing.callback(desk.pager.close)

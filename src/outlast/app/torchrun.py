@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outlast.app.command_line import address, need_package
 from outlast.app.nodes import Nodes, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
+from outlast.engine.durable import Retention
 from outlast.errors import UsageError
 from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
 from outlast.model.policy import Policy, parse
@@ -58,12 +59,14 @@ class Checkpoints:
     every_steps    None: only those that the script asks for
     folder         "": in the run's folder
     from_scratch   nothing that was saved is used when a run is resumed
+    retention      which ones are kept as newer ones are written
     """
 
     every_steps: int | None
     folder: str
     resume: bool
     from_scratch: bool = False
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
             asked["checkpoint_dir"] or "",
             asked["resume"],
             asked["from_scratch"],
+            Retention(asked["keep_last"], asked["keep_every"]),
         ),
         snapshot_every=asked["snapshot_every"],
         console=_console(asked, prefix),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.messages import Checkpointed
 
 
@@ -24,6 +25,14 @@ class Lying(Protocol):
     def step(self) -> int: ...
     @property
     def has_manifest(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints a run keeps: the newest `last`, and those of each `every` steps (0: none)."""
+
+    last: int = CHECKPOINTS_KEPT_COUNT
+    every: int = 0
 
 
 T = TypeVar("T", bound=Lying)
@@ -99,13 +108,15 @@ def newest_good(
     return None, tuple(refused)
 
 
-def superfluous(lying: Sequence[Lying], *, good: int | None, keep: int) -> tuple[int, ...]:
+def superfluous(
+    lying: Sequence[Lying], *, good: int | None, keep: int, every: int = 0
+) -> tuple[int, ...]:
     """Return the steps whose folders can be removed, newest first.
 
-    The newest `keep` checkpoints (at least one) are kept. `good` is the newest good one. It is
-    never removed, nor is a newer one; if nothing is good, nothing is removed. A folder without a
-    manifest is removed if it is older than the newest checkpoint. A newer one may be a save in
-    progress.
+    The newest `keep` checkpoints (at least one) are kept. So is each checkpoint whose step is a
+    multiple of `every`, if that is not 0. `good` is the newest good one. It is never removed, nor
+    is a newer one; if nothing is good, nothing is removed. A folder without a manifest is removed
+    if it is older than the newest checkpoint. A newer one may be a save in progress.
     """
     committed = sorted((one.step for one in lying if one.has_manifest), reverse=True)
     if good is None or not committed:
@@ -113,8 +124,12 @@ def superfluous(lying: Sequence[Lying], *, good: int | None, keep: int) -> tuple
     oldest = min(good, committed[: max(keep, 1)][-1])
     cut_short = {one.step for one in lying if not one.has_manifest}
     steps = sorted((one.step for one in lying), reverse=True)
+    kept_for_long = {step for step in committed if every and step % every == 0}
     return tuple(
-        step for step in steps if step < oldest or (step < committed[0] and step in cut_short)
+        step
+        for step in steps
+        if (step < oldest and step not in kept_for_long)
+        or (step < committed[0] and step in cut_short)
     )
 
 

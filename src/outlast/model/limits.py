@@ -226,6 +226,7 @@ METADATA_RESERVE_BYTES = 1 << 10
 
 # --- checkpoints ----------------------------------------------------------------------------------
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
+MANIFEST_MAX_BYTES = 64 << 20  # about 500,000 files; a longer one is refused unread
 
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0

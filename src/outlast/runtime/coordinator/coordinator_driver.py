@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import (
     End,
     FindCheckpoint,
@@ -32,7 +33,12 @@ from outlast.runtime import clock, stop_signals
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.pager import Pager
-from outlast.runtime.coordinator.saves import find_checkpoint, save_images, write_checkpoint
+from outlast.runtime.coordinator.saves import (
+    KEPT,
+    find_checkpoint,
+    save_images,
+    write_checkpoint,
+)
 from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
@@ -54,6 +60,7 @@ class RunDesk:
     checkpoint_root: Path
     tell: Callable[[str], None]
     pager: Pager | None = None
+    retention: Retention = KEPT
 
 
 class CoordinatorDriver:
@@ -176,8 +183,9 @@ class CoordinatorDriver:
     def _write_manifest(self, order: Manifest) -> None:
         desk = self._desk
         folder, error = write_checkpoint(
-            desk.checkpoint_root, order, desk.specs.run_id, self.coordinator.generation
-        )
+            desk.checkpoint_root, order, desk.specs.run_id, self.coordinator.generation,
+            desk.retention,
+        )  # fmt: skip
         self.do(
             self.coordinator.on_manifest(
                 now_s=clock.now_s(), step=order.step, folder=folder, error=error

@@ -5,23 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.durable import begins_from_images, newest_common
+from outlast.engine.durable import Retention, begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
 from outlast.errors import CorruptError, OutlastError
-from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece
 from outlast.runtime.tiers.vault import Vault
 
+KEPT = Retention()
+
 
 def write_checkpoint(
-    root: Path, order: ManifestOrder, run_id: str, generation: int
-) -> tuple[str, str]:
+    root: Path, order: ManifestOrder, run_id: str, generation: int,
+    retention: Retention = KEPT,
+) -> tuple[str, str]:  # fmt: skip
     """Write a manifest; return its folder once it is durable, or "" and why it is not.
 
-    Older checkpoints beyond the kept ones are removed.
+    Older checkpoints that `retention` does not keep are removed.
     """
     folder = local.checkpoint_folder(root, order.step)
     files = tuple(
@@ -38,7 +40,7 @@ def write_checkpoint(
     )
     try:
         local.write_manifest(folder, manifest)
-        local.prune(root, CHECKPOINTS_KEPT_COUNT)
+        local.prune(root, retention.last, every=retention.every)
     except (OutlastError, OSError, MemoryError) as error:
         return "", str(error) or "the launcher gets no more memory"
     return str(folder), ""

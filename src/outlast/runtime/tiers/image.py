@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -182,16 +182,44 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
             f"the checksum of an image of {length:,} bytes does not match its seal",
             hint="an older image or another copy has to be used",
         )
-    start = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
+    header = read_header(lambda begin, size: bytes(view[begin : begin + size]), length)
+    data = view[header.data_begin :]
+    return Image(
+        header.metadata,
+        {spec.name: (spec, data[begin:end]) for spec, begin, end in header.spans},
+    )
+
+
+class Header(NamedTuple):
+    """The header of an image: what lies where in it.
+
+    data_begin   where the tensors begin in the image
+    spans        each tensor's spec, and where it begins and ends behind `data_begin`
+    """
+
+    metadata: Mapping[str, str]
+    data_begin: int
+    spans: tuple[tuple[TensorSpec, int, int], ...]
+
+
+def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
+    """Read the header of an image of `length` bytes. `read(begin, size)` returns some of them.
+
+    Raises CorruptError unless its tensors fill the image without holes, each in the size that its
+    dtype and shape say.
+    """
+    if length < _LENGTH_BYTES:
+        raise CorruptError(f"{length:,} bytes are too few for an image", hint="it was cut short")
+    start = _LENGTH_BYTES + int.from_bytes(read(0, _LENGTH_BYTES), "little")
     if start > min(length, _LENGTH_BYTES + IMAGE_HEADER_MAX_BYTES):
         raise CorruptError(
             f"an image of {length:,} bytes says that its header has {start - _LENGTH_BYTES:,}"
         )
-    entries = _parse(bytes(view[_LENGTH_BYTES:start]))
+    entries = _parse(read(_LENGTH_BYTES, start - _LENGTH_BYTES))
     metadata = entries.pop(_METADATA, {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
         raise CorruptError("an image's metadata is not a map of strings")
-    return Image(metadata, _tensors(entries, view[start:]))
+    return Header(metadata, start, _spans(entries, length - start))
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -320,9 +348,7 @@ def _parse(text: bytes) -> dict[str, Any]:
     return entries
 
 
-def _tensors(
-    entries: Mapping[str, Any], data: memoryview
-) -> dict[str, tuple[TensorSpec, memoryview]]:
+def _spans(entries: Mapping[str, Any], data_bytes: int) -> tuple[tuple[TensorSpec, int, int], ...]:
     spans = sorted(
         (_span(name, entry) for name, entry in entries.items()), key=lambda span: (span[1], span[2])
     )
@@ -334,9 +360,11 @@ def _tensors(
                 f" says {begin:,} to {end:,}"
             )
         at = end
-    if at != len(data):
-        raise CorruptError(f"an image's tensors have {at:,} bytes, {len(data):,} follow its header")
-    return {spec.name: (spec, data[begin:end]) for spec, begin, end in spans}
+    if at != data_bytes:
+        raise CorruptError(
+            f"an image's tensors have {at:,} bytes, {data_bytes:,} follow its header"
+        )
+    return tuple(spans)
 
 
 def _span(name: str, entry: Any) -> tuple[TensorSpec, int, int]:

@@ -21,7 +21,8 @@ import errno
 import io
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,20 @@ import xxhash
 
 from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError
-from outlast.model.limits import CHECKSUM_BLOCK_BYTES
+from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES
 from outlast.model.manifest import FileEntry, Manifest, decode_manifest
-from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_chunks, read_image
+from outlast.runtime.given import read_small
+from outlast.runtime.tiers.image import (
+    Image,
+    Piece,
+    header_bytes,
+    image_chunks,
+    read_header,
+    read_image,
+)
 
 MANIFEST_NAME = "manifest.json"
+IMAGE_SUFFIX = ".safetensors"
 _TEMPORARY = ".tmp"
 _REFUSED = "refused-"
 
@@ -85,6 +95,10 @@ class Disk:
         source.replace(target)
 
     def remove(self, folder: Path) -> None:
+        if folder.is_symlink():
+            # Somebody has put it elsewhere: what the link leads to is not ours to remove.
+            folder.unlink()
+            return
         # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with
         # holes.
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
@@ -99,7 +113,7 @@ def checkpoint_folder(root: Path, step: int) -> Path:
 
 
 def shard_name(rank: int) -> str:
-    return f"rank-{rank}.safetensors"
+    return f"rank-{rank}{IMAGE_SUFFIX}"
 
 
 # --- saving ---------------------------------------------------------------------------------------
@@ -119,12 +133,8 @@ def write_shard(
     `set_aside` first, or there is nothing to save.
     """
     reserved = header_bytes([piece.spec for piece in pieces])
-    return _write_shard(
-        folder,
-        rank,
-        image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved),
-        disk,
-    )
+    chunks = image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
+    return write_file(folder, shard_name(rank), chunks, disk=disk)
 
 
 def write_shard_bytes(
@@ -134,15 +144,10 @@ def write_shard_bytes(
 
     Its entry's checksum is that of the bytes as read now.
     """
-    return _write_shard(
-        folder,
-        rank,
-        (
-            image[at : at + CHECKSUM_BLOCK_BYTES]
-            for at in range(0, len(image), CHECKSUM_BLOCK_BYTES)
-        ),
-        disk,
+    chunks = (
+        image[at : at + CHECKSUM_BLOCK_BYTES] for at in range(0, len(image), CHECKSUM_BLOCK_BYTES)
     )
+    return write_file(folder, shard_name(rank), chunks, disk=disk)
 
 
 def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Checkpoint:
@@ -154,8 +159,7 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
     for entry in manifest.files:
         if _size(folder / entry.name) != entry.length:
             raise CorruptError(
-                f"{folder / entry.name} should have {entry.length:,} bytes and has"
-                f" {_size(folder / entry.name):,}",
+                f"{folder / entry.name} {_length_words(folder / entry.name, entry)}",
                 hint="the save is given up",
             )
     with _room(folder):
@@ -166,7 +170,10 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
     return Checkpoint(folder, manifest)
 
 
-def _write_shard(folder: Path, rank: int, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
+def write_file(
+    folder: Path, name: str, chunks: Iterable[memoryview], *, disk: Disk = DISK
+) -> FileEntry:
+    """Write a file of a checkpoint. Return its entry for the manifest. Raises as `write_shard`."""
     if (folder / MANIFEST_NAME).exists():
         raise RunFolderError(
             f"{folder} holds a checkpoint already",
@@ -174,7 +181,7 @@ def _write_shard(folder: Path, rank: int, chunks: Iterable[memoryview], disk: Di
         )
     with _room(folder):
         disk.make_folder(folder)
-        return _write_file(folder / shard_name(rank), chunks, disk)
+        return _write_file(folder / name, chunks, disk)
 
 
 def _write_file(path: Path, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
@@ -225,27 +232,47 @@ def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
 
     Shards are not verified: `newest_good` and `verify` do that.
     """
-    read = (read_manifest(one.folder) for one in _lying(root) if one.has_manifest)
+    read = (read_manifest(one.folder) for one in lying(root) if one.has_manifest)
     return tuple(found for found in read if isinstance(found, Checkpoint))
 
 
-def verify(checkpoint: Checkpoint) -> None:
-    """Read every byte.
+def verify(checkpoint: Checkpoint, *, seen: Callable[[int], None] = lambda count: None) -> None:
+    """Read every byte. `seen` is told how many more were read.
 
-    Raises CorruptError for the first file that is missing, cut short or changed.
+    Raises CorruptError for the first file that is missing, cut short or changed, or whose header
+    does not describe it.
     """
     block = memoryview(bytearray(CHECKSUM_BLOCK_BYTES))
     for entry in checkpoint.manifest.files:
         digest = xxhash.xxh3_64()
-        with _opened(checkpoint.folder / entry.name, entry) as file:
+        with opened(checkpoint.folder / entry.name, entry) as file:
             while count := file.readinto(block):
                 digest.update(block[:count])
+                seen(count)
         if digest.intdigest() != entry.checksum:
             raise CorruptError(f"{checkpoint.folder / entry.name} does not match its checksum")
+        if entry.name.endswith(IMAGE_SUFFIX):
+            _check_header(checkpoint.folder / entry.name, entry)
+
+
+def _check_header(path: Path, entry: FileEntry) -> None:
+    """Raise CorruptError unless an image's header describes it, whoever made its checksum."""
+    with opened(path, entry) as file:
+
+        def read(begin: int, size: int) -> bytes:
+            data = bytearray(size)
+            file.seek(begin)
+            read_fully(file, memoryview(data))
+            return bytes(data)
+
+        try:
+            read_header(read, entry.length)
+        except CorruptError as error:
+            raise CorruptError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class _Lying:
+class StepFolder:
     """The folder of a step (engine.durable.Lying)."""
 
     folder: Path
@@ -260,18 +287,18 @@ def newest_good(root: Path) -> Search:
     """
     read: dict[int, Checkpoint] = {}
 
-    def why_not(lying: _Lying) -> str:
-        found = read_manifest(lying.folder)
+    def why_not(one: StepFolder) -> str:
+        found = read_manifest(one.folder)
         if isinstance(found, Refusal):
             return found.reason
         try:
             verify(found)
         except CorruptError as error:
             return str(error)
-        read[lying.step] = found
+        read[one.step] = found
         return ""
 
-    good, refused = durable.newest_good(_lying(root), why_not=why_not)
+    good, refused = durable.newest_good(lying(root), why_not=why_not)
     return Search(
         None if good is None else read[good.step],
         tuple(Refusal(one.folder, reason) for one, reason in refused),
@@ -288,40 +315,62 @@ def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
             hint=f"it was written by {checkpoint.manifest.world_size} ranks",
         )
     data = bytearray(entry.length)
-    with _opened(checkpoint.folder / name, entry) as file:
-        file.readinto(data)
+    with opened(checkpoint.folder / name, entry) as file:
+        read_fully(file, memoryview(data))
     return read_image(memoryview(data), entry.length, entry.checksum)
 
 
 @contextmanager
-def _opened(path: Path, entry: FileEntry) -> Iterator[io.BufferedReader]:
+def opened(path: Path, entry: FileEntry) -> Iterator[io.FileIO]:
+    """Open a file that a manifest names.
+
+    Raises CorruptError if it is missing, has another length, is a link or no ordinary file, or
+    cannot be read. A link could lead out of the checkpoint's folder, and a pipe would be waited
+    for.
+    """
     # Read, not mapped: a bad sector is then an error, not a SIGBUS.
     if _size(path) != entry.length:
-        raise CorruptError(f"{path} should have {entry.length:,} bytes and has {_size(path):,}")
+        raise CorruptError(f"{path} {_length_words(path, entry)}")
     try:
-        with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb", buffering=0) as file:
             yield file
     except OSError as error:
         raise CorruptError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def read_fully(file: io.FileIO, target: memoryview) -> None:
+    """Fill `target` from a file. Raises CorruptError if the file ends before."""
+    left = target
+    while len(left):
+        count = file.readinto(left)
+        if not count:
+            raise CorruptError(f"{file.name} ended while it was read")
+        left = left[count:]
+
+
 def read_manifest(folder: Path) -> Checkpoint | Refusal:
     """Return the checkpoint that the manifest in `folder` names, or why there is none."""
     try:
-        manifest = decode_manifest((folder / MANIFEST_NAME).read_bytes())
+        manifest = decode_manifest(
+            read_small(folder / MANIFEST_NAME, most_bytes=MANIFEST_MAX_BYTES)
+        )
         if checkpoint_folder(folder.parent, manifest.step) != folder:
             raise CorruptError(f"its manifest is of step {manifest.step}")
     except CorruptError as error:
         return Refusal(folder, str(error))
-    except OSError as error:
-        return Refusal(folder, f"its manifest cannot be read: {error.strerror}")
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        return Refusal(folder, f"its manifest cannot be read: {said}")
     return Checkpoint(folder, manifest)
 
 
-def _lying(root: Path) -> list[_Lying]:
+def lying(root: Path) -> list[StepFolder]:
     """Return what lies there, the newest first."""
     found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
-    steps = [_Lying(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found]
+    steps = [
+        StepFolder(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found
+    ]
     return sorted(steps, key=lambda one: one.step, reverse=True)
 
 
@@ -333,7 +382,7 @@ def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
 
     Call it only while no process saves into `root`.
     """
-    return _remove([one.folder for one in _lying(root) if not one.has_manifest], disk)
+    return _remove([one.folder for one in lying(root) if not one.has_manifest], disk)
 
 
 def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Path:
@@ -350,17 +399,20 @@ def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Pat
     return target
 
 
-def prune(root: Path, keep: int, *, disk: Disk = DISK) -> tuple[Path, ...]:
+def prune(root: Path, keep: int, *, every: int = 0, disk: Disk = DISK) -> tuple[Path, ...]:
     """Keep the newest `keep` checkpoints, remove what is superfluous, and return which folders.
 
-    See engine/durable.py. If all is well this reads the bytes of one checkpoint.
+    See engine/durable.py, also for `every`. If all is well this reads the bytes of one checkpoint.
     """
     good = newest_good(root).checkpoint
-    lying = _lying(root)
+    there = lying(root)
     steps = durable.superfluous(
-        lying, good=good.manifest.step if good is not None else None, keep=keep
+        there,
+        good=good.manifest.step if good is not None else None,
+        keep=keep,
+        every=every,
     )
-    return _remove([one.folder for one in lying if one.step in steps], disk)
+    return _remove([one.folder for one in there if one.step in steps], disk)
 
 
 def _remove(folders: Sequence[Path], disk: Disk) -> tuple[Path, ...]:
@@ -370,7 +422,16 @@ def _remove(folders: Sequence[Path], disk: Disk) -> tuple[Path, ...]:
 
 
 def _size(path: Path) -> int:
+    """Return the length of an ordinary file; -1 if there is none, and for a link."""
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
+        found = path.lstat()
+    except OSError:
         return -1
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+def _length_words(path: Path, entry: FileEntry) -> str:
+    """Say how the length of a file is not as the manifest says."""
+    if (size := _size(path)) >= 0:
+        return f"should have {entry.length:,} bytes and has {size:,}"
+    return "is a link, or no ordinary file" if os.path.lexists(path) else "is missing"

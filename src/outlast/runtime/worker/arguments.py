@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 from torch.distributed.run import determine_local_world_size, get_args_parser
 
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
+
 _HINT = "`outlast run --help` lists the options; options of the script come after its name"
 
 
@@ -219,6 +221,20 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         "--checkpoint-dir",
         metavar="PATH",
         help="Folder for checkpoints. Default: inside the run's folder.",
+    )
+    group.add_argument(
+        "--keep-last",
+        type=_at_least(1),
+        default=CHECKPOINTS_KEPT_COUNT,
+        metavar="N",
+        help=f"Keep the newest N checkpoints. Default: {CHECKPOINTS_KEPT_COUNT}.",
+    )
+    group.add_argument(
+        "--keep-every",
+        type=_at_least(1),
+        default=0,
+        metavar="STEPS",
+        help="Keep also each checkpoint whose step is a multiple of STEPS. Default: none.",
     )
 
 

@@ -24,9 +24,9 @@ from torch import nn
 
 from outlast.errors import CorruptError, StateError, UsageError
 from outlast.model.texts import some
-from outlast.runtime import run_folder
-from outlast.runtime.tiers import local
+from outlast.runtime.tiers import checkpoint_places, local
 from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.tier import newest_good
 from outlast.runtime.worker import layout, tree
 from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
 from outlast.runtime.worker.modules import Modules
@@ -237,41 +237,22 @@ def _optimizers(image: Image) -> set[str]:
 
 
 def _find(where: Path, step: int | None) -> tuple[local.Checkpoint, tuple[str, ...]]:
-    if (where / local.MANIFEST_NAME).exists():
-        return _one(where), ()
-    root = where if any(where.glob("step-*")) else _root_of_run(where)
-    if step is not None:
-        folder = local.checkpoint_folder(root, step)
-        if not folder.is_dir():
-            steps = [str(one.manifest.step) for one in local.checkpoints(root)]
+    place = checkpoint_places.find(where, step=step)
+    refused: tuple[str, ...] = ()
+    if place.step is None:
+        search = newest_good(place.tier)
+        refused = tuple(f"{place.tier.folder(one)}: {why}" for one, why in search.refused)
+        if search.step is None and refused:
+            raise CorruptError(f"no checkpoint of {where} can be read: {refused[0]}")
+        if search.step is None:
             raise UsageError(
-                f"{root} has no checkpoint of step {step}",
-                hint=f"it has those of step {some(steps)}" if steps else "it has none",
+                f"{where} has no checkpoint",
+                hint="`outlast run --checkpoint-every STEPS` writes them",
             )
-        return _one(folder), ()
-    search = local.newest_good(root)
-    refused = tuple(f"{one.folder}: {one.reason}" for one in search.refused)
-    if search.checkpoint is None and refused:
-        raise CorruptError(f"no checkpoint of {where} can be read: {refused[0]}")
-    if search.checkpoint is None:
-        raise UsageError(
-            f"{where} has no checkpoint",
-            hint="`outlast run --checkpoint-every STEPS` writes them",
-        )
-    return search.checkpoint, refused
-
-
-def _one(folder: Path) -> local.Checkpoint:
-    """Return the checkpoint in this very folder. Raises CorruptError unless it can be read."""
-    found = local.read_manifest(folder.resolve())
-    if isinstance(found, local.Refusal):
-        raise CorruptError(f"{folder} cannot be read: {found.reason}")
-    return found
-
-
-def _root_of_run(where: Path) -> Path:
-    card = run_folder.read_card(where)
-    return Path(str(card.get("checkpoints") or where / "checkpoints"))
+        place = checkpoint_places.Place(place.tier, search.step)
+    assert place.step is not None
+    folder = place.tier.folder(place.step)
+    return local.Checkpoint(folder, place.tier.manifest(place.step)), refused
 
 
 def _write_safetensors(found: Mapping[str, torch.Tensor], file: Path, *, step: int) -> None:

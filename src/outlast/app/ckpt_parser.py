@@ -1,0 +1,84 @@
+"""The options of `outlast ckpt`."""
+
+from __future__ import annotations
+
+import argparse
+
+from outlast.app.command_line import Parser, add_json, whole
+from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
+
+_RUN = (
+    "the run's folder or its name under runs/, a folder of checkpoints, or one checkpoint"
+    " (the newest run)"
+)
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    out = Parser(
+        prog="outlast ckpt",
+        description=(
+            "Look at checkpoints, verify them, make room, and take weights out of them. A run may"
+            " be running meanwhile."
+        ),
+    )
+    commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    ls = commands.add_parser("ls", help="list checkpoints: step, size, age, state")
+    _add_run(ls)
+    _add_verify(commands.add_parser("verify", help="read every byte, and say which are bad"))
+    plan = commands.add_parser(
+        "plan-restore", help="say which checkpoint a restore would take, and how long that takes"
+    )
+    _add_run(plan)
+    _add_prune(commands.add_parser("prune", help="remove older checkpoints"))
+    _add_export(commands.add_parser("export", help="write the weights of a module to one file"))
+    return out
+
+
+def _add_run(to: argparse.ArgumentParser) -> None:
+    to.add_argument("run", nargs="?", metavar="RUN", help=_RUN)
+    add_json(to)
+
+
+def _add_verify(to: argparse.ArgumentParser) -> None:
+    to.description = (
+        "Read every byte of each checkpoint, and compare it with the checksums in its manifest."
+        " The exit code is 1 if one is bad."
+    )
+    _add_run(to)
+    to.add_argument("--step", metavar="STEP", type=whole, help="only the checkpoint of this step")
+
+
+def _add_prune(to: argparse.ArgumentParser) -> None:
+    to.description = (
+        "Remove checkpoints that are not among the newest, and what was left by saves that were cut"
+        " short. The newest one of which every byte is right is never removed, nor is a newer one."
+    )
+    _add_run(to)
+    to.add_argument(
+        "--keep-last", metavar="N", type=whole, default=CHECKPOINTS_KEPT_COUNT,
+        help=f"keep the newest N, at least one ({CHECKPOINTS_KEPT_COUNT})",
+    )  # fmt: skip
+    to.add_argument(
+        "--keep-every", metavar="STEPS", type=whole, default=0,
+        help="keep also each whose step is a multiple of STEPS (0: none)",
+    )  # fmt: skip
+    to.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+
+def _add_export(to: argparse.ArgumentParser) -> None:
+    to.description = (
+        "Write the weights of a module to one file, for use without outlast. The newest good"
+        " checkpoint is read; the run may be running, or be long over."
+    )
+    to.add_argument("run", metavar="RUN", help="the run's folder, or that of a checkpoint")
+    to.add_argument(
+        "file", metavar="FILE", help="the new file: .safetensors, or any other name for torch.load"
+    )
+    to.add_argument(
+        "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (model)"
+    )
+    to.add_argument(
+        "--step", metavar="STEP", type=whole, help="take the checkpoint of this step (the newest)"
+    )
+    add_json(to)

@@ -1,0 +1,76 @@
+"""What `outlast ckpt` prints about checkpoints: as text for people, and as facts for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outlast.app.words import count, escaped, long_duration
+from outlast.runtime.tiers.catalogue import BAD, GOOD, Entry, RestorePlan
+from outlast.runtime.tiers.tier import Tier
+
+TIER = "disk"
+SURVIVES = "the loss of all processes, and a reboot; not of the disk"
+_STYLES = {GOOD: "green", BAD: "red"}
+
+
+def size_words(size_bytes: int) -> str:
+    """Write a size: 812 bytes, 23.4 MB, 1.20 GB."""
+    number, unit = float(size_bytes), "bytes"
+    for bigger in ("kB", "MB", "GB", "TB", "PB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, bigger
+    return f"{size_bytes} bytes" if unit == "bytes" else f"{number:#.3g}".rstrip(".") + f" {unit}"
+
+
+def facts_of(entry: Entry, *, now_s: float) -> dict[str, Any]:
+    """Return a checkpoint as JSON says it."""
+    return {"tier": TIER, **asdict(entry), "age_s": now_s - entry.written_s, "survives": SURVIVES}
+
+
+def print_table(console: Console, tier: Tier, entries: Sequence[Entry], *, now_s: float) -> None:
+    """Print a line for each checkpoint, and what is wrong with those that are bad."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("tier", "step", "size", "age", "ranks", "kind", "state"):
+        table.add_column(name, justify="right" if name in ("step", "size", "ranks") else "left")
+    for one in entries:
+        table.add_row(
+            TIER,
+            f"{one.step:,}",
+            "-" if one.size_bytes is None else size_words(one.size_bytes),
+            long_duration(max(0.0, now_s - one.written_s)),
+            "-" if one.world_size is None else str(one.world_size),
+            one.kind or "-",
+            Text(one.state, style=_STYLES.get(one.state, "")),
+        )
+    console.print(f"{escaped(tier.place)}: {count(len(entries), 'checkpoint')}", markup=False)
+    console.print(table)
+    for one in entries:
+        if one.state == BAD:
+            said = f"step {one.step:,} is bad: {escaped(one.reason)}"
+            console.print(said, markup=False, soft_wrap=True)
+    console.print(f"they survive {SURVIVES}", style="dim")
+
+
+def plan_words(tier: Tier, plan: RestorePlan) -> str:
+    """Say which checkpoint a restore takes now, from where, and how long reading it takes."""
+    lines = [f"step {step:,} is passed over: {escaped(reason)}" for step, reason in plan.refused]
+    one = plan.entry
+    if one is None:
+        return "\n".join([*lines, f"{escaped(tier.place)} has no checkpoint to restore"])
+    size = one.size_bytes or 0
+    rate = f", {size_words(round(size / plan.read_s))} a second" if plan.read_s > 0 else ""
+    lines += [
+        f"step {one.step:,} would be restored",
+        f"from  {escaped(tier.place)} ({TIER})",
+        f"size  {size_words(size)} in {count(one.files or 0, 'file')}, saved by"
+        f" {count(one.world_size or 0, 'rank')}, {one.kind}",
+        f"time  {long_duration(plan.read_s)} to read and verify all of it just now{rate}",
+    ]
+    return "\n".join(lines)

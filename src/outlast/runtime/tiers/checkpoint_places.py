@@ -1,0 +1,69 @@
+"""Where the checkpoints are that a person means by a path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.errors import UsageError
+from outlast.model.texts import some
+from outlast.runtime import run_folder
+from outlast.runtime.tiers.disk_tier import DiskTier
+from outlast.runtime.tiers.local import MANIFEST_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tier, and the step of the checkpoint that was meant; None if none was named."""
+
+    tier: DiskTier
+    step: int | None = None
+
+
+def find(where: str | Path | None, *, step: int | None = None) -> Place:
+    """Return where the checkpoints are that `where` means.
+
+    It is one checkpoint, a folder of checkpoints, or a run: its folder, or its name under runs/.
+    None means the newest run. Raises UsageError if there is no such thing, and if `step` is named
+    and is not there.
+    """
+    try:
+        place = _one(where) or Place(DiskTier(_root(where)))
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{where} cannot be read: {said}") from None
+    if step is None:
+        return place
+    if place.step not in (None, step):
+        raise UsageError(f"{where} is the checkpoint of step {place.step}, not of step {step}")
+    steps = [str(one.step) for one in place.tier.lying() if one.has_manifest]
+    if str(step) not in steps:
+        raise UsageError(
+            f"{place.tier.place} has no checkpoint of step {step}",
+            hint=f"it has those of step {some(steps)}" if steps else "it has none",
+        )
+    return Place(place.tier, step)
+
+
+def _one(where: str | Path | None) -> Place | None:
+    """Return the place of a single checkpoint, or None if it is none."""
+    if where is None or not (Path(where) / MANIFEST_NAME).exists():
+        return None
+    folder = Path(where).resolve()  # "." has no name
+    name = folder.name.removeprefix("step-")
+    tier = DiskTier(folder.parent)
+    if not name.isdecimal() or tier.folder(int(name)) != folder:
+        raise UsageError(
+            f"{where} has a manifest, and not the name of a step",
+            hint="name it as it was saved: step- and twelve digits",
+        )
+    return Place(tier, int(name))
+
+
+def _root(where: str | Path | None) -> Path:
+    if where is not None and any(Path(where).glob("step-*")):
+        return Path(where)
+    run = run_folder.find(None if where is None else str(where))
+    options = run_folder.read_card(run).get("options")
+    given = options.get("checkpoints") if isinstance(options, dict) else None
+    return Path(given) if isinstance(given, str) else run / "checkpoints"

@@ -1,0 +1,110 @@
+"""A tier: a place that keeps checkpoints, and what every such place has to promise.
+
+    entry = tier.put(12, "rank-0.safetensors", chunks)      durable when it returns, or not there
+    tier.commit(Manifest(..., step=12, files=(entry,)))     now the checkpoint exists
+    tier.why_not(12)                                        "" once every byte was read and is right
+    tier.read(12, "rank-0.safetensors", 64, target)
+
+A checkpoint exists once its manifest does. Whatever cuts a save short before that leaves files that
+no tier offers for restore. A tier decides nothing: which checkpoint is taken and which are removed
+is said by engine/durable.py, for all tiers alike. `tests/conformance/test_tiers.py` holds every tier
+against these sentences.
+
+Errors     CapacityError where there is no room, RunFolderError for a step that is there already,
+           CorruptError for bytes that are not as the manifest says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlast.engine import durable
+from outlast.model.manifest import FileEntry, Manifest
+
+Seen = Callable[[int], None]  # is told how many more bytes were read
+
+
+def unseen(count: int) -> None:
+    """Tell nobody how much was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """What lies under the name of a step: a checkpoint, or what a save has left of one."""
+
+    step: int
+    has_manifest: bool
+
+
+class Tier(Protocol):
+    """A place for checkpoints. Each file of one is named by its step and its own name."""
+
+    @property
+    def place(self) -> str:
+        """Return what messages call it: a path or a URL."""
+
+    def lying(self) -> Sequence[Lying]:
+        """Return what lies there, the newest first."""
+
+    def manifest(self, step: int) -> Manifest:
+        """Return the manifest of a step. Raises CorruptError if it is missing or damaged."""
+
+    def written_s(self, step: int) -> float:
+        """Return when the manifest, or what lies there without one, was written: wall time."""
+
+    def put(self, step: int, name: str, chunks: Iterable[memoryview]) -> FileEntry:
+        """Write a file. Return its entry for the manifest once it is durable."""
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest, after it was made sure that its files are there."""
+
+    def read(self, step: int, entry: FileEntry, begin: int, target: memoryview) -> None:
+        """Fill `target` from a file, beginning at byte `begin` of it.
+
+        Raises CorruptError unless the file has the length that its entry says. Whether its bytes
+        are right is not looked at.
+        """
+
+    def why_not(self, step: int, *, seen: Seen = unseen) -> str:
+        """Read every byte of a checkpoint. Return what is wrong with it, or ""."""
+
+    def remove(self, step: int) -> None:
+        """Remove what lies there, its manifest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search for the newest good checkpoint has found.
+
+    step      None if there is none
+    refused   newer ones that are not good, newest first, and why
+    """
+
+    step: int | None
+    refused: tuple[tuple[int, str], ...]
+
+
+def newest_good(tier: Tier, *, seen: Seen = unseen) -> Search:
+    """Return the newest checkpoint of which every byte is as written, and what was refused."""
+    good, refused = durable.newest_good(
+        tier.lying(), why_not=lambda one: tier.why_not(one.step, seen=seen)
+    )
+    return Search(
+        None if good is None else good.step, tuple((one.step, why) for one, why in refused)
+    )
+
+
+def superfluous(tier: Tier, *, keep: int, every: int = 0, seen: Seen = unseen) -> tuple[int, ...]:
+    """Return the steps that a tier need not keep, newest first. See engine/durable.py.
+
+    Nothing is read if nothing could be removed. Otherwise all bytes of the newest checkpoint are,
+    because the last restorable one is never removed.
+    """
+    lying = tier.lying()
+    newest = next((one.step for one in lying if one.has_manifest), None)
+    if not durable.superfluous(lying, good=newest, keep=keep, every=every):
+        return ()
+    good = newest_good(tier, seen=seen).step
+    return durable.superfluous(lying, good=good, keep=keep, every=every)
