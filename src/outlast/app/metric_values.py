@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from outlast.app.failure_classes import classes_of
 from outlast.app.status import status_facts
 from outlast.model.gauges import GAUGES_MAX_COUNT
-from outlast.model.goodput import account
 from outlast.model.records import Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.runtime.coordinator.pager import is_page
@@ -195,7 +194,7 @@ def _of_run(view: RunView) -> _Found:
     yield "outlast_ettr_ratio", _NO, facts["ettr"]
     yield "outlast_wall_seconds", _NO, facts["wall_s"]
     if records.is_measured:
-        for cause, seconds in account(records, now_s=view.now_s).rank_seconds.items():
+        for cause, seconds in view.books.rank_seconds.items():
             yield "outlast_rank_seconds", {"cause": cause.value}, seconds
     yield "outlast_world_size", _NO, meta.world_size
     states = Counter(worker["state"] for worker in facts["workers"])

@@ -16,7 +16,7 @@ from outlast.app import report_sums
 from outlast.app.report_sums import Given
 from outlast.app.report_table import component_rows
 from outlast.app.words import Facts
-from outlast.model.goodput import Accounting, account, recovery
+from outlast.model.goodput import Accounting, recovery
 from outlast.model.records import Event, SessionRecords
 from outlast.model.step_buckets import median_step_s
 from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
@@ -40,7 +40,7 @@ _SAVES = ("checkpoint", "checkpoint_failed", "checkpoint_refused")
 def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dict[str, typing.Any]:
     """Return the JSON of `outlast report` of one run."""
     records = view.records
-    books = account(records, now_s=view.now_s)
+    books = view.books
     newest = records.sessions[-1]
     over_s = newest.session.over_s if view.now_s is None else view.now_s
     elapsed_s = max(books.wall_s, over_s - newest.began_s)

@@ -18,7 +18,6 @@ from rich.text import Text
 from outlast.app import words
 from outlast.app.diagnose_graph import spans
 from outlast.app.words import Facts
-from outlast.model.goodput import account
 from outlast.model.records import Records
 from outlast.model.verdict import summary
 from outlast.runtime.ledger.view import RunView
@@ -49,7 +48,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
     """
     records, state = view.records, view.state
     said: dict[str, typing.Any] = dict(_sound(records.snapshot) or {})
-    books = account(records, now_s=view.now_s)
+    books = view.books
     newest = records.sessions[-1]
     alive = [life for life in newest.lives if life.ended_s is None]
     facts: dict[str, typing.Any] = {

@@ -28,7 +28,6 @@ from outlast.app.page.pace import Point, pace
 from outlast.app.report_facts import report_facts
 from outlast.app.status import OVER, status_facts
 from outlast.app.words import Facts
-from outlast.model.goodput import account
 from outlast.model.terms import MEANING, Cause
 from outlast.runtime.ledger.view import RunView
 
@@ -90,7 +89,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
     report: Facts = words.escaped_all(report_facts(view))
     status: Facts = words.escaped_all(status_facts(view, workers=True))
     records = view.records
-    books = account(records, now_s=view.now_s)
+    books = view.books
     nodes = node_of_rank(records, status["workers"])
     points = pace(records)
     now_s = report["elapsed_s"]

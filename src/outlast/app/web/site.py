@@ -18,7 +18,6 @@ from outlast.app.page.page_html import PARTS, part
 from outlast.app.page.page_model import Page, page_of
 from outlast.app.run_views import understood
 from outlast.errors import OutlastError, RunFolderError
-from outlast.model.goodput import account
 from outlast.model.records import Life, Records
 from outlast.runtime import clock
 from outlast.runtime.fresh import Fresh
@@ -173,7 +172,7 @@ def _card(path: Path) -> Card:
 
 def _card_of(name: str, view: RunView) -> Card:
     records, said = view.records, view.records.snapshot or {}
-    books = account(records, now_s=view.now_s)
+    books = view.books
     rate = said.get("steps_per_s")
     return Card(
         name=name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlast.model.goodput import Accounting, account
 from outlast.model.records import Records
 from outlast.runtime import clock, run_folder
 from outlast.runtime.ledger.store import read_ledger
@@ -12,7 +14,7 @@ from outlast.runtime.ledger.store import read_ledger
 STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "stopped", "lost")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunView:
     """A run at one moment.
 
@@ -23,6 +25,11 @@ class RunView:
     path: Path
     records: Records
     now_s: float | None
+
+    @functools.cached_property
+    def books(self) -> Accounting:
+        """Return the account of the run. It is computed once: a long run takes a while."""
+        return account(self.records, now_s=self.now_s)
 
     @property
     def state(self) -> str:
