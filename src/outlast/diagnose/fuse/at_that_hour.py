@@ -9,12 +9,14 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from outlast.diagnose.collectives.blame import named as named_ranks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import Accounts
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
+from outlast.diagnose.logs.json_lines import OfPod
 from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
 from outlast.model.terms import FailureClass
 from outlast.model.texts import cut_at_word
@@ -66,6 +68,12 @@ def scheduler_of(findings: Sequence[Finding], slurm_jobs: Sequence[str] = ()) ->
     return ""
 
 
+def hosts_of_pods(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return the nodes that are pods, with the machine of each; "" where nothing tells it."""
+    pods = (one for one in findings if isinstance(one, OfPod) and one.node is not None)
+    return {one.node or "": one.host for one in pods}
+
+
 def commands_of(
     named: FailureClass,
     *,
@@ -74,10 +82,12 @@ def commands_of(
     scheduler: str,
     winner: Finding | None,
     asked: str = "",
+    hosts: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Return commands to paste. Only names that are safe in a shell are put into them.
 
     `asked` is what the driver asks for: where that is a reboot, a reset of the GPU is not proposed.
+    `hosts` are the nodes that are pods, with the machine of each, or "" where nothing tells it.
     """
     if winner is not None and winner.rule == "store.port_taken":
         found = _PORT.search(winner.evidence.text)
@@ -92,8 +102,12 @@ def commands_of(
                 f"scontrol update nodename={node} state=drain reason='outlast: {named.value}'"
             )
         elif scheduler == "kubernetes":
-            commands.append(f"kubectl cordon {node}")
-            commands.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
+            machine = hosts.get(node, node)
+            if not _SAFE_NAME.fullmatch(machine):  # only the cluster knows where the pod ran
+                commands.append(f"kubectl get pod {node} -o wide")
+                machine = f"$(kubectl get pod {node} -o jsonpath='{{.spec.nodeName}}')"
+            commands.append(f"kubectl cordon {machine}")
+            commands.append(f"kubectl drain {machine} --ignore-daemonsets --delete-emptydir-data")
     gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
     if named in BROKEN_DEVICE and gpus:
         commands.append(f"nvidia-smi -q -i {gpus[0]}")

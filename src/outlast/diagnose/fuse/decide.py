@@ -18,6 +18,7 @@ from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
 from outlast.diagnose.fuse.at_that_hour import (
     cleared_of,
     commands_of,
+    hosts_of_pods,
     recovery_asked,
     stacks_of,
     timeline_of,
@@ -111,6 +112,7 @@ def decide(
             scheduler=scheduler,
             winner=winner,
             asked=recovery_asked(everything),
+            hosts=hosts_of_pods(everything),
         ),
         stacks=stacks_of(read, culprits.ranks),
         timeline=timeline_of(read, winner.at_s if winner is not None else None),

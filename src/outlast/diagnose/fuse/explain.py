@@ -268,8 +268,10 @@ def _innermost(stack: Stack) -> str:
 
 
 def _is_quiet(conclusion: Conclusion) -> bool:
-    """Return True if nothing that was read reports a failure."""
-    return all(one.evidence.role is Role.ADVICE for one in conclusion.findings)
+    """Return True if nothing that was read reports a failure that ended something."""
+    return all(
+        one.evidence.role is Role.ADVICE or one.doubt == "handled" for one in conclusion.findings
+    )
 
 
 def _first_said(conclusion: Conclusion) -> str:

@@ -1,5 +1,5 @@
 """Readers of log lines, kernel logs, exit records and numbers."""
 
-from outlast.diagnose.logs.lines import read_lines
+from outlast.diagnose.logs.streams import read_lines
 
 __all__ = ["read_lines"]

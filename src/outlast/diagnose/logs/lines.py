@@ -1,4 +1,4 @@
-"""Read findings from the lines of any text: as a stream, in bounded memory, in one pass.
+"""Read findings from the lines of one writer: as a stream, in bounded memory, in one pass.
 
 Blocks of lines go through a sieve (`sieve.py`). What it lets through is compared with the rules. It
 also opens readers that need several lines: tracebacks, stacks, torchrun's table of failures,
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from outlast.diagnose import self_output
@@ -47,8 +47,6 @@ from outlast.model.terms import Mechanism
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role
 
-BLOCK_LINES = 4096
-BLOCK_BYTES = 1 << 20
 LINE_BYTES = 8192
 TEXT_CHARACTERS = 400  # of a line that evidence keeps
 SAME_MAX = 24
@@ -108,39 +106,18 @@ _POD_NODE = re.compile(r"^Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}$
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
-def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
-    """Yield the findings of one file, in the order of its lines.
-
-    `name` is what evidence calls the file; a rank in it (rank_3.log, attempt_0/3/) counts.
-    """
-    reader = LineReader(name)
-    source = iter(lines)
-    while block := _block(source):
-        yield from reader.block(block)
-    yield from reader.end()
-
-
-def _block(source: Iterator[bytes]) -> list[bytes]:
-    """Return up to `BLOCK_LINES` lines and about `BLOCK_BYTES`, so that few long ones pile up."""
-    block: list[bytes] = []
-    size = 0
-    while len(block) < BLOCK_LINES and size < BLOCK_BYTES:
-        some = list(islice(source, 64))
-        block += [
-            line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + b"\x00cut" for line in some
-        ]
-        size += sum(map(len, some))
-        if len(some) < 64:
-            break
-    return block
-
-
 class LineReader:
-    """The state over the lines of one file."""
+    """The state over the lines of one writer: of a file, or of one pod or container in it.
 
-    def __init__(self, name: str) -> None:
-        self._name, self._rank, self._node = name, rank_of_name(name), node_of_name(name)
-        self._line = 0  # of the last line of earlier blocks
+    `name` is what evidence calls the file; a rank in it (rank_3.log, attempt_0/3/) counts. `node`
+    is where the writer runs, for lines that do not say so themselves.
+    """
+
+    def __init__(self, name: str, *, node: str | None = None) -> None:
+        self._name, self._rank = name, rank_of_name(name)
+        self._node = node or node_of_name(name)
+        self._numbers: Sequence[int] = ()  # of the block's lines in the file
+        self._times_s: Mapping[int, float] = {}  # of the block's lines, by number
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
         self._seen: Counter[tuple[object, ...]] = Counter()
         self._newest_s: dict[tuple[object, ...], float] = {}  # of what was handed on
@@ -160,23 +137,30 @@ class LineReader:
             metrics.StepTimes(),
         )
 
-    def block(self, lines: list[bytes]) -> Iterator[Finding]:
+    def block(
+        self,
+        lines: list[bytes],
+        numbers: Sequence[int],
+        times_s: Mapping[int, float] = MappingProxyType({}),
+    ) -> Iterator[Finding]:
+        """Read the next lines. `times_s` are of those whose time does not stand in them."""
+        self._numbers, self._times_s = numbers, times_s
         low = [line.lower() for line in lines]
         found = _SIEVE.found(low)
         self._last = next(
             (
-                (self._line + at, line)
-                for at, line in zip(range(len(lines), 0, -1), reversed(lines), strict=True)
+                (number, line)
+                for number, line in zip(reversed(numbers), reversed(lines), strict=True)
                 if line.strip()
             ),
             self._last,
         )
         for at in [row for row, owners in found.items() if STEP in owners]:
-            self._steps.feed(self._line + at + 1, low[at], lines[at])
+            self._steps.feed(numbers[at], low[at], lines[at])
             if len(found[at]) == 1:
                 del found[at]
         wanted, at, place = sorted(found), 0, 0
-        raised: list[tuple[Finding, str]] = []
+        raised: list[tuple[int, Finding, str]] = []
         while True:
             if not self._busy:
                 while place < len(wanted) and wanted[place] < at:
@@ -188,12 +172,12 @@ class LineReader:
                 break
             self._around = (lines, at)
             text = _text(lines[at])
-            for one in self._given_out(self._one(self._line + at + 1, text, found.get(at, ()))):
-                if one.order == self._line + at + 1 and went_on.may_be_handled(one):
-                    raised.append((one, text))
+            for one in self._given_out(self._one(numbers[at], text, found.get(at, ()))):
+                if one.order == numbers[at] and went_on.may_be_handled(one):
+                    raised.append((at, one, text))
                 yield one
             at += 1
-        for one in self._went_on.block(self._line + 1, lines, raised):
+        for one in self._went_on.block(lines, raised):
             row = RULES[went_on.RULE]
             yield replace(
                 one,
@@ -202,7 +186,6 @@ class LineReader:
                 failure_class=None,
                 mechanism=None,
             )
-        self._line += len(lines)
         self._before = lines[-source_echo.NEIGHBOURS :]
 
     def _above(self, count: int) -> list[str]:
@@ -434,10 +417,10 @@ class LineReader:
                 rule.name,
                 rule.failure_class,
                 rule.mechanism,
-                prefix.at_s,
+                self._times_s.get(thread.line) if prefix.at_s is None else prefix.at_s,
                 thread.line,
                 rank,
-                prefix.node,
+                prefix.node or self._node,
                 None,
                 tuple(thread.frames),
                 thread.thread,
@@ -509,7 +492,7 @@ class LineReader:
             rule.name,
             rule.failure_class,
             rule.mechanism,
-            prefix.at_s,
+            self._times_s.get(line) if prefix.at_s is None else prefix.at_s,
             line,
             rank,
             groups.get("node") or prefix.node or self._node,

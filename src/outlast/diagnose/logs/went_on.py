@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from outlast.diagnose.findings import Finding
@@ -115,20 +115,17 @@ class WentOn:
         self._failures: set[bytes] = set()  # the forms of lines that tell of exceptions
 
     def block(
-        self, first_line: int, lines: Sequence[bytes], raised: Iterable[tuple[Finding, str]]
+        self, lines: Sequence[bytes], raised: Sequence[tuple[int, Finding, str]]
     ) -> list[Finding]:
         """Return a finding for each exception after which the log goes on.
 
-        first_line  the number of the first of the lines
-        raised      exceptions in this block, and the text of their lines
+        `raised` are the exceptions in this block: at which place, and the text of their lines.
         """
-        raised = list(raised)
-        self._failures |= {form_of(text.encode("utf-8", "replace")) for _, text in raised}
+        self._failures |= {form_of(text.encode("utf-8", "replace")) for _, _, text in raised}
         for one in self._open:
             self._look(one, lines)
-        for finding, text in raised:
-            at = finding.order - first_line
-            if len(self._open) < OPEN_MAX and 0 <= at < len(lines):
+        for at, finding, text in raised:
+            if len(self._open) < OPEN_MAX:
                 before = [*self._before, *lines[max(0, at - BEFORE_LINES) : at]][-BEFORE_LINES:]
                 new = _Open(finding, label_of(text), _usual_forms(before))
                 self._look(new, lines[at + 1 :])

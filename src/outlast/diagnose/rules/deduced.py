@@ -446,4 +446,6 @@ DEDUCED: tuple[Rule, ...] = (
     Rule("own.output", "", R.ADVICE, "outlast: what it wrote is not evidence for what it says"),
     Rule("own.event", "", R.MESSENGER, "outlast ledger: how it ended"),
     Rule("line.cut", "", R.ADVICE, "outlast limits"),
+    # who wrote the lines of a file, as their collector says
+    Rule("kube.pod", "", R.ADVICE, "kubernetes kubectl logs --prefix, container log files"),
 )

@@ -1,0 +1,227 @@
+"""Log lines that a collector or a logging library packed into a record of JSON.
+
+    Docker          {"log": "step 3\\n", "stream": "stderr", "time": "..."}
+    Google Cloud    {"textPayload": "...", "resource": {"labels": {"pod_name": ...}}, ...}
+    journald        {"MESSAGE": "...", "_HOSTNAME": "...", "__REALTIME_TIMESTAMP": "..."}
+    Loki, Elastic, Fluent Bit, CloudWatch
+    the program     {"event": "...", "level": "error", "exception": "Traceback ..."} of structlog,
+                    loguru and the like; such a record may lie within one of the others
+
+A record of a program keeps what it says besides its message: behind the message, as JSON. A line
+of journald becomes what journalctl prints of it as text.
+
+Not opened: numbers without a message, such as metrics.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.prefixes import time_of
+from outlast.model.texts import cut_at_word
+
+MESSAGE_MAX_LINES = 5_000
+_MESSAGES = ("message", "msg", "event", "text", "log")
+_TRACEBACKS = ("exception", "exc_info", "exc_text", "traceback", "stack_trace", "stacktrace")
+_TIMES = ("timestamp", "time", "@timestamp", "ts", "asctime", "date")
+_RANKS = ("rank", "global_rank", "RANK")
+_LEVELS = ("level", "levelname", "severity")
+_NOT_SAID_AGAIN = {*_MESSAGES, *_TRACEBACKS, *_TIMES, *_LEVELS, *_RANKS, "record"}
+_REST_CHARACTERS = 400
+# a number that counts seconds, milliseconds, microseconds or nanoseconds since 1970
+_UNITS = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A line as its program wrote it.
+
+    writer   who of those that write into the file wrote it; "" if there is only one
+    node     the pod or the container; None if the file does not say
+    is_pod   `node` is a pod of Kubernetes
+    host     the machine, where the record tells it besides the pod
+    at_s     Unix seconds; None if only the line itself tells its time
+    is_part  the rest of the line comes with the writer's next one
+    """
+
+    text: bytes
+    writer: str = ""
+    node: str | None = None
+    is_pod: bool = False
+    host: str | None = None
+    at_s: float | None = None
+    is_part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfPod(Finding):
+    """Lines of a pod stand in the file. `host` is the machine it ran on, or ""."""
+
+    host: str = ""
+
+
+def open_record(line: bytes) -> list[Inner] | None:
+    """Return the lines in a record; None if the line is no record of a kind that is known."""
+    found = _object(line)
+    if found is None:
+        return None
+    if isinstance(source := found.get("_source"), dict):  # an export of Elastic or OpenSearch
+        found = source
+    if "MESSAGE" in found and ("_HOSTNAME" in found or "__REALTIME_TIMESTAMP" in found):
+        return [_journal_line(found)]
+    labels = _labels(found)
+    payload: object = found
+    if isinstance(found.get("log"), str) and ("stream" in found or "kubernetes" in found):
+        payload = found["log"]
+    elif isinstance(found.get("textPayload"), str):
+        payload = found["textPayload"]
+    elif isinstance(found.get("jsonPayload"), dict):
+        payload = of_host = found["jsonPayload"]
+        if "MESSAGE" in of_host:
+            return [replace(_journal_line(of_host), at_s=_time_of_record(found))]
+    elif isinstance(found.get("line"), str) and isinstance(found.get("labels"), dict):
+        payload = found["line"]
+    elif "logStreamName" in found and isinstance(found.get("message"), str):
+        payload = found["message"]
+    is_part = "stream" in found and isinstance(payload, str) and not payload.endswith("\n")
+    lines = list(_lines_of(payload))
+    if not lines:
+        return None
+    at_s = _time_of_record(found)
+    node = labels.pod or labels.container
+    writer = "/".join(filter(None, (labels.pod, labels.container)))
+    return [
+        Inner(text, writer, node, labels.pod is not None, labels.host, at_s, is_part)
+        for text in lines[:MESSAGE_MAX_LINES]
+    ]
+
+
+def _object(line: bytes | str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _lines_of(payload: object) -> Iterator[bytes]:
+    if isinstance(payload, str):
+        if payload.startswith("{") and (inner := _object(payload)) is not None:
+            packed = list(_lines_of(inner))
+            if packed:
+                yield from packed
+                return
+        yield from (line.encode("utf-8", "replace") for line in payload.splitlines() or [""])
+    elif isinstance(payload, dict):
+        yield from (line.encode("utf-8", "replace") for line in _said_by_program(payload))
+
+
+def _said_by_program(record: Mapping[str, Any]) -> Iterator[str]:
+    """Return the message and the traceback of a record that a program's logging library wrote."""
+    message = _first_text(record, _MESSAGES)
+    raised = _first_text(record, _TRACEBACKS)
+    if message is None and raised is None:
+        return
+    first, _, others = (message or "").partition("\n")
+    rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
+    label = "" if rank is None or first.startswith("[rank") else f"[rank{rank}]: "
+    level = _first_text(record, _LEVELS) or ""
+    warning = "WARNING: " if level.lower().startswith("warn") else ""
+    rest = {key: one for key, one in record.items() if key not in _NOT_SAID_AGAIN}
+    said = (
+        f" {cut_at_word(json.dumps(rest), _REST_CHARACTERS)}"
+        if rest and message is not None
+        else ""
+    )
+    # An exception's own line ends with its message, and so does one that a library parses.
+    is_plain = "\n" in (message or "") or first.startswith(("  ", "Traceback"))
+    yield f"{label}{warning}{first}{'' if is_plain else said}"
+    for line in (*others.splitlines(), *(raised or "").splitlines()):
+        yield f"{label}{line}"
+
+
+def _first_text(record: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((one for key in keys if isinstance(one := record.get(key), str) and one), None)
+
+
+# --- who wrote it, and when -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    pod: str | None = None
+    container: str | None = None
+    host: str | None = None
+
+
+def _labels(found: Mapping[str, Any]) -> _Labels:
+    """Return what the collector says about who wrote the line."""
+    resource = found.get("resource")
+    of_resource = resource.get("labels") if isinstance(resource, dict) else None
+    pod = container = host = None
+    for some in (of_resource, found.get("kubernetes"), found.get("labels"), found.get("attrs")):
+        if not isinstance(some, dict):
+            continue
+        pod = pod or _name(some, "pod_name", "pod", "k8s-pod-name")
+        container = container or _name(some, "container_name", "container", "tag", "instance_id")
+        host = host or _name(
+            some, "host", "node_name", "node", "compute.googleapis.com/resource_name"
+        )
+    if pod is None and container is None:
+        container = _name(found, "logStreamName", "container_name")
+    return _Labels(pod, container, host)
+
+
+def _name(some: Mapping[str, Any], *keys: str) -> str | None:
+    for key in keys:
+        one = some.get(key)
+        if isinstance(one, dict):  # {"pod": {"name": "..."}}
+            one = one.get("name")
+        if isinstance(one, str) and one:
+            return one.lstrip("/")
+    return None
+
+
+def _time_of_record(found: Mapping[str, Any]) -> float | None:
+    for key in _TIMES:
+        one = found.get(key)
+        if isinstance(one, str) and (at_s := time_of(one)) is not None:
+            return at_s
+        if isinstance(one, (int, float)) and not isinstance(one, bool) and one > 1e9:
+            return next((one / unit for below, unit in _UNITS if one < below), None)
+    return None
+
+
+# --- journald -------------------------------------------------------------------------------------
+
+_MICROSECONDS = re.compile(r"\d{16}")
+
+
+def _journal_line(found: Mapping[str, Any]) -> Inner:
+    """Return the line as journalctl prints it as text. Each host's lines are read apart."""
+    message = found["MESSAGE"]
+    if isinstance(message, list):  # so it writes what is no UTF-8
+        text = bytes(one & 255 for one in message if isinstance(one, int)).decode(
+            "utf-8", "replace"
+        )
+    else:
+        text = str(message)
+    stamp = str(found.get("__REALTIME_TIMESTAMP", ""))
+    at = ""
+    if _MICROSECONDS.fullmatch(stamp):
+        moment = datetime.fromtimestamp(int(stamp) / 1e6, tz=timezone.utc)
+        at = moment.isoformat(timespec="microseconds")
+    host = str(found.get("_HOSTNAME") or found.get("_MACHINE_ID") or "localhost")
+    name = str(found.get("SYSLOG_IDENTIFIER") or found.get("_COMM") or "kernel")
+    pid = found.get("_PID") or found.get("SYSLOG_PID")
+    process = f"[{pid}]" if isinstance(pid, str) and pid.isdigit() and name != "kernel" else ""
+    said = f"{at} {host} {name}{process}: {' '.join(text.splitlines())}".strip()
+    return Inner(said.encode("utf-8", "replace"), host, host)
