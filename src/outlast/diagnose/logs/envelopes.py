@@ -69,8 +69,8 @@ _STERN = re.compile(
     + rb")(?: |$))?(?P<text>.*)|$)"
 )
 _KAIL = re.compile(
-    rb"(?P<namespace>[a-z0-9-]{1,63})/(?P<pod>[a-z0-9][a-z0-9.-]{1,252})\[(?P<container>[\w.-]{1,63})\]:"
-    rb"(?: (?P<text>.*)|$)"
+    rb"(?P<namespace>[a-z0-9-]{1,63})/(?P<pod>[a-z0-9][a-z0-9.-]{1,252})"
+    rb"\[(?P<container>[\w.-]{1,63})\]:(?: (?P<text>.*)|$)"
 )
 _TORCHX = re.compile(
     _COLOUR + rb"(?P<container>[a-z][\w-]{0,60}/\d{1,5})" + _COLOUR + rb" (?P<text>.*)"
@@ -78,8 +78,10 @@ _TORCHX = re.compile(
 _NUMBERED = re.compile(r".{0,80}[-_]\d{1,5}")  # as compose calls a service's containers
 _GENERATED = re.compile(r"[a-z0-9.-]{1,240}-(?:\d{1,5}|[a-z0-9]{5})")  # as Kubernetes calls pods
 _POD_FILE = re.compile(
-    r"(?:^|/)containers/(?P<pod>[a-z0-9][a-z0-9.-]{1,252})_[a-z0-9-]{1,63}_[\w.-]{1,63}-[0-9a-f]{64}\.log"
-    r"|(?:^|/)[a-z0-9-]{1,63}_(?P<of_folder>[a-z0-9][a-z0-9.-]{1,252})_[\w-]{1,40}/[\w.-]{1,63}/\d{1,5}\.log"
+    r"(?:^|/)containers/(?P<pod>[a-z0-9][a-z0-9.-]{1,252})_[a-z0-9-]{1,63}"
+    r"_[\w.-]{1,63}-[0-9a-f]{64}\.log"
+    r"|(?:^|/)[a-z0-9-]{1,63}_(?P<of_folder>[a-z0-9][a-z0-9.-]{1,252})_[\w-]{1,40}"
+    r"/[\w.-]{1,63}/\d{1,5}\.log"
 )
 _DOCKER_FILE = re.compile(r"(?:^|/)(?P<id>[0-9a-f]{12})[0-9a-f]{52}-json\.log")
 
