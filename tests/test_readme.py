@@ -1,5 +1,6 @@
-"""README is run, not believed: its script trains, its commands exist, its options are the parser's,
-its links lead somewhere.
+"""README is run, not believed: its script trains, its commands exist, its links lead somewhere.
+
+The options on their page are the parser's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PAGES = sorted(
     [*HOME.glob("*.md"), *(HOME / "docs").rglob("*.md"), *(HOME / "benchmarks").glob("*.md")]
 )
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
-OURS = [line.split("`")[1].split()[0] for line in README.splitlines() if line.startswith("| `--")]
+OPTIONS = (HOME / "docs/reference/options.md").read_text()
+OURS = [line.split("`")[1].split()[0] for line in OPTIONS.splitlines() if line.startswith("| `--")]
 
 
 def blocks(language: str) -> list[str]:

@@ -30,8 +30,8 @@ from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.run_folder import RunFolder
 from tests.ledger import a_run
 
-README = Path(__file__).parents[2] / "README.md"
-ROWS = re.findall(r"^\| ([0-9]+(?:, [0-9]+)*) \|", README.read_text(), re.MULTILINE)
+OPTIONS = Path(__file__).parents[2] / "docs/reference/options.md"
+ROWS = re.findall(r"^\| ([0-9]+(?:, [0-9]+)*) \|", OPTIONS.read_text(), re.MULTILINE)
 EXIT_CODES = {int(one) for row in ROWS for one in row.split(", ")}
 WITHOUT = {"run"}  # torchrun's parser makes that of `run`, which prints no JSON
 UNKNOWN = 3
