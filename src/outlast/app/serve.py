@@ -23,7 +23,6 @@ from outlast.runtime.run_files import is_run
 from outlast.runtime.web_socket import LOCAL, listening
 
 PORT = 7007
-CONNECTIONS_MOST = 128
 IDLE_S = 5  # a connection without a request is closed
 
 
@@ -39,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     import uvicorn
 
     from outlast.app.web.application import application
+    from outlast.app.web.connections import BoundedConnection
     from outlast.app.web.site import Site
 
     app = application(Site(root, only), allowed=args.allow_host)
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
             print("warning: whoever reaches this port can read the logs of these runs", flush=True)
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            http=BoundedConnection,
+            log_level="error",  # a request that makes no sense is no matter of the person who reads
             access_log=False,
-            limit_concurrency=CONNECTIONS_MOST,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=1,
             server_header=False,
