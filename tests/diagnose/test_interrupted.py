@@ -168,6 +168,19 @@ def test_ranks_that_were_lost_together_are_told_together() -> None:
     assert reason.count("Ranks 0, 1") == 1
 
 
+def test_a_rank_that_ended_with_an_exit_code_was_not_killed() -> None:
+    """Beside a killed rank, a peer raises: the sentence tells how each of them ended."""
+    why = "rank 1 (pid 77) ended: signal 9; rank 0 (pid 76) ended: exit code 1; all start again"
+    both = replace(KILL, ranks=(1, 0), pids=(77, 76), reason=why)
+    told = [ALIVE | {"pid": 76, "exit_code": 1}, DEAD]
+    about = {"schema": 1, "outlast": "standing", "interruption": both.public(began_s=0.0)}
+    raw = json.dumps(about | {"processes": told}).encode()
+    recorded = decide(read_standing(raw, name="standing.json").findings, blame=None).reason
+    for reason in (recorded, of_ledger(both).reason):
+        assert reason.startswith("Rank 1 (pid 77) was killed by signal 9 (SIGKILL)"), reason
+        assert "; rank 0 (pid 76) ended as well, with exit code 1; recovered" in reason, reason
+
+
 def test_no_error_is_cut_within_a_word() -> None:
     """A line of an error is as long as its author likes."""
     error = "ValueError: " + "unexpected sample " * 40

@@ -6,6 +6,7 @@ A spare parks in front of them, and at its first read of rank.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -297,3 +298,37 @@ def test_optimizers_whose_step_is_no_transaction_are_refused_with_the_line() -> 
     _apply_optimizer_in_backward(torch.optim.SGD, parameters, {"lr": 0.1})
     with pytest.raises(TransactionError, match="during backward"):
         check_optimizer(torch.optim.SGD(parameters, lr=0.1))
+
+
+class Gathers(torch.optim.SGD):  # type: ignore[name-defined,misc]
+    """An optimizer of the shape of a sharded one: its step communicates."""
+
+    def step(self, closure: Any = None) -> None:
+        dist.broadcast(ones(), 0)
+
+
+def test_an_optimizer_whose_step_communicates_is_refused_by_its_name(guards: Guards) -> None:
+    optimizer = Gathers([torch.nn.Parameter(ones())], lr=0.1)
+    guards.local_only(True, since="train.py:9")
+    with pytest.raises(
+        TransactionError, match=r"Gathers\.step communicates: .*broadcast"
+    ) as caught:
+        optimizer.step()
+    assert "torch.optim.Muon" in (caught.value.hint or "")
+
+
+def test_code_that_is_tried_on_one_rank_alone_may_not_communicate(guards: Guards) -> None:
+    """A replaced rank would wait there for ranks that do not come.
+
+    Method: the code that is tried swallows the error, as an estimate of sizes does.
+    """
+    optimizer = Gathers([torch.nn.Parameter(ones())], lr=0.1)
+    with pytest.raises(TransactionError, match=r"Gathers\.step communicates"):
+        with guards.trying("an estimate"), contextlib.suppress(Exception):
+            optimizer.step()
+    assert guards.refused is None
+    assert guards.first_need == ""
+    with guards.trying("an estimate"):
+        pass
+    dist.all_reduce(ones())
+    assert guards.counted == 1

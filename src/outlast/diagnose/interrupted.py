@@ -59,6 +59,7 @@ _SAID = {
     "Floating point exception": 8,
 }
 _NUMBER = re.compile(r"signal (\d{1,2})")
+_EXITED = re.compile(r"rank (\d{1,9}) \(pid (\d{1,9})\) ended: exit code (\d{1,3})")
 _PARTS = re.compile(r"; (?![^()]*\))")  # but not within brackets
 
 
@@ -147,12 +148,30 @@ def _sentence(
     cause = next(iter(_PARTS.split(str(about["reason"]))), "")
     if not ranks:
         what = f"{cause[:1].upper()}{cause[1:]}" or "Something was lost"
-    else:
-        what = (
-            f"{_who(ranks, about.get('pids') or ())}"
-            f" {_how(about, mechanism, own, sender, len(ranks) > 1)}"
-        )
-    return "; ".join(part for part in (what, _done(about)) if part) + "."
+        return "; ".join(part for part in (what, _done(about)) if part) + "."
+    pids = list(about.get("pids") or ())
+    exited = _exited(about) if mechanism is Mechanism.SIGNAL else {}
+    struck = [rank for rank in ranks if rank not in exited] or list(ranks)
+    if len(struck) < len(ranks):
+        pids = [pid for rank, pid in zip(ranks, pids, strict=False) if rank in struck]
+        own = [one for one in own if int(one["rank"]) in struck]
+    what = f"{_who(struck, pids)} {_how(about, mechanism, own, sender, len(struck) > 1)}"
+    others = [exited[rank] for rank in ranks if rank not in struck]
+    return "; ".join(part for part in (what, *others, _done(about)) if part) + "."
+
+
+def _exited(about: Mapping[str, Any]) -> dict[int, str]:
+    """Return the ranks that ended with an exit code in an interruption by a signal.
+
+    In a script without outlast calls the survivors end by the exception of their broken
+    connection. No signal has killed them.
+    """
+    found = (_EXITED.fullmatch(part) for part in _PARTS.split(str(about["reason"])))
+    return {
+        int(one[1]): f"rank {one[1]} (pid {one[2]}) ended as well, with exit code {one[3]}"
+        for one in found
+        if one is not None
+    }
 
 
 def _who(ranks: Sequence[int], pids: Iterable[Any]) -> str:

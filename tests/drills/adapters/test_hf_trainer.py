@@ -6,7 +6,9 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -137,3 +139,37 @@ def test_what_trainer_logs_is_shown_to_those_who_watch(calm: tuple[Path, Outcome
     assert shown["target_step"] == 40
     assert shown["logged"]["step"] > 0
     assert {"loss", "learning_rate"} <= set(shown["logged"]["values"])
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_stop_waits_until_all_ranks_have_voted_on_its_update(
+    monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """A callback asks for the end in a step whose vote comes late, as where a scaler skips the
+    optimizer. Method: one step over stand-ins, whose phase is entered only if the vote passes.
+    """
+    from outlast.hf import Trainer
+
+    trainer = Trainer.__new__(Trainer)
+    events = SimpleNamespace(
+        on_epoch_begin=lambda args, state, control: control,
+        on_epoch_end=lambda args, state, control: control,
+    )
+    flags = dict.fromkeys(
+        ("should_log", "should_evaluate", "should_save", "should_epoch_stop"), False
+    )
+    trainer.args = SimpleNamespace(gradient_accumulation_steps=1)
+    trainer.callback_handler, trainer.state = events, SimpleNamespace()
+    trainer.control = SimpleNamespace(**flags, should_training_stop=False)
+    trainer._newest = SimpleNamespace(grad_norm=None, learning_rate=None)
+    trainer._tr_loss = None
+    trainer._maybe_log_save_evaluate = lambda *args, **kwargs: None
+
+    def update(model: object, batches: object, epoch: float) -> None:
+        trainer.control.should_training_stop = True
+
+    monkeypatch.setattr(trainer, "_update", update)
+    attempt = MagicMock(done=True)
+    run = SimpleNamespace(phase=lambda name: [attempt] if done else [])
+    step = MagicMock(number=3, batches=[])
+    assert trainer._one_step(run, step, None, 10, None, None, 0.0) is done

@@ -180,6 +180,21 @@ class Guards:
         self.refused = None if on else self.refused
         return max(0, collectives() - mark) if mark >= 0 else 0
 
+    @contextlib.contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Refuse collectives inside: the script's code is tried on this rank alone.
+
+        Raises the refusal at the end if one was called, even if that code has swallowed the error.
+        """
+        self.local_only(True, since=what)
+        try:
+            yield
+        finally:
+            self.local_only(False)
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
+
     def _mine(self) -> bool:
         return bool(getattr(self._own, "depth", 0))
 
@@ -269,6 +284,16 @@ def _innocent() -> bool:
 
 
 def _refused(what: str, where: str) -> TransactionError:
+    if (optimizer := _stepping()) is not None:
+        return TransactionError(
+            f"{type(optimizer).__name__}.step communicates: {what} was called {where}; if a rank is"
+            " lost there, the others are left with half an update",
+            hint=(
+                "use an optimizer whose step() is local, such as torch.optim.Muon or AdamW, and"
+                " reduce gradients in front of it; without outlast calls this script runs as it is,"
+                " and restarts from its own checkpoint"
+            ),
+        )
     return TransactionError(
         f"{what} was called {where}: another rank may have committed this step and will not come"
         " to it",
@@ -277,6 +302,18 @@ def _refused(what: str, where: str) -> TransactionError:
             " when the step is committed"
         ),
     )
+
+
+def _stepping() -> Optimizer | None:
+    """Return the optimizer in whose `step` this code runs, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "step" and not frame.f_code.co_filename.startswith(OURS):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Optimizer):
+                return owner
+        frame = frame.f_back
+    return None
 
 
 def check_optimizer(optimizer: Optimizer) -> None:

@@ -178,10 +178,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         for step in run.steps(
             state, first=first, until=max_steps, accumulate=accumulate, log_every=0
         ):
-            over = self._one_step(
+            settled = self._one_step(
                 run, step, model, in_epoch, trial, ignore_keys_for_eval, started_s
             )
-            if over and self.control.should_training_stop and step.number < max_steps:
+            if settled and self.control.should_training_stop and step.number < max_steps:
                 break
         samples = max_steps * self._train_batch_size * args.world_size * accumulate
         return self._finalize_training(trial, samples, started_s)
@@ -196,7 +196,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         ignore_keys: list[str] | None,
         started_s: float,
     ) -> bool:
-        """Do one update, and what is due behind it. Return False if it is given out again."""
+        """Do one update, and what is due behind it.
+
+        Return True if something was due, and is done on all ranks. The update is committed then. A
+        stop is due, too: no rank may leave the loop before the vote on its update has passed.
+        """
         args, handler = self.args, self.callback_handler
         before = (step.number - 1) * args.gradient_accumulation_steps
         behind = before + args.gradient_accumulation_steps
@@ -206,11 +210,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.control.should_training_stop = False
         if before == 0 or before // in_epoch != (before - 1) // in_epoch:
             self.control = handler.on_epoch_begin(args, self.state, self.control)
-        over = False
+        done = settled = False
         with step:
             self._update(model, step.batches, behind / in_epoch)
-            over = True
-        if not over:
+            done = True
+        if not done:
             # The step was interrupted, and then no phase follows. Or this process replaces another.
             # Then it has repeated the step alone, where accelerate cannot gather, and its peers may
             # wait in the phase behind the step.
@@ -220,7 +224,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if behind // in_epoch != before // in_epoch:
             self.control = handler.on_epoch_end(args, self.state, self.control)
         due = self.control
-        if due.should_log or due.should_evaluate or due.should_save:
+        if due.should_log or due.should_evaluate or due.should_save or due.should_training_stop:
             asked = {name: getattr(due, name) for name in _CONTROL}
             for attempt in run.phase("log, evaluate, save"):
                 with attempt:
@@ -238,8 +242,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                         started_s,
                         learning_rate=self._newest.learning_rate,
                     )
-                over = over or attempt.done
-        return over
+                settled = attempt.done
+        return settled
 
     def _update(self, model: Any, batches: list[Any], epoch: float) -> None:
         """Do the forward and backward passes of one update, and the optimizer's step."""

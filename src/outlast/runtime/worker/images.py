@@ -66,7 +66,8 @@ class Images:
 
     def reserve(self) -> None:
         """Allocate room in the vault. Raises CapacityError."""
-        private, shared = self._state.bytes_needed()
+        with self._member.guards.trying("a step of its class on meta tensors"):
+            private, shared = self._state.bytes_needed()
         own = private + (shared + self._state.layout.data.nbytes if self._state.sharded else 0)
         vault, rank = self._session.vault, self._member.rank()
         local_world_size = self._member.local_world_size
