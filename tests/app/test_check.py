@@ -84,17 +84,67 @@ def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: P
     text = "import torch\nfor x in y:\n    f(x).backward()\n"
     code, facts = checked(tmp_path, text)
     assert (code, facts["remarks"][0]["line"]) == (1, 1)
-    assert "saves nothing" in facts["remarks"][0]["what"]
+    assert "no line that saves anything was found" in facts["remarks"][0]["what"]
     code, facts = checked(tmp_path, text + "torch.save({}, 'x')\n")
     assert (code, facts["remarks"][0]["line"]) == (1, 4)
     assert "no load of what is saved here" in facts["remarks"][0]["what"]
 
 
-@pytest.mark.parametrize("library", ["transformers", "lightning", "accelerate"])
-def test_a_loop_of_a_library_is_not_said_to_save_nothing(tmp_path: Path, library: str) -> None:
-    code, facts = checked(tmp_path, f"import {library}\n{library}.Trainer().fit()\n")
+@pytest.mark.parametrize(
+    ("library", "made", "do"),
+    [
+        ("transformers", "Trainer", "outlast.hf.Trainer"),
+        ("lightning", "Trainer", "outlast.lightning.Strategy()"),
+        ("accelerate", "Accelerator", "outlast.join()"),
+    ],
+)
+def test_a_loop_of_a_library_is_not_said_to_save_nothing(
+    tmp_path: Path, library: str, made: str, do: str
+) -> None:
+    code, facts = checked(tmp_path, f"import {library}\n{library}.{made}().fit()\n")
     assert (code, facts["remarks"]) == (0, [])
     assert f"is up to {library}" in facts["after_failure"]
+    assert [(one["line"], do in one["do"]) for one in facts["adoption"]] == [(2, True)]
+
+
+def test_a_model_of_transformers_in_a_loop_of_ones_own_is_no_trainer(tmp_path: Path) -> None:
+    text = "import transformers\nfor x in y:\n    f(x).backward()\n    optimizer.step()\n"
+    code, facts = checked(tmp_path, text)
+    assert code == 1
+    assert "no line that saves anything was found" in facts["remarks"][0]["what"]
+
+
+def test_a_module_is_checked_with_the_modules_of_its_own(tmp_path: Path) -> None:
+    """Saving, loading and the loop lie in other files of the package than the one that is run."""
+    package = tmp_path / "kit"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "io.py").write_text(
+        "import torch\ndef save(x): torch.save(x, 'a')\ndef load(): return torch.load('a')\n"
+    )
+    (package / "loop.py").write_text(
+        "class Trainer:\n"
+        "    def fit(self):\n"
+        "        for epoch in range(3):\n"
+        "            for batch in self.loader:\n"
+        "                self.one(batch)\n"
+        "    def one(self, batch):\n"
+        "        self.model(batch).backward()\n"
+        "        self.optimizer.step()\n"
+    )
+    (package / "train.py").write_text(
+        "from kit.loop import Trainer\nfrom . import io\nTrainer().fit()\n"
+    )
+    done = outlast("check", "--static", "-m", "kit.train", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    facts = json.loads(done.stdout)
+    assert "loads its own file at io.py:3, saved at io.py:2" in facts["after_failure"]
+    named = {one["what"]: (Path(one["file"]).name, one["line"]) for one in facts["adoption"]}
+    assert named["the loop"] == ("loop.py", 4)
+    assert named["the loop over epochs"] == ("loop.py", 3)
+    missing = outlast("check", "--static", "-m", "kit.absent", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "there is no module kit.absent" in missing.stderr
 
 
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:

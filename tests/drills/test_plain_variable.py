@@ -41,6 +41,16 @@ def test_a_phase_decided_by_a_kept_value_is_done_by_a_replaced_rank(
     assert len(outcome.interruptions) == 1, str(outcome)
 
 
+def test_a_variable_that_a_replacement_has_not_set_is_named(tmp_path: Path) -> None:
+    """Step 5 sets it, rank 1 is killed in step 7, and its replacement begins with step 7."""
+    kill = KILL | {"step": 7}
+    outcome = drilled(tmp_path, SCRIPT, "--rolled", workers=2, strikes=[kill])
+    assert outcome.code == 1, str(outcome)
+    said = " ".join(outcome.stderr.split())
+    assert "x is not set in this process: an earlier step had set it" in said, str(outcome)
+    assert "kept = run.values(x=...)" in said, str(outcome)
+
+
 def test_ranks_that_are_told_other_numbers_of_steps_end_the_run(tmp_path: Path) -> None:
     with Drill(tmp_path, SCRIPT, "--later", workers=2) as drill:
         outcome = drill.finish()

@@ -14,14 +14,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from outlast.app.check_files import ScriptFiles, script_files
 from outlast.app.check_trial import Findings, Wishes, try_script
 from outlast.app.command_line import Parser, add_json, finite, whole
-from outlast.diagnose.script_text import Remark, ScriptText, read_script
+from outlast.diagnose.script_calls import Remark
+from outlast.diagnose.script_text import ScriptText, read_script
 from outlast.errors import UsageError
 from outlast.model.limits import TRIAL_LIMIT_S, TRIAL_STEPS, TRIAL_STEPS_LEAST
 from outlast.model.texts import escaped
-from outlast.runtime.given import read_text
 
 UNDETERMINED = 3
 
@@ -29,13 +31,14 @@ UNDETERMINED = 3
 def main(argv: Sequence[str]) -> int:
     own, _, given = _split(argv)
     args = parser().parse_args(own)
-    text = _read(args.script)
-    found = None if args.static else _try(args, given, text)
+    files = script_files(args.script, as_module=args.module)
+    text = _read(files)
+    found = None if args.static else _try(args, files, given, text)
     remarks = _merged(text.remarks, found.remarks if found else ())
     if args.json:
-        print(json.dumps(_facts(args.script, text, remarks, found), indent=2))
+        print(json.dumps(_facts(files.path, text, remarks, found), indent=2))
     else:
-        _show(escaped(args.script), text, remarks, found)
+        _show(escaped(os.path.relpath(files.path)), text, remarks, found)
     if remarks:
         return 1
     return UNDETERMINED if found and found.undetermined else 0
@@ -52,6 +55,9 @@ def parser() -> Parser:
         ),
     )
     out.add_argument("script", metavar="SCRIPT", help="the training script")
+    out.add_argument(
+        "-m", "--module", action="store_true", help="SCRIPT is a module, as in `python -m SCRIPT`"
+    )
     out.add_argument("--static", action="store_true", help="only read the script; run nothing")
     out.add_argument(
         "--nproc-per-node", type=whole, default=2, metavar="N", help="how many ranks (2)"
@@ -75,13 +81,15 @@ def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
     return words[:at], "--", words[at + 1 :]
 
 
-def _try(args: object, given: list[str], text: ScriptText) -> Findings:
+def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> Findings:
     wishes = Wishes(
-        script=os.path.abspath(args.script),  # type: ignore[attr-defined]
+        script=os.path.abspath(files.path),
+        module=files.module,
+        home=os.path.realpath(files.root),
         arguments=tuple(given),
-        workers=args.nproc_per_node,  # type: ignore[attr-defined]
-        steps=args.steps,  # type: ignore[attr-defined]
-        limit_s=args.time_limit,  # type: ignore[attr-defined]
+        workers=args.nproc_per_node,
+        steps=args.steps,
+        limit_s=args.time_limit,
     )
     if wishes.workers < 2:
         raise UsageError(
@@ -96,7 +104,7 @@ def _try(args: object, given: list[str], text: ScriptText) -> Findings:
     if wishes.limit_s <= 0:
         raise UsageError(f"--time-limit {wishes.limit_s:g}: no time", hint="give seconds")
     print(
-        f"outlast check: runs {escaped(args.script)} up to step {wishes.steps} in"  # type: ignore[attr-defined]
+        f"outlast check: runs {escaped(args.script)} up to step {wishes.steps} in"
         f" {escaped(os.getcwd())}, with {wishes.workers} processes, at least twice. Files that it"
         " writes are put back.",
         file=sys.stderr,
@@ -104,12 +112,13 @@ def _try(args: object, given: list[str], text: ScriptText) -> Findings:
     return try_script(wishes, text)
 
 
-def _read(path: str) -> ScriptText:
+def _read(files: ScriptFiles) -> ScriptText:
     try:
-        return read_script(read_text(path))
+        return read_script(files.source, files.others)
     except (SyntaxError, ValueError) as error:
         raise UsageError(
-            f"{path} cannot be read as Python: {error}", hint="give the training script itself"
+            f"{files.path} cannot be read as Python: {error}",
+            hint="give the training script itself",
         ) from None
 
 

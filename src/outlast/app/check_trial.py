@@ -11,11 +11,11 @@ which step it goes on.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from outlast.diagnose.carried import temporaries
-from outlast.diagnose.script_text import Remark, ScriptText
+from outlast.diagnose.script_calls import Remark
+from outlast.diagnose.script_text import ScriptText
 from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, compare
 from outlast.diagnose.trial_remarks import (
     failure_remark,
@@ -36,9 +36,16 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The wishes of the command line. `script` is an absolute path."""
+    """The wishes of the command line.
+
+    script   an absolute path
+    module   its name, if it is run with `-m`; "" otherwise
+    home     the folder of the script's own modules
+    """
 
     script: str
+    module: str
+    home: str
     arguments: tuple[str, ...]
     workers: int
     steps: int
@@ -63,8 +70,7 @@ class Findings:
 
 def try_script(wishes: Wishes, text: ScriptText) -> Findings:
     """Run the script, and say what was found. What it leaves behind is cleaned up."""
-    home = os.path.dirname(os.path.realpath(wishes.script))
-    with stop_signals.raising(), TrialFolder(home) as folder:
+    with stop_signals.raising(), TrialFolder(wishes.home) as folder:
         check = _Check(wishes, folder, clock.now_s() + wishes.limit_s)
         peace = check.in_peace()
         if text.calls_outlast or peace.notes:
@@ -175,7 +181,8 @@ class _Check:
     ) -> TrialRun:
         words = [
             "--nproc-per-node", str(self._wishes.workers), "--quiet", *options,
-            self._wishes.script, *self._wishes.arguments,
+            *(["-m", self._wishes.module] if self._wishes.module else [self._wishes.script]),
+            *self._wishes.arguments,
         ]  # fmt: skip
         run = self._folder.run(
             name, words, steps=self._wishes.steps, strikes=strikes, mark=mark,

@@ -1,8 +1,8 @@
 """Read the text of a training script before anything runs.
 
 The text shows what outlast would refuse, and what it could not keep. For a script without outlast
-calls, it shows what a failure costs. Nothing is executed or imported. So what a script does in
-other files, or by names that are made at run time, is not seen.
+calls, it shows what a failure costs. Nothing is executed or imported. So what a script does by
+names that are made at run time is not seen, nor what other libraries do for it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -10,34 +10,25 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.assignments import last_set
 from outlast.diagnose.carried import carried
+from outlast.diagnose.script_calls import COLLECTIVES, Calls, Remark, dotted, last_name
 from outlast.diagnose.script_habits import habits
+from outlast.diagnose.script_plain import (
+    Module,
+    adoption,
+    after_failure,
+    communicating_optimizers,
+    starts_ranks,
+    training_loop,
+)
 
-COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier",
-    "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "scatter", "all_to_all",
-})  # fmt: skip
 _STARTS = frozenset({"mp.spawn", "multiprocessing.Process", "mp.Process", "os.fork"})
 _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names hold one of these
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A line of the script, what is the matter there, and what to do.
-
-    file   another file than the script; "": the script itself
-    about  the variable that it is about, if it is about one
-    """
-
-    line: int
-    what: str
-    do: str
-    file: str = ""
-    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,55 +50,45 @@ class ScriptText:
     adoption: tuple[Remark, ...] = ()
 
 
-def read_script(source: str) -> ScriptText:
-    """Return what the text tells. Raises SyntaxError where it is no Python."""
-    tree = ast.parse(source)
-    calls = sorted(_calls(tree), key=lambda one: one[1].lineno)
+def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptText:
+    """Return what the text tells. `others`: modules of the script's own, their texts by file.
+
+    Raises SyntaxError where the script is no Python. Other modules that are none are left out.
+    """
+    script = Module.parsed(source)
+    modules = [script, *_parsed(others or {})]
+    tree, calls = script.tree, script.calls
     joins = [call for name, call in calls if name in ("outlast.join", "outlast.main")]
     if not joins:
-        return _plain(calls, tree)
+        elsewhere = any(
+            name in ("outlast.join", "outlast.main") for one in modules for name, _ in one.calls
+        )
+        return ScriptText(True, ()) if elsewhere else _plain(modules)
     remarks = [
         *_groups(calls), *_wrapped_twice(calls), *_too_early(calls, joins[0].lineno),
         *_before_steps(tree, calls), *_closures(calls), *_forgotten(tree, calls),
+        *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
         *(Remark(*one) for one in habits(tree, calls, joins[0].lineno)),
     ]  # fmt: skip
     return ScriptText(True, tuple(sorted(remarks, key=lambda one: one.line)))
 
 
-Calls = list[tuple[str, ast.Call]]
+def _parsed(others: Mapping[str, str]) -> Iterator[Module]:
+    for file, source in others.items():
+        with contextlib.suppress(SyntaxError, ValueError):
+            yield Module.parsed(source, file)
 
 
-def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Yield each call with its dotted name. Imports under other names are resolved if possible."""
-    renamed: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for one in node.names:
-                renamed[one.asname or one.name] = f"{node.module}.{one.name}"
-        elif isinstance(node, ast.Import):
-            for one in node.names:
-                if one.asname:
-                    renamed[one.asname] = one.name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := _dotted(node.func)):
-            first, dot, rest = name.partition(".")
-            yield renamed.get(first, first) + dot + rest, node
-
-
-def _dotted(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=attribute):
-            inner = _dotted(value)
-            return f"{inner}.{attribute}" if inner else attribute
-        case _:
-            return ""
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
+def _plain(modules: Sequence[Module]) -> ScriptText:
+    """Return what a failure costs, and the lines that adopting outlast would change."""
+    loop = training_loop(modules)
+    after, remarks = after_failure(modules, loop)
+    changes = sorted(adoption(modules, loop), key=lambda one: (one.file, one.line))
+    spawns = list(starts_ranks(modules))
+    return ScriptText(
+        False, (*spawns, *remarks), after, tuple(one for one in changes if one not in spawns)
+    )
 
 
 # --- scripts that call outlast --------------------------------------------------------------------
@@ -115,7 +96,7 @@ def _last(name: str) -> str:
 
 def _groups(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
-        if _last(name) == "init_process_group":
+        if last_name(name) == "init_process_group":
             yield Remark(
                 call.lineno,
                 "the script makes its process group by itself, which is refused",
@@ -125,8 +106,8 @@ def _groups(calls: Calls) -> Iterator[Remark]:
 
 def _wrapped_twice(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
-        inner = [_last(_dotted(one.func)) for one in call.args if isinstance(one, ast.Call)]
-        if _last(name) in ("replicate", "DistributedDataParallel") and (
+        inner = [last_name(dotted(one.func)) for one in call.args if isinstance(one, ast.Call)]
+        if last_name(name) in ("replicate", "DistributedDataParallel") and (
             {"replicate", "DistributedDataParallel", "DDP"} & set(inner)
         ):
             yield Remark(
@@ -139,7 +120,8 @@ def _wrapped_twice(calls: Calls) -> Iterator[Remark]:
 def _too_early(calls: Calls, joined_at: int) -> Iterator[Remark]:
     for name, call in calls:
         short = ".".join(name.split(".")[-2:])
-        if call.lineno < joined_at and (short in _STARTS or name.endswith("multiprocessing.spawn")):
+        started = short in _STARTS or name.endswith("multiprocessing.spawn")
+        if call.lineno < joined_at and started:
             yield Remark(
                 call.lineno,
                 "processes are started before outlast.join(), and outlast does not know them",
@@ -163,15 +145,15 @@ def _before_steps(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
         if (
             name.startswith("torch.distributed.")
-            and _last(name) in COLLECTIVES
+            and last_name(name) in COLLECTIVES
             and call.lineno < steps[0]
             # a function that stands above may well be called behind
             and _function_at(tree, call.lineno) in (here, None)
         ):
             yield Remark(
                 call.lineno,
-                f"{_last(name)} runs before run.steps: a rank that is replaced cannot do it alone,"
-                " so after a failure all ranks start the script again",
+                f"{last_name(name)} runs before run.steps: a rank that is replaced cannot do it"
+                " alone, so after a failure all ranks start the script again",
                 "put the training into a function and give it to outlast.main(function)",
             )
 
@@ -189,7 +171,7 @@ def _function_at(tree: ast.AST, line: int) -> str | None:
 
 def _closures(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
-        if _last(name) == "LBFGS":
+        if last_name(name) == "LBFGS":
             yield Remark(
                 call.lineno,
                 "LBFGS evaluates the model inside its step, which is refused",
@@ -251,77 +233,3 @@ def _carried(source: str, tree: ast.AST, calls: Calls) -> Iterator[Remark]:
                     "draw batches inside `with step:`; keep other values by run.values(...)",
                     about=one.name,
                 )
-
-
-# --- scripts that do not --------------------------------------------------------------------------
-
-
-# Libraries with a training loop or checkpoints of their own, and how to have them go on.
-LIBRARIES = {
-    "transformers": "give trainer.train(resume_from_checkpoint=...) its newest checkpoint",
-    "lightning": 'call trainer.fit(..., ckpt_path="last") and let it save',
-    "pytorch_lightning": 'call trainer.fit(..., ckpt_path="last") and let it save',
-    "accelerate": "load by accelerator.load_state(...) what accelerator.save_state(...) has saved",
-}
-_AGAIN = "After a failure all ranks start the script again"
-
-
-def _plain(calls: Calls, tree: ast.AST) -> ScriptText:
-    """Return what a failure costs, and the lines that adopting outlast would change."""
-    saves = [call.lineno for name, call in calls if _last(name) in ("save", "save_checkpoint")]
-    loads = [call.lineno for name, call in calls if _last(name) in ("load", "load_checkpoint")]
-    adoption = tuple(_adoption(calls, tree))
-    library = _library(tree)
-    if library:
-        where = f"{_AGAIN}; from which step it goes on is up to {library}: {LIBRARIES[library]}."
-        return ScriptText(False, (), where, adoption)
-    if _training_loop(tree) is None:
-        return ScriptText(False, (), f"{_AGAIN}; no training loop is in its text.", adoption)
-    if not saves:
-        what = "the script saves nothing, so a failure costs all steps"
-        do = "save a checkpoint now and then and load it at the start, or adopt outlast"
-        remark = Remark(1, what, do)
-    elif not loads:
-        what = "no load of what is saved here was found, so a failure may cost all steps"
-        remark = Remark(saves[0], what, "load it at the start if it is there, or adopt outlast")
-    else:
-        after = f"{_AGAIN}; it loads its own file at line {loads[0]}, saved at line {saves[0]}."
-        return ScriptText(False, (), after, adoption)
-    return ScriptText(False, (remark,), f"{_AGAIN}.", adoption)
-
-
-def _library(tree: ast.AST) -> str:
-    """Return the library whose loop the script uses; "" for a loop of its own."""
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [one.name for one in node.names]
-        )
-    }
-    return next((name for name in LIBRARIES if name in imported), "")
-
-
-def _adoption(calls: Calls, tree: ast.AST) -> Iterator[Remark]:
-    for name, call in calls:
-        if _last(name) == "init_process_group":
-            yield Remark(call.lineno, "the process group", "run = outlast.join()")
-        elif _last(name) == "DistributedDataParallel":
-            yield Remark(call.lineno, "the model", "model = run.replicate(model)")
-    loop = _training_loop(tree)
-    if loop is not None:
-        yield Remark(loop, "the loop", "for step in run.steps(state, until=...):  with step: ...")
-
-
-def _training_loop(tree: ast.AST) -> int | None:
-    """Return the outermost loop in which backward is called."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.While) and any(
-            isinstance(one, ast.Call) and _last(_dotted(one.func)) == "backward"
-            for one in ast.walk(node)
-        ):
-            return node.lineno
-    return None

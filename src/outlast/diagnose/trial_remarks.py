@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from outlast.diagnose.assignments import last_set
-from outlast.diagnose.script_text import Remark
+from outlast.diagnose.script_calls import Remark
 from outlast.diagnose.trial_comparison import Comparison, Loop, Variable
 from outlast.model.texts import some
 

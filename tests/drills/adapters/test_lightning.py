@@ -150,6 +150,31 @@ def test_a_script_with_much_around_it_keeps_its_bits_over_kills(tmp_path: Path) 
     assert hit.stdout.count("tested") == 2, hit
 
 
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_resumed_run_keeps_values_of_callbacks_and_loops(tmp_path: Path, number: int) -> None:
+    """The launcher is stopped or killed in the middle of an epoch. `--resume` then stops early at
+    the same batch, with the counters, the patience and the best score of an undisturbed run.
+    """
+    script = str(Path(__file__).with_name("scripts") / "whole_lightning.py")
+    calm = killed(tmp_path / "calm", script, str(tmp_path / "calm-out"))
+    flags = ("--checkpoint-every", "7", *PRELOAD)
+    words = (script, str(tmp_path / "out"))
+    folder = tmp_path / "hit"
+    folder.mkdir()
+    with Drill(folder, *words, workers=2, flags=flags, within_s=110) as drill:
+        drill.until(lambda: drill.status.get("step", 0) >= 42, "step 42")
+        drill.process.send_signal(number)
+        first = drill.finish()
+    assert first.code != 0, first
+    with Drill(folder, *words, workers=2, flags=(*flags, "--resume"), within_s=110) as drill:
+        resumed = drill.finish()
+    assert resumed.code == 0, resumed
+    assert resumed.digests == calm.digests != {}, resumed
+    assert metrics(resumed) == metrics(calm) != [], (metrics(resumed), metrics(calm))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_fit_goes_on_from_lightnings_own_checkpoint(tmp_path: Path, calm: Outcome) -> None:

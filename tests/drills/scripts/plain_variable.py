@@ -2,7 +2,8 @@
 
 `seen` is set in step 2. It is a plain variable, so a process that replaces a rank later has another
 value in it, or with `--kept` a value of run.values. It decides about a phase behind step 6, which
-halves the weights. With `--later` rank 1 is told to train two steps more than the others.
+halves the weights. With `--rolled` each fourth step sets the input of those after it. With
+`--later` rank 1 is told to train two steps more than the others.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--kept", action="store_true")
+    parser.add_argument("--rolled", action="store_true")
     parser.add_argument("--later", action="store_true")
     return parser.parse_args()
 
@@ -36,10 +38,12 @@ def main() -> None:
     state = run.state(model=model, optimizer=optimizer, **more)
     until = args.steps + (2 if args.later and run.rank == 1 else 0)
     for step in run.steps(state, until=until):
+        if not args.rolled or step.number % 4 == 1:
+            x = torch.full((4, 16), 0.1 * step.number)
         with step:
             strikes.strike("forward", rank=run.rank, step=step.number)
             optimizer.zero_grad()
-            model(torch.full((4, 16), 0.1 * step.number)).square().mean().backward()
+            model(x).square().mean().backward()
             optimizer.step()
         note_commit(run.rank, step.number)
         if step.number == 2:

@@ -49,28 +49,12 @@ from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
+from outlast.runtime.worker.script_life import ScriptPlace
 from outlast.runtime.worker.session import Session, cut, one_line
 from outlast.runtime.worker.wake import SocketWatch
 
 # never sent by the kernel or to us: only its Python handler is used
 _INTERRUPT = int(signal.SIGRTMIN) + 7
-
-
-@dataclass(slots=True)
-class ScriptPlace:
-    """Where the script is, in this life of main's function.
-
-    in_body      the main thread runs the body of a step, where it may be interrupted between any
-                 two bytecodes
-    in_steps     run.steps was called
-    rehearses    a step is done for nothing, on the solo group (rehearsal.py)
-    rehearsed    that has been done
-    """
-
-    in_body: bool = False
-    in_steps: bool = False
-    rehearses: bool = False
-    rehearsed: bool = False
 
 
 @dataclass(slots=True)
@@ -506,6 +490,12 @@ class Membership:
             if self.is_collateral(error)
             else ("exception", "".join(traceback.format_exception(error)))
         )
+        if (name := self.script.unset(error)) is not None:
+            self.session.warn(
+                f"{name} is not set in this process: an earlier step had set it in the process that"
+                f" this one replaces. Keep it: kept = run.values({name}=...), run.state(...,"
+                " kept=kept)"
+            )
         now_s = clock.now_s()
         unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
         self.session.do(

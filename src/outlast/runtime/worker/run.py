@@ -279,6 +279,7 @@ class Run:
         path = loop.f_code.co_filename
         source = "".join(linecache.getlines(path, loop.f_globals))
         if found := carried(source, loop.f_lineno):
+            self._membership.script.carried = frozenset(one.name for one in found)
             names = some([f"{one.name} (line {one.line})" for one in found])
             are = "is" if len(found) == 1 else "are"
             self._membership.session.warn(

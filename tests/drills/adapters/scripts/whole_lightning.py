@@ -1,5 +1,6 @@
 """A Lightning script with much around it: a data module, loader workers, random data, dropout, a
-plateau scheduler, an early stop, a gather at an epoch's end, and a test of the best checkpoint.
+plateau scheduler, an early stop, a gather at an epoch's end, a callback that counts, and a test of
+the best checkpoint.
 
     whole_lightning.py FOLDER
 """
@@ -10,7 +11,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+)
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -76,8 +82,28 @@ class Net(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val"}}
 
 
+class Counts(Callback):
+    """It keeps a number that moves with each batch, and one that moves with each validation."""
+
+    def __init__(self) -> None:
+        self.batches, self.validations = 0, 0
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.batches += 1
+
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        self.validations += not trainer.sanity_checking
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches, "validations": self.validations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches, self.validations = state["batches"], state["validations"]
+
+
 seed_everything(3, workers=True, verbose=False)
-model = Net()
+model, counts = Net(), Counts()
+stop, best = EarlyStopping("val", patience=2), ModelCheckpoint(monitor="val")
 trainer = Trainer(
     strategy=outlast.lightning.Strategy(find_unused_parameters=True),
     accelerator="cpu",
@@ -85,16 +111,16 @@ trainer = Trainer(
     max_epochs=30,
     log_every_n_steps=5,
     default_root_dir=sys.argv[1],
-    callbacks=[
-        EarlyStopping("val", patience=2),
-        ModelCheckpoint(monitor="val"),
-        LearningRateMonitor("step"),
-    ],
+    callbacks=[stop, best, counts, LearningRateMonitor("step")],
     enable_progress_bar=False,
 )
 trainer.fit(model, datamodule=Data())
 rate, seen = trainer.optimizers[0].param_groups[0]["lr"], trainer.callback_metrics
 shown = {name: float(seen[name]) for name in ("val", "ranks")}
+shown |= {"batches": counts.batches, "validations": counts.validations}
+shown |= {"waited": stop.wait_count, "best": float(best.best_model_score)}
+shown |= {"epochs": trainer.fit_loop.epoch_progress.total.completed}
+shown |= {"seen": trainer.fit_loop.epoch_loop.total_batch_idx}
 print(f"metrics {trainer.global_rank} {trainer.global_step} {shown} {rate}", flush=True)
 print(f"digest {trainer.global_rank} {outlast.digest(model)}", flush=True)
 (tested,) = trainer.test(model, datamodule=Data(), ckpt_path="best", verbose=False)

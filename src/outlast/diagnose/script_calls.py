@@ -1,0 +1,71 @@
+"""The calls in the text of a script, with dotted names, and the remarks that are made of them.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COLLECTIVES = frozenset({
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier",
+    "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "scatter", "all_to_all",
+})  # fmt: skip
+_STARTS = ("spawn", "start_processes")  # of torch.multiprocessing
+
+Calls = list[tuple[str, ast.Call]]
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A line of the script, what is the matter there, and what to do.
+
+    file   another file than the script; "": the script itself
+    about  the variable that it is about, if it is about one
+    """
+
+    line: int
+    what: str
+    do: str
+    file: str = ""
+    about: str = ""
+
+
+def calls_of(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each call with its dotted name. Imports under other names are resolved if possible."""
+    renamed: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for one in node.names:
+                renamed[one.asname or one.name] = f"{node.module}.{one.name}"
+        elif isinstance(node, ast.Import):
+            for one in node.names:
+                if one.asname:
+                    renamed[one.asname] = one.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := dotted(node.func)):
+            first, dot, rest = name.partition(".")
+            yield renamed.get(first, first) + dot + rest, node
+
+
+def dotted(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attribute):
+            inner = dotted(value)
+            return f"{inner}.{attribute}" if inner else attribute
+        case _:
+            return ""
+
+
+def last_name(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def ranks_of_its_own(name: str) -> bool:
+    """Return whether a call of this name starts ranks, as torch.multiprocessing.spawn does."""
+    first, _, last = name.rpartition(".")
+    return last in _STARTS and first.startswith(("torch.multiprocessing", "mp"))

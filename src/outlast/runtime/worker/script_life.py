@@ -1,0 +1,37 @@
+"""Where the script is in one life of main's function, and what its loop carries.
+
+A rank that is replaced runs the script from its top, so a variable that an earlier step has set is
+not set there. Python then raises a NameError, which says nothing of the replacement.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ScriptPlace:
+    """Where the script is, in this life of main's function.
+
+    in_body      the main thread runs the body of a step, where it may be interrupted between any
+                 two bytecodes
+    in_steps     run.steps was called
+    rehearses    a step is done for nothing, on the solo group (rehearsal.py)
+    rehearsed    that has been done
+    carried      the names of variables that the loop carries from step to step, and are not kept
+    """
+
+    in_body: bool = False
+    in_steps: bool = False
+    rehearses: bool = False
+    rehearsed: bool = False
+    carried: frozenset[str] = frozenset()
+
+    def unset(self, error: BaseException) -> str | None:
+        """Return the carried variable that this process has never set, if that is the error."""
+        if not isinstance(error, NameError):
+            return None
+        # an UnboundLocalError has the name in its text alone
+        named = {error.name, *re.findall(r"'(\w+)'", str(error))}
+        return next((name for name in sorted(self.carried) if name in named), None)

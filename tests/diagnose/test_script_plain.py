@@ -1,0 +1,85 @@
+"""Which lines `outlast check` names in the text of a script that makes no outlast call."""
+
+from __future__ import annotations
+
+from outlast.diagnose.script_text import ScriptText, read_script
+
+IMPORTS = "import torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n"
+
+
+def named(text: ScriptText) -> dict[str, int]:
+    return {one.what: one.line for one in text.adoption}
+
+
+def test_the_loop_is_the_innermost_with_backward_and_optimizer() -> None:
+    """Not the one over micro-batches, and not the one over epochs."""
+    source = (
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        for micro in batch:\n"
+        "            f(micro).backward()\n"
+        "        for one in optimizers:\n"
+        "            one_opt.step()\n"
+        "        scheduler.step()\n"
+    )
+    assert named(read_script(source)) == {"the loop": 2, "the loop over epochs": 1}
+
+
+def test_a_loop_is_found_through_the_functions_that_it_calls() -> None:
+    source = (
+        "def train(loader):\n"
+        "    for x in loader:\n"
+        "        f(x).backward()\n"
+        "        optimizer.step()\n"
+        "def evaluate(loader):\n"
+        "    for x in loader:\n"
+        "        losses.update(x)\n"
+        "for epoch in range(3):\n"
+        "    train(loader)\n"
+        "    evaluate(loader)\n"
+        "for other in things:\n"
+        "    evaluate(other)\n"
+    )
+    assert named(read_script(source)) == {"the loop": 2, "the loop over epochs": 8}
+
+
+def test_ranks_that_the_script_starts_itself_are_named() -> None:
+    source = IMPORTS + "mp.spawn(main, nprocs=2)\ndata = mp.Process(target=f)\n"
+    (remark,) = read_script(source).remarks
+    assert (remark.line, "starts its ranks by itself" in remark.what) == (4, True)
+    assert "--nproc-per-node" in remark.do
+
+
+COMMUNICATES = (
+    "class Muon(torch.optim.Optimizer):\n"
+    "    def step(self):\n"
+    "        dist.all_gather(a, b)\n"
+    "class Local(torch.optim.Optimizer):\n"
+    "    def step(self):\n"
+    "        pass\n"
+)
+
+
+def test_an_optimizer_that_communicates_is_named_before_and_after_adoption() -> None:
+    plain = read_script(IMPORTS + COMMUNICATES)
+    assert any("Muon.step communicates (all_gather)" in what for what in named(plain))
+    assert not any("Local" in what for what in named(plain))
+    adopted = read_script(
+        f"import outlast\nrun = outlast.join()\nfor s in run.steps(state, until=3): pass\n"
+        f"{IMPORTS}{COMMUNICATES}"
+    )
+    assert [one.line for one in adopted.remarks if "Muon.step" in one.what] == [9]
+
+
+def test_the_sampler_of_an_evaluation_may_stay() -> None:
+    source = "a = DistributedSampler(x)\nb = DistributedSampler(y, shuffle=False)\n"
+    assert named(read_script(source)) == {"the order of the samples": 1}
+
+
+def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
+    loop = "def fit():\n    for x in y:\n        f(x).backward()\n        opt.step()\n"
+    text = read_script("from loop import fit\nfit()\n", {"/a/loop.py": loop})
+    assert [(one.file, one.line) for one in text.adoption] == [("/a/loop.py", 2)]
+    joined = read_script("import loop\n", {"/a/loop.py": "import outlast\noutlast.join()\n"})
+    assert joined.calls_outlast
+    assert not read_script("x = 1\n", {"/a/bad.py": "for x in\n"}).calls_outlast
