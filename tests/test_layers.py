@@ -73,6 +73,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 TORCH = {"torch", "torchdata"}
 TORCH_HOME = "outlast.runtime.worker"
+WEB = ("outlast.app.web.", "outlast.runtime.web_connections")  # these need outlast[web]
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -208,8 +209,8 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 def test_tests_and_scripts_use_declared_packages_only() -> None:
     """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy
     and numba are peers: imported where they are measured. transformers, accelerate, lightning and
-    torchmetrics are those of the adapters; anyio comes with outlast[web], and playwright drives the
-    browser of the drills.
+    torchmetrics are those of the adapters; anyio and uvicorn come with outlast[web], and playwright
+    drives the browser of the drills.
     """
     declared = {
         "outlast",
@@ -232,6 +233,7 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "lightning",
         "torchmetrics",
         "anyio",
+        "uvicorn",
         "playwright",
     }
     folders = ("tests", "examples", "benchmarks", "tools")
@@ -264,8 +266,7 @@ def test_everything_outside_the_worker_starts_without_torch() -> None:
         and path.name != "__main__.py"
         # these are torch's, and are imported by their own names
         and module_of(path) not in ("outlast.hf", "outlast.lightning")
-        # these need outlast[web]
-        and (find_spec("fastapi") or not module_of(path).startswith("outlast.app.web."))
+        and (find_spec("fastapi") or not module_of(path).startswith(WEB))
     ]
     program = (
         f"import importlib, sys\nfor name in {modules!r}:\n   "

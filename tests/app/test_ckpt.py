@@ -1,5 +1,5 @@
-"""`outlast ckpt`: what it says of checkpoints, and what it does to folders that are damaged, hostile
-or not ours.
+"""`outlast ckpt`: what it says of checkpoints, and what it does to damaged, hostile and
+foreign folders.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def states(root: Path, command: str = "ls", code: int = 0) -> dict[int, str]:
 
 
 def test_ls_names_states_and_verify_knows_them(tmp_path: Path) -> None:
-    """A flipped bit is seen by reading only; a missing file, by looking. A folder without a manifest
-    is no checkpoint.
+    """A flipped bit is seen by reading only; a missing file, by looking. A folder without a
+    manifest is no checkpoint.
     """
     save(tmp_path, 1, 2, 3)
     (tmp_path / "step-000000000009").mkdir()

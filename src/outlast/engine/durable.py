@@ -29,7 +29,7 @@ class Lying(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which checkpoints a run keeps: the newest `last`, and those of each `every` steps (0: none)."""
+    """Which checkpoints a run keeps: the newest `last`, and one each `every` steps (0: none)."""
 
     last: int = CHECKPOINTS_KEPT_COUNT
     every: int = 0

@@ -7,8 +7,8 @@
 
 A checkpoint exists once its manifest does. Whatever cuts a save short before that leaves files that
 no tier offers for restore. A tier decides nothing: which checkpoint is taken and which are removed
-is said by engine/durable.py, for all tiers alike. `tests/conformance/test_tiers.py` holds every tier
-against these sentences.
+is said by engine/durable.py, for all tiers alike. `tests/conformance/test_tiers.py` holds every
+tier against these sentences.
 
 Errors     CapacityError where there is no room, RunFolderError for a step that is there already,
            CorruptError for bytes that are not as the manifest says.
