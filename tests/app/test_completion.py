@@ -72,7 +72,7 @@ def test_a_shell_completes_commands_options_choices_and_runs(
     assert ask("run", "--spare") == ["--spare-kind", "--spare-nodes", "--spares"]
     assert ask("run", "--spare-kind", "") == ["hot", "warm"]
     assert ask("run", "--nproc") == ["--nproc-per-node"]
-    assert ask("ckpt", "") == ["export", "ls", "plan-restore", "prune", "verify"]
+    assert ask("ckpt", "") == ["export", "ls", "now", "plan-restore", "prune", "verify"]
     assert ask("ckpt", "export", "x", "--st") == ["--step"]
     assert ask("policy", "te") == ["test"]
     assert ask("report", "") == ["20260102T030405Z-a", "20260102T030405Z-b"]

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +24,14 @@ from typing import Any
 
 import pytest
 
-from outlast.app import cli, run_views
+from outlast.app import cli, control, run_views
 from outlast.app.command_line import Parser, finite
+from outlast.engine.coordinator.requests import Asked
 from outlast.model.records import Meta
+from outlast.runtime import clock
+from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from tests.ledger import a_run
 
@@ -47,6 +52,9 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "plan": ("--preset", "lab-8", "--replicas", "2", "--cores", "1"),
     "sim": ("--seed", "5"),
     "check": ("--static", "{given}/script.py"),
+    "stop": ("{given}/live",),  # which refuses it: it would wait for the launcher's end
+    "ckpt now": ("{given}/live",),
+    **dict.fromkeys(("drain", "cordon", "uncordon"), ("node-a", "--run", "{given}/live")),
 }
 FEW = ("--replicas", "2", "--cores", "1")
 TABLE = ("--csv", "{given}/failures.csv")
@@ -62,9 +70,19 @@ class Case:
     code: int = 0
 
 
+def of_asking(code: int = 0) -> Mapping[str, tuple[Case, ...]]:
+    """Return the cases of the flags of all commands that ask something of a live run."""
+    return {
+        "--reason": (of("--reason", "a fan is broken", code=code),),
+        "--timeout": (of("--timeout", "5", code=code), of("--timeout", "-1", code=2)),
+    }
+
+
 def of(*arguments: str, alone: bool = False, code: int = 0) -> Case:
     return Case(arguments, alone=alone, code=code)
 
+
+IN_RUN = {"--run": (of("--run", "{given}/live"), of("--run", "{given}/ended", code=2))}
 
 # The cases of each flag that takes a value, or that does not stand by itself.
 VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
@@ -156,6 +174,17 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--chart": (of("--chart", "chart.svg", code=0 if find_spec("matplotlib") else 2),),
         "--write": (of("--write", "cluster.toml"),),
     },
+    "stop": of_asking(code=1),
+    "ckpt now": of_asking(),
+    **{name: of_asking() | IN_RUN for name in ("cordon", "uncordon")},
+    "drain": {
+        **of_asking(),
+        **IN_RUN,
+        "--all": (
+            of("--all", code=2),  # with a node, and not one at a time
+            of("--all", "--one-at-a-time", "--run", "{given}/live", alone=True),
+        ),
+    },
     "sim": {
         "--seed": (of("--seed", "7", alone=True),),
         "--seeds": (of("--seeds", "3", alone=True), of("--seeds", "0", alone=True, code=3)),
@@ -214,7 +243,7 @@ def commands() -> dict[str, Parser]:
     found: dict[str, Parser] = {}
     for name in cli.COMMANDS.keys() - WITHOUT:
         module = importlib.import_module(cli.COMMANDS[name].module)
-        parser = module.parser(name) if module is run_views else module.parser()
+        parser = module.parser(name) if module in (run_views, control) else module.parser()
         found |= {name: parser}
         found |= {f"{name} {sub}": one for sub, one in subparsers(parser).items()}
     return {words: one for words, one in found.items() if "--json" in one._option_string_actions}
@@ -229,7 +258,8 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def cases() -> Iterator[Any]:
     for command, parser in sorted(commands().items()):
-        yield from (case_of(command, one) for one in (of(), *OTHERS.get(command, ())))
+        base = of(code=1 if command == "stop" else 0)
+        yield from (case_of(command, one) for one in (base, *OTHERS.get(command, ())))
         for action in parser._actions:
             if action.option_strings and action.dest not in ("help", "json"):
                 yield from (case_of(command, one) for one in of_flag(command, action))
@@ -286,7 +316,35 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder, ledger = a_run.live_run(root / "live-made")
     (root / "live").symlink_to(folder.path)
     with contextlib.closing(folder), contextlib.closing(ledger):
-        yield root
+        with a_launcher_that_answers(folder.path):
+            yield root
+
+
+@contextlib.contextmanager
+def a_launcher_that_answers(folder: Path) -> Iterator[None]:
+    """Answer at once all that is asked of the run in `folder`: done, and a stop is refused."""
+    loop = Loop()
+    socket = ControlSocket(loop, folder, tell=print)
+
+    def asked(one: Asked) -> None:
+        socket.answer(one.number, "refused" if one.what == "stop" else "done", one.what)
+
+    socket.open(asked)
+    over = threading.Event()
+    thread = threading.Thread(
+        target=lambda: loop.run_until(over.is_set, within_s=600.0), daemon=True
+    )
+
+    def look() -> None:
+        loop.call_at(clock.now_s() + 0.05, look)
+
+    look()
+    thread.start()
+    yield
+    over.set()
+    thread.join(10.0)
+    socket.close()
+    loop.close()
 
 
 FAILURES = "time,class,gpu\n2025-01-05,DBE,1\n2025-02-05,gpu,2\n2025-02-07,network,3\n"

@@ -21,6 +21,7 @@ from outlast.engine.commit.commands import (
     ProveEqual,
     Record,
     RollBack,
+    Save,
     SealMoved,
     StandStill,
     TakeBackTail,
@@ -32,7 +33,7 @@ from outlast.engine.commit.image_place import BEGUN, Place, choose_slot
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import Reenter, StepInterrupted
-from outlast.model.messages import Leave, Regroup
+from outlast.model.messages import Leave, Regroup, SaveNow
 
 
 class PeerLost(Exception):
@@ -42,6 +43,7 @@ class PeerLost(Exception):
 @dataclass(frozen=True)
 class Passed:
     stop: bool = False
+    save: bool = False
 
 
 def plan(generation: int, step: int, **more: Any) -> Regroup:
@@ -90,7 +92,7 @@ class Rank:
             case Record():
                 command.act(self.worker)
             case Vote():
-                return Passed()
+                return Passed(save=self.worker.saves_now)
             case Keep():
                 return self.sharded
             case HandOver():
@@ -130,6 +132,35 @@ def test_a_step_is_prepared_then_voted_on_then_kept() -> None:
     assert rank.run(rank.machine.end_block(None))
     assert rank.names() == ["Keep", "Count", "CallBack"]
     assert (rank.machine.committed, rank.worker.committed) == (1, 1)
+
+
+def test_a_checkpoint_that_is_asked_for_is_of_the_step_that_is_voted_on() -> None:
+    """It is saved once, and every rank knows of it by the vote."""
+    rank = Rank()
+    rank.begin_step()
+    rank.worker.on_message(SaveNow("a person asked"))
+    rank.run(rank.machine.vote_early())
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.run(rank.machine.next_step())
+    assert Save(1, stopping=False, asked=True) in rank.seen
+    assert not rank.worker.saves_now
+    rank.machine.give_out()
+    rank.machine.enter_block()
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.run(rank.machine.next_step())
+    assert Save(2, stopping=False, asked=False) in rank.seen
+
+
+def test_a_checkpoint_is_asked_for_again_where_a_regroup_came_first() -> None:
+    """The step is repeated, and the vote that passes in the end says it to all."""
+    rank = Rank(plans=[plan(2, 0)], fails=[Vote])
+    rank.begin_step()
+    rank.worker.on_message(SaveNow("a person asked"))
+    with pytest.raises(StepInterrupted) as cut:
+        rank.run(rank.machine.vote_early())
+    assert not rank.run(rank.machine.end_block(cut.value))
+    assert not rank.machine.agreed.save
+    assert rank.worker.saves_now
 
 
 def test_a_block_without_an_optimizer_votes_at_its_end() -> None:

@@ -5,12 +5,13 @@
     outlast ckpt plan-restore RUN          which one a restore takes, and how long that takes
     outlast ckpt prune RUN --keep-last 3   remove older ones
     outlast ckpt diff A B                  which tensors differ, and how far
+    outlast ckpt now [RUN]                 let a run that goes on write one now
     outlast ckpt export RUN FILE           the weights of a module in one file
 
 RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint.
 
 Exit codes   0 done, and nothing is wrong; 1 a checkpoint is bad, or two differ; 2 wrong usage, or
-             there is no checkpoint.
+             there is no checkpoint; 3 `now` was asked for, and is not done yet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.app import ckpt_text
+from outlast.app import ckpt_text, control
 from outlast.app.ckpt_parser import parser as parser
 from outlast.app.json_text import json_text
 from outlast.app.progress import progress_bar
@@ -136,6 +137,10 @@ def _prune(args: Any) -> int:
     return 0
 
 
+def _now(args: Any) -> int:
+    return control.ask(args, "checkpoint", run=args.run)
+
+
 # --- contents -------------------------------------------------------------------------------------
 
 
@@ -167,6 +172,7 @@ _COMMANDS: dict[str, Callable[[Any], int]] = {
     "verify": _verify,
     "plan-restore": _plan_restore,
     "prune": _prune,
+    "now": _now,
     "export": _export,
 }
 

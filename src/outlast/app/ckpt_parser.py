@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from outlast.app import control_parser
 from outlast.app.command_line import Parser, add_json, whole
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 
@@ -31,6 +32,7 @@ def parser() -> Parser:
     )
     _add_run(plan)
     _add_prune(commands.add_parser("prune", help="remove older checkpoints"))
+    _add_now(commands.add_parser("now", help="let a run that goes on write a checkpoint now"))
     _add_export(commands.add_parser("export", help="write the weights of a module to one file"))
     return out
 
@@ -64,6 +66,15 @@ def _add_prune(to: argparse.ArgumentParser) -> None:
         help="keep also each whose step is a multiple of STEPS (0: none)",
     )  # fmt: skip
     to.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+
+def _add_now(to: argparse.ArgumentParser) -> None:
+    to.description = (
+        "Let a run that goes on write a checkpoint of the step that it commits next, also without"
+        " --checkpoint-every. `outlast run --resume` goes on from there."
+    )
+    control_parser.add_run(to)
+    control_parser.add_asking(to)
 
 
 def _add_export(to: argparse.ArgumentParser) -> None:

@@ -45,6 +45,14 @@ COMMANDS = {
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
     ),
+    "stop": Command(
+        "outlast.app.control", "stop", "stop a run: the step in flight is committed and saved first"
+    ),
+    "drain": Command(
+        "outlast.app.control", "drain", "move the ranks of a node to other nodes, losing no step"
+    ),
+    "cordon": Command("outlast.app.control", "cordon", "give a node no more work"),
+    "uncordon": Command("outlast.app.control", "uncordon", "give a node work again"),
     "top": Command("outlast.app.top", "main", "watch a run over the whole screen"),
     "serve": Command(
         "outlast.app.serve",
@@ -67,7 +75,11 @@ COMMANDS = {
         "main",
         "find out which rank failed, where and why, from logs, dumps and stacks",
     ),
-    "ckpt": Command("outlast.app.ckpt", "main", "take weights out of the checkpoints of a run"),
+    "ckpt": Command(
+        "outlast.app.ckpt",
+        "main",
+        "list, verify, prune, write and export the checkpoints of a run",
+    ),
     "policy": Command(
         "outlast.app.policy",
         "main",

@@ -62,7 +62,7 @@ _BEGIN = {
     "zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
     "autoload -Uz bashcompinit && bashcompinit\n",
 }
-_TAKES_RUN = ("status", "report", "top", "serve", "diagnose")
+_TAKES_RUN = ("status", "report", "stop", "top", "serve", "diagnose")
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ from outlast.app import report_sums
 from outlast.app.report_sums import Given
 from outlast.app.report_table import component_rows
 from outlast.app.words import Facts
+from outlast.engine.coordinator.policy_actions import REQUESTED
+from outlast.engine.coordinator.requests import ANSWERED
 from outlast.model.goodput import Accounting, recovery
 from outlast.model.records import Event, SessionRecords
 from outlast.model.step_buckets import median_step_s
@@ -31,6 +33,7 @@ _NODE_EVENTS = (
     "node_joined",
     "node_lost",
     "node_barred",
+    "node_unbarred",
     "node_draining",
     "node_departed",
 )
@@ -76,6 +79,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "missing": list(records.missing),
         "checkpoints": [_saved(at_s, one) for at_s, one in _events(view, _SAVES)],
         "decisions": [{"at_s": at_s, **one.data} for at_s, one in _events(view, ("policy",))],
+        "requests": _requests(view),
         "node_events": [
             {"at_s": at_s, "kind": one.kind.removeprefix("node_"), **one.data}
             for at_s, one in _events(view, _NODE_EVENTS)
@@ -84,6 +88,26 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "sessions": [_session(part) for part in records.sessions],
     }
     return facts | {"components": component_rows([facts])} | report_sums.sums([facts], given)
+
+
+def _requests(view: RunView) -> list[dict[str, typing.Any]]:
+    """Return what people asked of the run, and how that stands: done, refused, or open (None)."""
+    found: list[dict[str, typing.Any]] = []
+    for part in view.records.sessions:
+        answers = {one.data.get("number"): one.data for one in part.events if one.kind == ANSWERED}
+        for one in part.events:
+            if one.kind == REQUESTED:
+                answer = answers.get(one.data.get("number"), {})
+                why_not = one.data.get("refused")
+                found.append(
+                    {
+                        "at_s": round(one.at_s - part.began_s, 6),
+                        **{key: one.data.get(key) for key in ("what", "node", "by", "reason")},
+                        "state": "refused" if why_not else answer.get("state"),
+                        "answer": why_not or answer.get("text"),
+                    }
+                )
+    return found
 
 
 def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:

@@ -42,6 +42,7 @@ from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.launcher import Launcher
 from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
@@ -146,6 +147,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
     with contextlib.ExitStack() as closing:
         for opened in (folder, ledger, loop):
             closing.callback(opened.close)
+        control = ControlSocket(loop, folder.path, tell=lambda text: sink.view.print_line(text))
+        closing.callback(control.close)
         with stop_signals.masked(signal.SIG_BLOCK):
             opened_vault = _open_vault(folder, options.checkpoints)
             vault, adopted = opened_vault.vault, opened_vault.adopted
@@ -160,6 +163,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         opened_vault=opened_vault,
                         loop=loop,
                         sink=(sink := WorkerOutput(view)),
+                        control=control,
                     )
                 launcher.listen()
                 if options.status.metrics:
@@ -191,6 +195,7 @@ def _prepare(
     opened_vault: OpenVault,
     loop: Loop,
     sink: WorkerOutput,
+    control: ControlSocket,
 ) -> tuple[Bookkeeping, Launcher]:
     """Decide where the run begins, say so, and make its launcher."""
     vault, view = opened_vault.vault, sink.view
@@ -230,7 +235,7 @@ def _prepare(
     )  # fmt: skip
     desk = RunDesk(
         loop, books, specs, vault, evidence, root.resolve(), view.print_line,
-        pager(options, folder, loop, books, view),
+        pager(options, folder, loop, books, view), control,
         retention=options.checkpoints.retention,
     )  # fmt: skip
     launcher = Launcher(parts, desk, engine_options)

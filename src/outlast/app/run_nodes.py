@@ -51,6 +51,7 @@ from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.headquarters import Doorway, Headquarters
 from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
@@ -353,8 +354,11 @@ def _lead_in(
     desk = RunDesk(
         loop, books, parts.specs, parts.vault, parts.evidence, root, ground.view.print_line,
         pager(options, folder, loop, books, ground.view),
+        ControlSocket(loop, folder.path, tell=ground.view.print_line),
         retention=options.checkpoints.retention,
     )  # fmt: skip
+    assert desk.control is not None
+    closing.callback(desk.control.close)
     if desk.pager is not None:
         closing.callback(desk.pager.close)
     listening = ground.spot.listening

@@ -108,6 +108,10 @@ NODE_WAIT_S = 1_800.0
 # long ...
 LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # ... up to this
+CONTROL_WAIT_S = 5.0  # a connection to the control socket that has asked for nothing by then
+CONTROL_CALLERS_COUNT = 16  # connections to the control socket at once; more are turned away
+CONTROL_REASON_CHARS = 500  # of the words of a person who asks for something
+CONTROL_GONE_S = 20.0  # a launcher whose run has stopped has ended by then
 LISTENER_WAIT_S = 10.0  # a connection that has not named and proven its node by then is closed
 LISTENER_STRANGERS_COUNT = 256  # such connections at once; the others wait in the kernel's queue
 # descriptors of the coordinator's process besides its connections: ledger, logs, store

@@ -21,10 +21,17 @@ T = TypeVar("T")
 
 
 class VoteResult(Protocol):
-    """What all ranks know once a vote has passed. `stop`: a rank was asked to stop."""
+    """What all ranks know once a vote has passed.
+
+    stop  a rank was asked to stop
+    save  a rank was asked for a checkpoint of the step
+    """
 
     @property
     def stop(self) -> bool: ...
+
+    @property
+    def save(self) -> bool: ...
 
 
 # --- the two phases of a commit -------------------------------------------------------------------
@@ -108,10 +115,14 @@ class TakeBackTail:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Save a checkpoint of `step` if one is due, or wanted because the run stops."""
+    """Save a checkpoint of `step` if one is due, or wanted because the run stops.
+
+    asked  a person asked for it
+    """
 
     step: int
     stopping: bool
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

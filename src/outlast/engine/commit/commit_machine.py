@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
@@ -49,6 +50,18 @@ class StepStage(Enum):
     CUT = "cut"  # the block is over and was interrupted; nothing is rolled back yet
     REPEAT = "repeat"  # the step is rolled back, and will be given out again
     LEFT = "left"  # main's function is being left, to be entered again
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What some rank was asked for, as far as all ranks know it by a vote.
+
+    stop  the run is to end behind the step
+    save  a checkpoint of the step is to be written
+    """
+
+    stop: bool = False
+    save: bool = False
 
 
 _LEFT_BEHIND = (
@@ -107,12 +120,17 @@ class CommitMachine:
         # while an image of sharded state is still to be sealed
         self.committed = 0
         self.stage = StepStage.IDLE
-        self.stopping = False  # a rank was asked to stop, and all know
+        self.agreed = Wishes()
         self.until = 0  # the last step of this call of run.steps
         self.last_call_ended = -1  # where an earlier call of run.steps ended
         self._plan: Regroup | None = None  # it was given at a vote, and is followed later
         self._unsealed = 0  # a step that passed its vote, and counts once it is sealed
         self._saved = 0  # the step up to which checkpoints were looked after
+
+    @property
+    def stopping(self) -> bool:
+        """Return True once all ranks know that one was asked to stop."""
+        return self.agreed.stop
 
     @property
     def is_over(self) -> bool:
@@ -264,7 +282,7 @@ class CommitMachine:
                 raise StepInterrupted from None
         else:
             yield Record(partial(WorkerMachine.now_passed, step=step))
-            self.stopping = self.stopping or result.stop
+            self._learn(result)
             yield Deliver(result, step)
         self.stage = StepStage.PASSED
 
@@ -316,7 +334,10 @@ class CommitMachine:
             yield Count(step)
         if self.committed > self._saved and not self._unsealed:
             self._saved = self.committed
-            yield Save(self.committed, self.stopping)
+            if asked := self.agreed.save:
+                self.agreed = Wishes(stop=self.stopping)
+                yield Record(WorkerMachine.now_saved)
+            yield Save(self.committed, self.stopping, asked)
 
     # --- phases between steps ---------------------------------------------------------------------
 
@@ -399,7 +420,8 @@ class CommitMachine:
     def settle_for(self, plan: Regroup) -> Flow[None]:
         """Roll back the step in hand, if there is one. A forward step has been applied by now."""
         in_flight = self.stage not in _ROLLED_BACK or self._unsealed > 0
-        self.stopping = False  # some may have come through a vote that said so, and some not
+        # some may have come through a vote that said so, and some not
+        self.agreed = Wishes()
         if in_flight and self.stage is not StepStage.IDLE:
             self.stage = StepStage.REPEAT
         self._unsealed, self._plan = 0, None
@@ -448,8 +470,14 @@ class CommitMachine:
 
     def _vote_between(self, *, closing: bool) -> Flow[None]:
         result: VoteResult = yield Vote(0, closing)
-        self.stopping = self.stopping or result.stop
+        self._learn(result)
         yield Deliver(result, 0)
+
+    def _learn(self, result: VoteResult) -> None:
+        """Take in what a vote says of wishes that one rank was told, and all are to follow."""
+        stop, save = self.agreed.stop or result.stop, self.agreed.save or result.save
+        if stop or save:
+            self.agreed = Wishes(stop, save)
 
     def _hand_over_votes(self) -> Flow[None]:
         if self.stopping:

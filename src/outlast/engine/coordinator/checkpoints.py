@@ -34,6 +34,7 @@ def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -
     A save that failed is reported and ends nothing: the checkpoints before it stay valid.
     """
     if error:
+        run.sources.failed = (step, error)
         said = {"step": step, "error": error}
         failed = Tell(f"the checkpoint of step {step} failed: {error}")
         return [event(now_s, "checkpoint_failed", said), failed]

@@ -30,6 +30,7 @@ from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.policy_actions import PolicyActions
 from outlast.engine.coordinator.process_exit import ProcessExits
 from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.requests import Asked, Requests
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.script_words import ScriptWords
 from outlast.engine.coordinator.spares import SparePool
@@ -101,7 +102,8 @@ class Coordinator:
         _exits       processes that end               _reports    faults that are said
         _inquiry     who hangs, of several nodes      _words      what workers say of themselves
         _changes     nodes that come and go           _spares     processes that stand ready
-        policy       what a verdict leads to          _takeover   after another coordinator
+        requests     what people ask for, and the     _takeover   after another coordinator
+                     policy: what a verdict leads to
 
     What it does not promise. It trusts its driver: outputs that are not carried out, or not in
     order, leave a run that waits. It trusts what agents say of the dead. It does not survive its
@@ -118,7 +120,7 @@ class Coordinator:
         self._exits = ProcessExits(run, stop, self.regroup, self._spares)
         self._reports = FaultReports(run, stop, self.regroup)
         self._inquiry = HangInquiry(run, self._reports)
-        self.policy = PolicyActions(run, stop, self.regroup)
+        self.requests = Requests(run, stop, PolicyActions(run, stop, self.regroup))
         self._changes = NodeChanges(run, stop, self.regroup, self._exits, self._reports)
         self._takeover = Takeover(
             run, stop, self.regroup, self._exits, self._reports, self._changes, self.policy
@@ -145,6 +147,11 @@ class Coordinator:
     def roster(self) -> Roster:
         """Return who holds which rank, and who is a spare."""
         return self.run.roster
+
+    @property
+    def policy(self) -> PolicyActions:
+        """Return what carries out what a verdict leads to."""
+        return self.requests.policy
 
     @property
     def nodes(self) -> NodeMembership:
@@ -191,13 +198,18 @@ class Coordinator:
         """Stop the run, because a signal or a person asks for it; see `StopRequest.ask`."""
         return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
 
+    def on_request(self, *, now_s: float, asked: Asked) -> list[Output]:
+        """Take in what a person asks for; see `Requests`. The driver shows each `Answered`."""
+        return self.requests.take(now_s, asked)
+
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
         """Let the policy say what is done about an interruption that was diagnosed."""
         return self.policy.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)
 
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
         """Take in that the manifest of a checkpoint was written, or could not be."""
-        return checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
+        out = checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
+        return [*out, *self.requests.look(now_s)]
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
@@ -278,7 +290,10 @@ class Coordinator:
         )
         run.progress.note_report(message, node, sharded=roster.sharded, training_on=homes)
         roster.script.learn_step(message.step_s)
-        return self.policy.look_at_departures(now_s, changed=False)
+        return [
+            *self.policy.look_at_departures(now_s, changed=False),
+            *self.requests.look(now_s),
+        ]
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
         if message.number != self.run.store.orders:
@@ -307,7 +322,8 @@ class Coordinator:
             case Joined():
                 return self.regroup.on_joined(now_s, members, message)
             case Committed():
-                return self.regroup.on_committed(now_s, members, message)
+                first = self.regroup.on_committed(now_s, members, message)
+                return [*first, *self.requests.look(now_s)]
             case Finished():
                 return self.regroup.on_finished(now_s, members, message)
             case Donated():
@@ -325,7 +341,8 @@ class Coordinator:
             case WorkerFailedToStart():
                 return self._exits.on_failed_to_start(now_s, message)
             case Checkpointed():
-                return checkpoints.on_shard(self.run, now_s, message)
+                shard = checkpoints.on_shard(self.run, now_s, message)
+                return [*shard, *self.requests.look(now_s)]
             case Refused():
                 return self.regroup.stop.kill_all(
                     now_s, End(message.exit_code, "failed", message.error, "")
@@ -349,7 +366,8 @@ class Coordinator:
             waits = self.run.course.is_in(Stage.REBUILDING)
             return out if waits else [*out, *self._catch_up(now_s)]
         out = self._changes.joined(now_s, enrol)
-        return [*out, *self.policy.look_at_departures(now_s)]
+        out += self.policy.look_at_departures(now_s)
+        return [*out, *self.requests.look(now_s)]
 
     def node_lost(
         self, *, now_s: float, node: str, reason: str, returns: bool = False

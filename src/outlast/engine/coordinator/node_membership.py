@@ -92,6 +92,10 @@ class NodeMembership:
         """Give `node` no more work from now on."""
         self.barred.add(node)
 
+    def unbar(self, node: str) -> None:
+        """Give `node` work again."""
+        self.barred.discard(node)
+
     def first(self, avoided: Container[str] = ()) -> str:
         """Return the node to take first. An `avoided` or barred one counts only if there is no
         other.

@@ -277,7 +277,8 @@ class Plans:
         """
         run, start = self.run, self.run.sources.begin_from
         by_checkpoint = start.private != "slot" and start.replicated != "transfer"
-        return run.options.durable and run.roster.recovery_mode != "plain" and by_checkpoint
+        durable = run.options.durable or bool(run.sources.checkpoint.folder)
+        return durable and run.roster.recovery_mode != "plain" and by_checkpoint
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]

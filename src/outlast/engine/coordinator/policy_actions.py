@@ -39,12 +39,14 @@ from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
 
 # events
-DECIDED, BARRED, DRAINING, DEPARTED, STOPPED = (
+DECIDED, BARRED, UNBARRED, DRAINING, DEPARTED, STOPPED, REQUESTED = (
     "policy",
     "node_barred",
+    "node_unbarred",
     "node_draining",
     "node_departed",
     "policy_stopped",
+    "request",  # a person asks for something
 )
 PAST_KEPT_COUNT = 256  # before those that change no decision any more are forgotten
 FAILED_EXIT = 1
@@ -86,12 +88,24 @@ class Acted:
             self.past.append(past)
             if past.action in OF_NODES and not past.dry_run:
                 self._depart(past, str(event.data["reason"]), typing.cast(int, event.data["step"]))
+        elif event.kind == REQUESTED:
+            self._ask(event)
         elif event.kind == BARRED:
             self.barred.add(str(event.data["node"]))
+        elif event.kind == UNBARRED:
+            self.barred.discard(str(event.data["node"]))
+            self.departures.pop(str(event.data["node"]), None)
         elif event.kind == DRAINING:
             self.own.add(typing.cast(int, event.data["interruption"]))
         elif event.kind == DEPARTED:
             self.departures.pop(str(event.data["node"]), None)
+
+    def _ask(self, event: Event) -> None:
+        """Take in that a person asked for a drain."""
+        if event.data["what"] == "drain" and not event.data.get("refused"):
+            why, step = f"asked for by {event.data['by']}", typing.cast(int, event.data["step"])
+            reason = f"{why}: {event.data['reason']}" if event.data["reason"] else why
+            self.departures[str(event.data["node"])] = Departure(Action.DRAIN, reason, step)
 
     def forget(self, *, since_s: float) -> None:
         """Forget decisions from before `since_s`, except those that a budget counts for ever."""
@@ -237,7 +251,7 @@ class PolicyActions:
             return out
         barred = self.run.nodes.barred
         for node, departure in list(self.acted.departures.items()):
-            if node not in barred and self._is_room_without(node):
+            if node not in barred and self.is_room_without(node):
                 out += self._bar(now_s, node, departure)
             if node not in barred:
                 self._next_look_s = now_s + limits.SILENT_LOOK_S
@@ -253,9 +267,42 @@ class PolicyActions:
         moves = self.run.roster.outlast and not self.run.roster.sharded
         barred = self.run.nodes.barred
         return any(
-            moves if node in barred else self._is_room_without(node)
+            moves if node in barred else self.is_room_without(node)
             for node in self.acted.departures
         )
+
+    # --- what people ask for (requests.py) -----------------------------------------------------
+
+    def is_given_up(self, node: str) -> bool:
+        """Return True if `node` is barred, or is to be."""
+        return node in self.run.nodes.barred or node in self.acted.departures
+
+    def departs(self, node: str) -> bool:
+        """Return True while something is still to be done for a node that is given up."""
+        return node in self.acted.departures
+
+    def cordon(self, now_s: float, node: str, reason: str) -> list[Output]:
+        """Bar `node`. What lives there stays."""
+        if node in self.run.nodes.barred:
+            return []
+        return self._bar(now_s, node, Departure(Action.EXCLUDE, reason, self.run.progress.step))
+
+    def uncordon(self, now_s: float, node: str, reason: str) -> list[Output]:
+        """Give `node` work again."""
+        self.acted.departures.pop(node, None)
+        self.run.nodes.unbar(node)
+        said: dict[str, object] = {"node": node, "reason": reason}
+        return [
+            Record(Event(now_s, 0.0, UNBARRED, said), at_once=True),
+            Tell(f"node {node} is given work again, {reason}"),
+            set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S),
+        ]
+
+    def depart(self, now_s: float, node: str, reason: str) -> list[Output]:
+        """Begin to drain `node`."""
+        step = self.run.progress.step
+        self.acted.departures[node] = Departure(Action.DRAIN, reason, step)
+        return self.look_at_departures(now_s)
 
     def _who_live(self, node: str) -> list[Member]:
         return [member for member in self.run.roster.live() if member.home == node]
@@ -266,7 +313,7 @@ class PolicyActions:
         said = {"node": node, "left": sorted(member.rank for member in left)}
         return [self.run.noted(now_s, DEPARTED, said)]
 
-    def _is_room_without(self, node: str) -> bool:
+    def is_room_without(self, node: str) -> bool:
         """Return True if the other nodes that can be heard have room for all ranks.
 
         The policy brings no run to a standstill.

@@ -58,6 +58,7 @@ class RestoreSources:
     donating     a donor of the newest plans has not handed over its state yet
     checkpoint   the newest that was written, or was found to be good
     verified     the folder that was read as a whole last, and found good
+    failed       step and error of the newest save that failed; None: none did
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class RestoreSources:
         self.checkpoint = Checkpoint(checkpoint[1], checkpoint[0])
         self.verified = start.checkpoint or checkpoint[0]
         self.saves = Saves(world_size)
+        self.failed: tuple[int, str] | None = None
         self._looking = False
 
     # --- what all begin from -----------------------------------------------------------------

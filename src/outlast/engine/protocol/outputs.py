@@ -169,6 +169,15 @@ class End:
     traceback: str
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Say how a person's request stands. `state` and `text` are those of `RequestAnswer`."""
+
+    number: int
+    state: str
+    text: str
+
+
 # worker side --------------------------------------------------------------------------------------
 
 
@@ -199,5 +208,5 @@ class Answer:
 Output = (
     ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
     | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End
-    | Say | Wake | Plan | Answer
+    | Answered | Say | Wake | Plan | Answer
 )  # fmt: skip

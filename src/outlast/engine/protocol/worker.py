@@ -28,6 +28,7 @@ from outlast.model.messages import (
     Ping,
     Registered,
     Regroup,
+    SaveNow,
     Stop,
     Underway,
 )
@@ -76,6 +77,7 @@ class WorkerMachine:
         self.generation = 0
         self.plan: Regroup | None = None
         self.stop: Stop | None = None
+        self.saves_now = False
         self.attached = False
         self._detached = True
         self.committed = -1
@@ -102,6 +104,9 @@ class WorkerMachine:
             return self._on_leave(message)
         if isinstance(message, Stop):
             self.stop = message
+            return []
+        if isinstance(message, SaveNow):
+            self.saves_now = True
             return []
         assert isinstance(message, Ping)
         return [Answer(message.nonce)]
@@ -255,6 +260,10 @@ class WorkerMachine:
             return []
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
+
+    def now_saved(self) -> None:
+        """Note that all ranks have begun the checkpoint that a person asked for."""
+        self.saves_now = False
 
     def now_past_phase(self) -> None:
         """Note that the vote of a phase has passed."""

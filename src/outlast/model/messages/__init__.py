@@ -8,6 +8,7 @@ for_worker   coordinator to worker: leave the generation, follow a plan, answer 
 for_agent    coordinator to agent: start, kill and address worker processes
 from_agent   agent to coordinator: processes that started, ended or hang, and the group store
 node_link    the link between agent and coordinator where there are several nodes
+asking       what people ask of a run, and the answers
 
 A message is a frozen dataclass; `model/wire.py` describes its form as bytes. A message that belongs
 to one membership carries its generation, and a receiver drops messages of another generation. A
@@ -19,6 +20,7 @@ This package is pure.
 
 from __future__ import annotations
 
+from outlast.model.messages.asking import Asking, Request, RequestAnswer
 from outlast.model.messages.for_agent import (
     AskProgressReport,
     ForAgent,
@@ -30,7 +32,7 @@ from outlast.model.messages.for_agent import (
     ToWorkers,
     UseStore,
 )
-from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, Stop
+from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, SaveNow, Stop
 from outlast.model.messages.from_agent import (
     FromAgent,
     Lived,
@@ -92,6 +94,7 @@ __all__ = [
     "Admitted",
     "AskImage",
     "AskProgressReport",
+    "Asking",
     "Beat",
     "BeforeLine",
     "Broke",
@@ -131,7 +134,10 @@ __all__ = [
     "Registered",
     "Regroup",
     "ReportedMember",
+    "Request",
+    "RequestAnswer",
     "RunOver",
+    "SaveNow",
     "StartStore",
     "StartWorker",
     "Stop",
@@ -166,4 +172,5 @@ Message = (
     | BeforeLine
     | AskImage
     | ImageHead
+    | Asking
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.model.messages.for_worker import Leave, Ping, Regroup, Stop
+from outlast.model.messages.for_worker import Leave, Ping, Regroup, SaveNow, Stop
 from outlast.model.shorten import Text
 
 
@@ -50,7 +50,7 @@ class ToWorkers:
 
     workers: tuple[int, ...]
     ranks: tuple[int, ...]
-    message: Leave | Regroup | Ping | Stop
+    message: Leave | Regroup | Ping | Stop | SaveNow
 
 
 @dataclass(frozen=True, slots=True)

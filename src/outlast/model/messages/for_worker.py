@@ -118,4 +118,14 @@ class Stop:
     checkpoint: bool
 
 
-ForWorker = Leave | Regroup | Ping | Stop
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """All ranks write a checkpoint of the step whose vote passes next.
+
+    One rank is told. Its vote tells the others, so that all save the same step.
+    """
+
+    reason: Text
+
+
+ForWorker = Leave | Regroup | Ping | Stop | SaveNow

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.requests import Asked
 from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import (
+    Answered,
     End,
     FindCheckpoint,
     Manifest,
@@ -31,6 +33,7 @@ from outlast.model.records import Event, Interruption
 from outlast.model.verdict import summary
 from outlast.runtime import clock, stop_signals
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.saves import (
@@ -60,6 +63,7 @@ class RunDesk:
     checkpoint_root: Path
     tell: Callable[[str], None]
     pager: Pager | None = None
+    control: ControlSocket | None = None
     retention: Retention = KEPT
 
 
@@ -89,6 +93,8 @@ class CoordinatorDriver:
             self._desk.loop.add_signal(
                 number, functools.partial(self._on_signal, number, stop_signals.exit_code(number))
             )
+        if self._desk.control is not None:
+            self._desk.control.open(self._on_request)
 
     def start(self) -> None:
         """Begin the run."""
@@ -123,8 +129,11 @@ class CoordinatorDriver:
             self._save_last(output)
         elif isinstance(output, FindCheckpoint):
             self._find_checkpoint()
+        elif isinstance(output, Answered):
+            if self._desk.control is not None:
+                self._desk.control.answer(output.number, output.state, output.text)
         elif isinstance(output, End):
-            self._ended(output)
+            self._end(output)
         else:
             return False
         return True
@@ -177,6 +186,16 @@ class CoordinatorDriver:
                 now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code
             )
         )
+
+    def _on_request(self, asked: Asked) -> None:
+        self.do(self.coordinator.on_request(now_s=clock.now_s(), asked=asked))
+
+    def _end(self, end: End) -> None:
+        """Answer the requests that are open, and end the run."""
+        self.do(self.coordinator.requests.over(clock.now_s(), end))
+        if self._desk.control is not None:
+            self._desk.control.let_nobody_in()
+        self._ended(end)
 
     # --- checkpoints ------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class CommitDriver:
             case SealMoved():
                 self._attachment.images.settle(command.step, command.place, last=command.last)
             case Save():
-                self._save(command.step, stopping=command.stopping)
+                self._save(command)
             case ProveEqual():
                 self._prove_equal(command.step)
             case PreparePhase():
@@ -211,9 +211,10 @@ class CommitDriver:
             self._payload.await_seals(self._applied)
         self._payload.hand_over()
 
-    def _save(self, step: int, *, stopping: bool) -> None:
+    def _save(self, command: Save) -> None:
         session, checkpoints = self._session, self._attachment.checkpoints
-        if checkpoints.due(step) or (stopping and checkpoints.on_stop):
+        step, last = command.step, command.stopping and checkpoints.on_stop
+        if checkpoints.due(step) or last or command.asked:
             session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
             session.mark("saving", step)
             checkpoints.save(step, sharded=self._attachment.state.sharded)

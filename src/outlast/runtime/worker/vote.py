@@ -1,8 +1,9 @@
 """The vote: one small exchange per step, which also tells the ranks about each other.
 
 Each rank gives a row of float64, and gets the rows of all ranks:
-  [1 for a vote, newest step is sealed, asked to stop, ready, key, key', movers, watched, logged
+  [1 for a vote, newest step is sealed, wishes, ready, key, key', movers, watched, logged
   values ...]
+`wishes` is 1 if the rank was asked to stop, 2 if it was asked for a checkpoint, and 3 for both.
 `ready` is how long the rank has been ready, in seconds; the least is what counts. `key` and `key'`
 stand for the names of the logged values of the step in hand and of steps before;
 values are only summed if all ranks logged the same names. They are kept apart because a rank that
@@ -40,6 +41,7 @@ class Ballot:
 
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
+    save               this rank was asked for a checkpoint of the step
     current, earlier   names and values that were logged in the step in hand and in steps before, to
                        be summed over ranks
     movers             a checksum of the private parts that change behind the vote; 0 if none do
@@ -56,6 +58,7 @@ class Ballot:
     movers: float = 0.0
     watched: float = 0.0
     ready_s: float = 0.0
+    save: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Outcome:
 
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
+    save                        some rank was asked for a checkpoint of the step
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number
     ready_s                     for how long all ranks have been ready
@@ -76,6 +80,7 @@ class Outcome:
     same_movers: bool = True
     same_watched: bool = True
     ready_s: float = 0.0
+    save: bool = False
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
@@ -85,10 +90,11 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    said = [1.0, float(mine.sealed), float(mine.stop), mine.ready_s]
+    wishes = float(mine.stop) + 2.0 * mine.save
+    said = [1.0, float(mine.sealed), wishes, mine.ready_s]
     head = [*said, *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
-    votes, sealed, stop, ready, *same = (
+    votes, sealed, wished, ready, *same = (
         column
         for column, _ in zip(
             itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False
@@ -103,11 +109,11 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     ]
     split = len(mine.current)
     return Outcome(
-        sealed=sum(sealed) == member.world_size, stop=sum(stop) > 0,
+        sealed=sum(sealed) == member.world_size, stop=1.0 in wished or 3.0 in wished,
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
-        ready_s=min(ready),
+        ready_s=min(ready), save=max(wished) >= 2.0,
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class VotePayload:
             movers=movers,
             watched=watched,
             ready_s=ready_s,
+            save=session.machine.saves_now,
         )
         outcome = vote(self._member, ballot)
         if awaited is not None:

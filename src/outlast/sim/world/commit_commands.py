@@ -50,9 +50,14 @@ LOOK_S = 0.05  # one that waits for its own thread looks this often whether it i
 
 @dataclass(frozen=True, slots=True)
 class Voted:
-    """A vote has passed. `stop`: a rank was asked to stop."""
+    """A vote has passed.
+
+    stop  a rank was asked to stop
+    save  a rank was asked for a checkpoint of the step
+    """
 
     stop: bool
+    save: bool
 
 
 class CommitCommands:
@@ -123,7 +128,7 @@ class CommitCommands:
             case SealMoved():
                 yield from self._seal_moved(command)
             case Save():
-                yield from self._save_if_due(command.step, stopping=command.stopping)
+                yield from self._save_if_due(command)
             case ProveEqual():
                 self._leave_script()
                 if self._late.unproven:
@@ -190,8 +195,12 @@ class CommitCommands:
         group, number = thread.p.group, thread.p.collectives
         if group is not None and thread.machine.stop is not None:
             group.stops.add(number)
+        if group is not None and thread.machine.saves_now:
+            group.saves.add(number)
         yield "collective", None
-        return Voted(group is not None and number in group.stops)
+        if group is None:
+            return Voted(stop=False, save=False)
+        return Voted(number in group.stops, number in group.saves)
 
     def _count(self, step: int) -> Thread:
         thread = self._thread
@@ -223,13 +232,15 @@ class CommitCommands:
 
     # --- saving and handing over ------------------------------------------------------------------
 
-    def _save_if_due(self, step: int, *, stopping: bool) -> Thread:
+    def _save_if_due(self, command: Save) -> Thread:
         """Copy the shard now, and let a thread write it.
 
         A save that is still being written is waited for first, unless there is a regroup.
         """
         thread, every = self._thread, self._thread.world.options.checkpoint_every
-        if not every or (step % every and not stopping):
+        step = command.step
+        due = bool(every) and (not step % every or command.stopping)
+        if not due and not command.asked:
             return
         thread.enter(Phase.CHECKPOINT, cause=Cause.STALL)
         yield from thread.mark("saving")

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.requests import Asked
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import (
+    Answered,
     End,
     FindCheckpoint,
     Line,
@@ -69,7 +71,7 @@ class CoordinatorHost:
     Not here    What it should decide: the watch looks at each decision, and the rules judge it.
 
     `epoch`: how many coordinators there have been. `sessions`: the sessions with the agents of
-    several nodes; None: there is one node.
+    several nodes; None: there is one node. `answers`: to what people have asked.
     """
 
     def __init__(self, world: Hosting) -> None:
@@ -77,6 +79,7 @@ class CoordinatorHost:
         self.ledger = SimulatedLedger(world.frame)
         self.epoch = 1
         self.lives = True
+        self.answers: list[Answered] = []
         self._world = world
         self._frame = world.frame
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
@@ -228,6 +231,13 @@ class CoordinatorHost:
             )
         )
 
+    def on_request(self, asked: Asked) -> None:
+        """Ask something of the run, as a person does."""
+        now_s = self._frame.now_s
+        self.led(
+            lambda: self._through_sessions(self.coordinator.on_request(now_s=now_s, asked=asked))
+        )
+
     def on_verdict(self, interruption: int, verdict: Verdict) -> None:
         """Hand over the diagnosis of an interruption."""
         now_s = self._frame.now_s
@@ -297,11 +307,16 @@ class CoordinatorHost:
                 frame.say(f"coordinator tells: {output.text}")
                 early = world.accounts.spare_ended_early_s is not None
                 frame.see(TextShown(output.text, early or frame.options.nodes > 1))
+            case Answered():
+                frame.say(f"request {output.number} {output.state}: {output.text}")
+                self.answers.append(output)
             case Manifest():
                 self._write_manifest(output)
             case FindCheckpoint():
                 world.disks.find(self._checkpoint_found)
             case End():
+                for answer in self.coordinator.requests.over(frame.now_s, output):
+                    self._carry_out(answer)
                 world.ended(output)
             case _:
                 raise AssertionError(output)

@@ -1,0 +1,89 @@
+"""`outlast stop`, `drain`, `cordon`, `uncordon` and `ckpt now`: ask something of a live run.
+
+    outlast stop [RUN]                    as SIGTERM does: the step in flight is committed first
+    outlast ckpt now [RUN]                write a checkpoint of the next step
+    outlast drain NODE [--run RUN]        move the ranks of a node to other nodes
+    outlast drain --all --one-at-a-time   drain every node, one after the other
+    outlast cordon NODE, uncordon NODE    give a node no more work, or work again
+
+The launcher of the run answers over a socket in the run's folder. It writes into the ledger who
+asked, and why (--reason). Each command waits until what it asks for is done. With --timeout it
+stops waiting; what was asked for stays asked for.
+
+Exit codes   0 done, 1 refused or failed, 2 wrong usage or no such run, 3 not done yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from outlast.app.command_line import SIGINT_EXIT
+from outlast.app.control_parser import parser as parser
+from outlast.app.json_text import json_text
+from outlast.errors import UsageError
+from outlast.model.messages import Request, RequestAnswer
+from outlast.model.texts import escaped
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import run_folder
+from outlast.runtime.control_call import ControlCall
+
+NOT_YET_EXIT = 3
+
+
+def stop(argv: Sequence[str]) -> int:
+    """Run `outlast stop` and return its exit code."""
+    args = parser("stop").parse_args(list(argv))
+    return ask(args, "stop", run=args.run)
+
+
+def drain(argv: Sequence[str]) -> int:
+    """Run `outlast drain` and return its exit code."""
+    args = parser("drain").parse_args(list(argv))
+    if args.all == (args.node is not None):
+        raise UsageError("name one NODE, or give --all", hint="`outlast status` lists the nodes")
+    if args.all and not args.one_at_a_time:
+        raise UsageError(
+            "drained all at once, the nodes leave no room for any rank",
+            hint="give --one-at-a-time with --all; `outlast stop` stops the run",
+        )
+    return ask(args, "drain_all" if args.all else "drain", node=args.node or "", run=args.run)
+
+
+def cordon(argv: Sequence[str]) -> int:
+    """Run `outlast cordon` and return its exit code."""
+    args = parser("cordon").parse_args(list(argv))
+    return ask(args, "cordon", node=args.node, run=args.run)
+
+
+def uncordon(argv: Sequence[str]) -> int:
+    """Run `outlast uncordon` and return its exit code."""
+    args = parser("uncordon").parse_args(list(argv))
+    return ask(args, "uncordon", node=args.node, run=args.run)
+
+
+def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "") -> int:
+    """Ask the launcher of a run for something, show how it stands, and return the exit code."""
+    if args.timeout is not None and args.timeout < 0:
+        raise UsageError("--timeout takes seconds, 0 or more")
+    folder = run_folder.find(run)
+    request = Request(WIRE_VERSION, what, node, args.reason)
+    last = RequestAnswer("waits", "the launcher")
+    try:
+        with ControlCall(folder, request) as call:
+            for last in call.answers(within_s=args.timeout):
+                if last.state == "waits" and not args.json:
+                    print(f"waiting: {escaped(last.text)}", flush=True)
+            if what == "stop" and last.state == "done":
+                call.wait_until_gone()
+    except KeyboardInterrupt:
+        print("it was asked for, and will still be done", file=sys.stderr)
+        return SIGINT_EXIT
+    if args.json:
+        facts = {"run": folder.name, "path": str(folder), "what": what, "node": node or None}
+        print(json_text(facts | {"state": last.state, "text": last.text}))
+    elif last.state != "waits":
+        print(f"{last.state}: {escaped(last.text)}")
+    sys.stdout.flush()
+    return {"done": 0, "refused": 1}.get(last.state, NOT_YET_EXIT)

@@ -1,0 +1,66 @@
+"""The options of the commands that ask something of a run that goes on (control.py)."""
+
+from __future__ import annotations
+
+import argparse
+
+from outlast.app.command_line import Parser, add_json, finite
+
+DESCRIPTIONS = {
+    "stop": "Stop a run as SIGTERM to its launcher does. The step in flight is committed first, and"
+    " saved if the run writes checkpoints. `outlast run` then ends with exit code 143. Asked for"
+    " twice, it kills all processes at once.",
+    "drain": "Move the ranks of a node to other nodes, between two steps. The node is given no more"
+    " work.",
+    "cordon": "Give a node no more work. What runs there stays.",
+    "uncordon": "Give a node work again that was cordoned or drained.",
+}
+
+
+def parser(name: str) -> Parser:
+    """Return the parser of one of the commands."""
+    out = Parser(prog=f"outlast {name}", description=DESCRIPTIONS[name])
+    if name == "stop":
+        add_run(out)
+    else:
+        many = name == "drain"
+        out.add_argument(
+            "node",
+            nargs="?" if many else None,
+            metavar="NODE",
+            help="the node, as `outlast status` names it",
+        )
+        out.add_argument(
+            "--run", metavar="RUN", help="the run's folder (default: the newest under runs/)"
+        )
+    if name == "drain":
+        out.add_argument("--all", action="store_true", help="drain every node of the run")
+        out.add_argument(
+            "--one-at-a-time",
+            action="store_true",
+            help="with --all: drain a node once the one before is empty",
+        )
+    add_asking(out)
+    return out
+
+
+def add_run(to: argparse.ArgumentParser) -> None:
+    """Add the argument RUN."""
+    to.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
+    )
+
+
+def add_asking(to: argparse.ArgumentParser) -> None:
+    """Add what all commands take that ask something of a run."""
+    to.add_argument("--reason", metavar="TEXT", default="", help="why, for the ledger")
+    to.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=finite,
+        help="wait this long until it is done (default: without end); 0: do not wait",
+    )
+    add_json(to)

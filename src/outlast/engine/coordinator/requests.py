@@ -1,0 +1,298 @@
+"""What people ask of a run while it goes on: stop it, save it, take work from a node.
+
+    stop         as a signal does: the step in flight is committed first
+    checkpoint   all ranks write a checkpoint of the step that is committed next
+    cordon       the node is barred: it is given no more work, and what lives there stays
+    uncordon     the node is given work again, and a drain of it is called off
+    drain        it is barred, and its ranks move to other nodes between two steps
+    drain_all    all nodes are drained, one after the other
+
+Each request is written to the ledger with who asked and why, and so is its last answer. An answer
+says that it is done, that it is refused and why, or what it waits for.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.policy_actions import REQUESTED, PolicyActions
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import Answered, End, Output, Record
+from outlast.model.messages import SaveNow
+from outlast.model.records import Event
+from outlast.model.texts import some
+
+ANSWERED = "request_answered"
+STOPPED_EXIT = 143  # as by SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, and who made it.
+
+    number  what the driver knows it by; no other request of this run's launcher has it
+    what    as in the message `Request`
+    by      who asks, in words for people
+    """
+
+    number: int
+    what: str
+    node: str
+    by: str
+    reason: str
+
+    @property
+    def why(self) -> str:
+        """Return who asks and why, as a part of a sentence."""
+        return f"asked for by {self.by}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that is not done yet.
+
+    step        the newest step that was known to be committed when it was asked for
+    generation  the generation in which a rank was told to save; -1: none was told yet
+    nodes       those that are still to be drained, the present one first
+    said        what it was last said to wait for
+    """
+
+    asked: Asked
+    step: int
+    generation: int = -1
+    nodes: list[str] = field(default_factory=list)
+    said: str = ""
+
+
+class Requests:
+    """Take in requests, carry them out with the parts of the run, and answer them.
+
+    The coordinator makes one, and calls `take` for each request and `look` whenever the run has
+    moved:
+
+        outputs = requests.take(now_s, Asked(1, "drain", "node-b", "alice", "a fan is broken"))
+        outputs = requests.look(now_s)
+        outputs = requests.over(now_s, end)
+
+    Each call returns an `Answered` for each request whose answer has changed. It does not promise
+    that a request is ever done: a drain may wait for a node for as long as the run lives.
+    """
+
+    def __init__(self, run: Run, stop: StopRequest, policy: PolicyActions) -> None:
+        self.run = run
+        self.stop = stop
+        self.policy = policy
+        self._open: dict[int, _Open] = {}
+
+    def take(self, now_s: float, asked: Asked) -> list[Output]:
+        """Take in a request, do what can be done now, and say how it stands."""
+        said = {
+            "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
+            "reason": asked.reason, "step": self.run.progress.step,
+        }  # fmt: skip
+        if why_not := self._why_not(asked):
+            refused = Event(now_s, 0.0, REQUESTED, said | {"refused": why_not})
+            return [Record(refused), Answered(asked.number, "refused", why_not)]
+        event = Event(now_s, 0.0, REQUESTED, said)
+        self.policy.acted.take(event)
+        out: list[Output] = [Record(event, at_once=self.run.at_once)]
+        one = self._open[asked.number] = _Open(asked, self.run.progress.step)
+        return [*out, *self._begin(now_s, one), *self.look(now_s)]
+
+    def _begin(self, now_s: float, one: _Open) -> list[Output]:
+        asked = one.asked
+        match asked.what:
+            case "stop":
+                how = f"the run is stopped, {asked.why}"
+                return self.stop.ask(now_s=now_s, reason=how, exit_code=STOPPED_EXIT)
+            case "cordon":
+                return self.policy.cordon(now_s, asked.node, asked.why)
+            case "uncordon":
+                return self.policy.uncordon(now_s, asked.node, asked.why)
+            case "drain":
+                one.nodes = [asked.node]
+                return self.policy.look_at_departures(now_s)
+            case "drain_all":
+                one.nodes = self._in_turn()
+        return []
+
+    def _in_turn(self) -> list[str]:
+        """Return the nodes in the order in which all are drained: first those that hold ranks."""
+        holding = {member.home for member in self.run.roster.live()}
+        return sorted(self.run.nodes, key=lambda node: node not in holding)
+
+    # --- what is refused -----------------------------------------------------------------------
+
+    def _why_not(self, asked: Asked) -> str:
+        """Return why a request cannot be carried out, now or later; "": it can."""
+        run, nodes = self.run, self.run.nodes
+        if run.course.is_in(Stage.ENDED) or (
+            asked.what != "stop" and (run.course.is_in(Stage.STOPPING) or self.stop.end is not None)
+        ):
+            return "the run is being stopped"
+        if asked.what in ("stop", "checkpoint"):
+            return self._why_no_checkpoint() if asked.what == "checkpoint" else ""
+        if nodes.local:
+            return "this run has one node, which no other one can take work from"
+        if asked.what != "drain_all" and asked.node not in nodes:
+            return f"no node {asked.node} is in this run; in it are {some(tuple(nodes))}"
+        if asked.what == "cordon" and not self.policy.is_room_without(asked.node):
+            return f"the other nodes have no room for all {run.options.world_size} ranks"
+        if asked.what == "uncordon" and not self.policy.is_given_up(asked.node):
+            return f"node {asked.node} is not cordoned"
+        return self._why_no_move() if asked.what in ("drain", "drain_all") else ""
+
+    def _why_no_checkpoint(self) -> str:
+        return _NOT_SAVED if self._is_plain() else ""
+
+    def _why_no_move(self) -> str:
+        if self.run.roster.sharded:
+            return "the state of this run is sharded, and what a node holds has no other owner"
+        return _BEGINS_AGAIN if self._is_plain() else ""
+
+    def _is_plain(self) -> bool:
+        """Return True if the script trains without outlast calls.
+
+        A script that has not trained yet may still come to its first one.
+        """
+        return not self.run.roster.outlast and self.run.progress.trained
+
+    # --- looking again -------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> list[Output]:
+        """Do what can be done now for the requests that are open, and answer what has changed."""
+        out: list[Output] = []
+        for one in list(self._open.values()):
+            match one.asked.what:
+                case "stop":
+                    out += self._waits(one, self._stop_waits_for())
+                case "checkpoint":
+                    out += self._look_at_checkpoint(now_s, one)
+                case "cordon" | "uncordon":
+                    again = "no more work" if one.asked.what == "cordon" else "work again"
+                    out += self._done(now_s, one, f"node {one.asked.node} is given {again}")
+                case _:
+                    out += self._look_at_drain(now_s, one)
+        return out
+
+    def over(self, now_s: float, end: End) -> list[Output]:
+        """Answer all that is open: the run has ended with `end`."""
+        out: list[Output] = []
+        for one in list(self._open.values()):
+            if one.asked.what == "stop":
+                out += self._done(now_s, one, f"the run has stopped{self._where()}")
+            else:
+                out += self._refused(now_s, one, f"the run is over: {end.reason}")
+        return out
+
+    def _stop_waits_for(self) -> str:
+        if self.run.course.is_in(Stage.STOPPING):
+            return "all processes are being ended"
+        if not self.run.roster.outlast:
+            return "the workers were sent SIGTERM"
+        return "the step in flight is committed first"
+
+    def _where(self) -> str:
+        """Return where the run has stopped, and which checkpoint it leaves."""
+        step, saved = self.run.progress.step, self.run.sources.checkpoint
+        if not self.run.roster.outlast:
+            return ""
+        if not saved.folder:
+            return f" at step {step}, without a checkpoint"
+        return f" at step {step}; the newest checkpoint is of step {saved.step}, in {saved.folder}"
+
+    # --- a checkpoint --------------------------------------------------------------------------
+
+    def _look_at_checkpoint(self, now_s: float, one: _Open) -> list[Output]:
+        run, saved = self.run, self.run.sources.checkpoint
+        if saved.folder and saved.step > one.step:
+            return self._done(
+                now_s, one, f"the checkpoint of step {saved.step} is in {saved.folder}"
+            )
+        failed = run.sources.failed
+        training = run.course.is_in(Stage.TRAINING)
+        asked_here = training and one.generation == run.course.generation
+        if asked_here and failed is not None and failed[0] > one.step:
+            # A save that a regroup cuts short is asked for again in the next generation.
+            why = f"the checkpoint of step {failed[0]} failed: {failed[1]}"
+            return self._refused(now_s, one, why)
+        if why_not := self._why_no_checkpoint():
+            return self._refused(now_s, one, why_not)
+        if not training:
+            plain = not run.roster.outlast
+            why = (
+                "the script has made no outlast call yet" if plain else "the run does not train now"
+            )
+            return self._waits(one, why)
+        out: list[Output] = []
+        if not asked_here and (rank := self._spokesman()) is not None:
+            one.generation = run.course.generation
+            out += run.tell([(rank, SaveNow(one.asked.why))])
+        return [*out, *self._waits(one, "the next step is committed, and then saved")]
+
+    def _spokesman(self) -> Member | None:
+        """Return the rank that is told to save. Its vote tells all others."""
+        able = [m for m in self.run.roster.live() if m.script.attached and not m.script.finished]
+        return min(able, key=lambda member: member.rank, default=None)
+
+    # --- a drain -------------------------------------------------------------------------------
+
+    def _look_at_drain(self, now_s: float, one: _Open) -> list[Output]:
+        out: list[Output] = []
+        while one.nodes:
+            node = one.nodes[0]
+            if not self.policy.is_given_up(node) and node in self.run.nodes:
+                if one.said and one.asked.what == "drain":
+                    why = f"node {node} is not cordoned any more"
+                    return [*out, *self._refused(now_s, one, why)]
+                out += self.policy.depart(now_s, node, one.asked.why)
+            if self.policy.departs(node):
+                return [*out, *self._waits(one, self._drain_waits_for(one))]
+            if left := sorted(m.rank for m in self.run.roster.live() if m.home == node):
+                ranks = some([str(rank) for rank in left])
+                why = f"ranks {ranks} stay on node {node}: they could not be moved"
+                return [*out, *self._refused(now_s, one, why)]
+            one.nodes.pop(0)
+        drained = f"node {one.asked.node} is" if one.asked.node else "all nodes were"
+        return [*out, *self._done(now_s, one, f"{drained} drained")]
+
+    def _drain_waits_for(self, one: _Open) -> str:
+        node, more = one.nodes[0], len(one.nodes) - 1
+        then = f"; {more} more after that" if more else ""
+        if node not in self.run.nodes.barred:
+            return f"no other node has room for the ranks of {node} yet{then}"
+        if not self.run.roster.outlast:
+            return f"{_NO_CALL}{then}"
+        if not any(member.home == node for member in self.run.roster.live()):
+            return f"the first step without node {node} is committed{then}"
+        if not self.run.course.is_in(Stage.TRAINING):
+            return f"the run does not train now; then the ranks of {node} move{then}"
+        return f"the ranks of {node} move behind the step in flight{then}"
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def _waits(self, one: _Open, text: str) -> list[Output]:
+        said, one.said = one.said, text
+        return [] if text == said else [Answered(one.asked.number, "waits", text)]
+
+    def _done(self, now_s: float, one: _Open, text: str) -> list[Output]:
+        return self._answer(now_s, one, "done", text)
+
+    def _refused(self, now_s: float, one: _Open, text: str) -> list[Output]:
+        return self._answer(now_s, one, "refused", text)
+
+    def _answer(self, now_s: float, one: _Open, state: str, text: str) -> list[Output]:
+        del self._open[one.asked.number]
+        said = {"number": one.asked.number, "what": one.asked.what, "state": state, "text": text}
+        event = Event(now_s, 0.0, ANSWERED, said)
+        return [Record(event), Answered(one.asked.number, state, text)]
+
+
+_NO_CALL = "the script has made no outlast call yet"
+_NOT_SAVED = "the script makes no outlast calls, so outlast does not know its state"
+_BEGINS_AGAIN = "the script makes no outlast calls, so its ranks would begin again from the top"

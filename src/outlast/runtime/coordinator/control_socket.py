@@ -1,0 +1,207 @@
+"""The control socket: how a person's command reaches the launcher of a run.
+
+It is a Unix socket in the run's folder, `control`, which only the owner of the run may open. The
+kernel says who connects. Its name is resolved below a descriptor of the folder, because the name of
+a Unix socket has 108 bytes at most, and a folder may have more.
+
+A caller may be silent, hostile or gone: it is one of a bounded number, has a deadline, and is never
+waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.engine.coordinator.requests import Asked
+from outlast.model import limits
+from outlast.model.messages import Message, Request, RequestAnswer
+from outlast.model.texts import cut_at_word, escaped
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import clock
+from outlast.runtime.channel import Channel
+from outlast.runtime.loop import Loop, Timer
+
+NAME = "control"
+WHATS = ("stop", "checkpoint", "drain", "drain_all", "cordon", "uncordon")
+_CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of a peer
+
+
+@dataclass(eq=False, slots=True)
+class _Caller:
+    """One connection.
+
+    number  of its request; 0 before it has asked
+    stays   it is not hung up on after its last answer
+    """
+
+    by: str
+    channel: Channel
+    patience: Timer | None = None
+    number: int = 0
+    stays: bool = False
+
+    def end_patience(self) -> None:
+        """Wait for it without a limit."""
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
+
+class ControlSocket:
+    """Take in the requests of people, one for each connection, and send them the answers.
+
+    `open`, and let the loop run. `asked` is then called for each request, and `answer` is to be
+    called for it. `close` takes the socket away, and hangs up. If the file system has no sockets,
+    that is told, and the run goes on without.
+    """
+
+    def __init__(self, loop: Loop, folder: Path, *, tell: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._tell = tell
+        self._asked: Callable[[Asked], None] = lambda asked: None
+        self._listener: socket.socket | None = None
+        self._callers: set[_Caller] = set()
+        self._count = 0
+
+    def open(self, asked: Callable[[Asked], None]) -> None:
+        """Listen. `asked` is called for each request."""
+        self._asked = asked
+        try:
+            self._listener = _listen(self._folder)
+        except OSError as error:
+            self._tell(
+                f"warning: no control socket in {self._folder} ({error.strerror}): `outlast stop`"
+                " and commands like it do not reach this run; signals do"
+            )
+            return
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def let_nobody_in(self) -> None:
+        """Take the socket away. Who has asked already is still answered."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder / NAME)
+
+    def close(self) -> None:
+        """Take the socket away, and hang up."""
+        self.let_nobody_in()
+        for caller in self._callers:
+            caller.end_patience()
+            caller.channel.close()
+        self._callers.clear()
+
+    def answer(self, number: int, state: str, text: str) -> None:
+        """Send an answer to who asked, if that connection is still there.
+
+        The other end hangs up once it knows enough. Who asked for a stop sees by the end of the
+        connection that the launcher has gone.
+        """
+        for caller in self._callers:
+            if caller.number == number:
+                caller.channel.send(RequestAnswer(state, text))
+                if state != "waits" and not caller.stays:
+                    self._limit(caller)
+                return
+
+    # --- who comes --------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:
+            # There is no descriptor or no memory for it, so look again later.
+            self._loop.remove_reader(self._listener.fileno())
+            self._loop.call_at(clock.now_s() + limits.RECONNECT_S, self._accept_again)
+            return
+        if len(self._callers) >= limits.CONTROL_CALLERS_COUNT:
+            sock.close()
+            return
+        channel = Channel(
+            self._loop,
+            sock,
+            on_message=lambda message: self._on_message(caller, message),
+            on_close=lambda reason: self._gone(caller),
+        )
+        caller = _Caller(_who(sock), channel)
+        self._callers.add(caller)
+        self._limit(caller)
+
+    def _limit(self, caller: _Caller) -> None:
+        """Hang up unless something is asked, or the other end hangs up, in time."""
+        caller.end_patience()
+        due_s = clock.now_s() + limits.CONTROL_WAIT_S
+        caller.patience = self._loop.call_at(due_s, lambda: self._hang_up(caller))
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _on_message(self, caller: _Caller, message: Message) -> None:
+        if not isinstance(message, Request) or caller.number:
+            self._hang_up(caller)
+            return
+        caller.end_patience()
+        self._count += 1
+        caller.number, caller.stays = self._count, message.what == "stop"
+        if message.wire != WIRE_VERSION or message.what not in WHATS:
+            why = "another version of outlast runs this training, which does not know this request"
+            self.answer(caller.number, "refused", why)
+            return
+        node, reason = (
+            cut_at_word(escaped(text), limits.CONTROL_REASON_CHARS)
+            for text in (message.node, message.reason)
+        )
+        self._asked(Asked(caller.number, message.what, node, caller.by, reason))
+
+    def _hang_up(self, caller: _Caller) -> None:
+        caller.channel.close()
+        self._gone(caller)
+
+    def _gone(self, caller: _Caller) -> None:
+        caller.end_patience()
+        self._callers.discard(caller)
+
+
+def _listen(folder: Path) -> socket.socket:
+    """Return the socket, which listens. One that a killed launcher has left is taken away."""
+    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # nobody else may connect, from the first moment on
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(NAME, dir_fd=at)
+        listener.bind(f"/proc/self/fd/{at}/{NAME}")
+        listener.listen(limits.CONTROL_CALLERS_COUNT)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+        os.close(at)
+    return listener
+
+
+def _who(sock: socket.socket) -> str:
+    """Return who is at the other end, as the kernel knows it."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"user {uid}"
+    return f"{name} (process {pid})"

@@ -1,0 +1,183 @@
+"""What people ask of a run, in a simulated world: its own rules watch each run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, DRAINING, UNBARRED
+from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, Asked
+from outlast.model.fault_plan import PlannedFault
+from outlast.sim.options import Options
+from outlast.sim.world.world import World
+from tests.engine.test_policy_actions import FOUR, LATE_S, a_world, events, homes, ran
+
+LONE = Options(ranks=2, steps=40, latency_s=0.001)
+TWO_SPARE = replace(FOUR, nodes=4, spare_nodes=2)
+
+
+def asks(world: World, what: str, node: str = "", *, at_s: float = LATE_S, number: int = 1) -> None:
+    """Let somebody ask for `what` at `at_s`."""
+    asked = Asked(number, what, node, "alice", "a fan is broken")
+    world.timeline.after(at_s, lambda: world.host.on_request(asked))
+
+
+def answers(world: World, number: int = 1) -> list[tuple[str, str]]:
+    return [(one.state, one.text) for one in world.host.answers if one.number == number]
+
+
+def last(world: World, number: int = 1) -> tuple[str, str]:
+    """The last answer, which is in the ledger too."""
+    state, text = answers(world, number)[-1]
+    written = [one for one in events(world, ANSWERED) if one["number"] == number]
+    assert not written or (written[-1]["state"], written[-1]["text"]) == (state, text)
+    return state, text
+
+
+def test_a_stop_ends_the_run_behind_the_step_in_flight() -> None:
+    world = a_world(LONE)
+    asks(world, "stop")
+    end = world.run(bound_s=60.0)
+    assert end is not None
+    assert (end.state, end.exit_code) == ("stopped", STOPPED_EXIT)
+    assert end.reason == "the run is stopped, asked for by alice: a fan is broken"
+    assert 0 < world.committed < LONE.steps
+    (asked,) = events(world, "request")
+    assert (asked["by"], asked["reason"], asked["what"]) == ("alice", "a fan is broken", "stop")
+
+
+@pytest.mark.parametrize("way", ["in_place", "sharded"])
+def test_a_checkpoint_is_written_of_a_step_after_the_request(way: str) -> None:
+    """It is written on all ranks of the same step, though only one of them is told."""
+    world = a_world(replace(LONE, way=way))
+    asks(world, "checkpoint")
+    ran(world)
+    state, text = last(world)
+    (asked,) = events(world, "request")
+    (written,) = events(world, "checkpoint")
+    assert (state, text.split(" is in ")[0]) == (
+        "done", f"the checkpoint of step {written['step']}",
+    )  # fmt: skip
+    assert written["step"] > asked["step"]
+
+
+def test_a_checkpoint_is_asked_for_again_after_a_regroup() -> None:
+    """The rank that was told is killed while it votes for the step that was to be saved."""
+    world = a_world(LONE, PlannedFault("first", "kill", 0, "voting", 8))
+    asks(world, "checkpoint", at_s=0.3)
+    ran(world)
+    assert world.interruptions
+    assert last(world)[0] == "done"
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "drain"])
+def test_a_script_without_outlast_calls_is_waited_for(what: str) -> None:
+    """It may still come to its first call. When it is over, the request is refused."""
+    world = a_world(replace(FOUR, way="plain"))
+    asks(world, what, "node-0")
+    ran(world)
+    first, over = answers(world)
+    assert first == ("waits", "the script has made no outlast call yet")
+    assert over == ("refused", "the run is over: all ranks ended well")
+    assert homes(world) == {"node-0", "node-1"}
+
+
+def test_a_drained_nodes_ranks_move_and_every_step_stays() -> None:
+    world = a_world()
+    asks(world, "drain", "node-0")
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", FOUR.steps)
+    assert not world.rolled_back
+    assert homes(world) == {"node-1", "node-2"}
+    assert [one["node"] for one in events(world, DRAINING)] == ["node-0"]
+    assert answers(world) == [
+        ("waits", "the ranks of node-0 move behind the step in flight"),
+        ("waits", "the run does not train now; then the ranks of node-0 move"),
+        ("waits", "the first step without node node-0 is committed"),
+        ("done", "node node-0 is drained"),
+    ]
+    reason = world.interruptions[2].reason
+    assert reason.startswith("node node-0 is drained: asked for by alice: a fan is broken")
+
+
+def test_a_drain_waits_for_room_and_says_so() -> None:
+    """No node stands ready: it is told, and the drain is called off when the run is over."""
+    world = a_world(replace(FOUR, nodes=2, spare_nodes=0))
+    asks(world, "drain", "node-0")
+    ran(world)
+    first, second = answers(world)
+    assert first == ("waits", "no other node has room for the ranks of node-0 yet")
+    assert (second[0], second[1][:16]) == ("refused", "the run is over:")
+    assert homes(world) == {"node-0", "node-1"}
+
+
+def test_all_nodes_are_drained_one_after_the_other() -> None:
+    """Each node that was drained is given work again, as if it had been restarted."""
+    world = a_world(replace(FOUR, steps=120))
+    asks(world, "drain_all")
+    for index in range(3):
+        back = f"node-{index}"
+        later(world, back, number=10 + index)
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", 120)
+    assert not world.rolled_back
+    drained = [one["node"] for one in events(world, DEPARTED)]
+    assert drained[:3] == ["node-0", "node-1", "node-2"]
+    assert last(world) == ("done", "all nodes were drained")
+
+
+def later(world: World, node: str, *, number: int) -> None:
+    """Let somebody give `node` work again once it is drained."""
+
+    def look() -> None:
+        if any(one["node"] == node for one in events(world, DEPARTED)):
+            world.host.on_request(Asked(number, "uncordon", node, "alice", ""))
+        else:
+            world.timeline.after(0.02, look)
+
+    world.timeline.after(LATE_S, look)
+
+
+def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:
+    """The spare node is cordoned, then nothing moves to it; later it is given work again."""
+    world = a_world(TWO_SPARE)
+    asks(world, "cordon", "node-2")
+    asks(world, "uncordon", "node-2", at_s=LATE_S + 0.2, number=2)
+    asks(world, "uncordon", "node-2", at_s=LATE_S + 0.3, number=3)
+    ran(world)
+    assert last(world) == ("done", "node node-2 is given no more work")
+    assert last(world, 2) == ("done", "node node-2 is given work again")
+    assert last(world, 3) == ("refused", "node node-2 is not cordoned")
+    assert [one["node"] for one in events(world, BARRED)] == ["node-2"]
+    assert [one["node"] for one in events(world, UNBARRED)] == ["node-2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "node", "why"),
+    [
+        (LONE, "drain", "node-0", "this run has one node"),
+        (FOUR, "drain", "node-9", "no node node-9 is in this run; in it are node-0"),
+        (replace(FOUR, nodes=2, spare_nodes=0), "cordon", "node-0", "the other nodes have no room"),
+        (replace(FOUR, way="sharded"), "drain", "node-0", "the state of this run is sharded"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    options: Options, what: str, node: str, why: str
+) -> None:
+    world = a_world(options)
+    asks(world, what, node)
+    ran(world)
+    state, text = last(world)
+    assert state == "refused"
+    assert text.startswith(why)
+    assert not events(world, BARRED)
+
+
+def test_an_uncordon_calls_a_drain_off() -> None:
+    world = a_world(replace(FOUR, nodes=2, spare_nodes=0))
+    asks(world, "drain", "node-0")
+    asks(world, "uncordon", "node-0", at_s=LATE_S + 0.2, number=2)
+    ran(world)
+    assert last(world) == ("refused", "node node-0 is not cordoned any more")
+    assert last(world, 2)[0] == "done"

@@ -1,0 +1,195 @@
+"""The control socket of a launcher: who may connect, and hostile, silent and vanished callers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlast.engine.coordinator.requests import Asked
+from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
+from outlast.model.messages import Hello, Request, RequestAnswer
+from outlast.model.wire import WIRE_VERSION, encode
+from outlast.runtime.control_call import ControlCall
+from outlast.runtime.coordinator.control_socket import NAME, ControlSocket
+from outlast.runtime.loop import Loop
+
+STOP = Request(WIRE_VERSION, "stop", "", "enough")
+
+
+class Launcher:
+    """A loop with a control socket that notes what it was asked, and answers nothing by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: list[Asked] = []
+        self.told: list[str] = []
+        self.loop = Loop()
+        self.control = ControlSocket(self.loop, folder, tell=self.told.append)
+        self.control.open(self.asked.append)
+
+    def until(self, condition: object, *, within_s: float = 5.0) -> None:
+        assert callable(condition)
+        assert self.loop.run_until(condition, within_s=within_s)
+
+    def caller(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(5.0)
+        at = os.open(self.folder, os.O_PATH)
+        sock.connect(f"/proc/self/fd/{at}/{NAME}")
+        os.close(at)
+        return sock
+
+    def is_hung_up_on(self, sock: socket.socket) -> bool:
+        """Whether this end of a connection was closed, once the loop has run for a moment."""
+        self.loop.run_until(lambda: False, within_s=0.05)
+        sock.setblocking(False)
+        try:
+            return not sock.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    made = Launcher(tmp_path)
+    yield made
+    made.control.close()
+    made.loop.close()
+
+
+def test_only_the_owner_may_connect_and_the_kernel_says_who_it_is(launcher: Launcher) -> None:
+    mode = (launcher.folder / NAME).stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    caller = launcher.caller()
+    caller.sendall(encode(STOP))
+    launcher.until(lambda: launcher.asked)
+    (asked,) = launcher.asked
+    assert (asked.what, asked.reason) == ("stop", "enough")
+    assert asked.by.endswith(f"(process {os.getpid()})")
+    caller.close()
+
+
+def test_a_folder_with_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
+    """The name of a Unix socket has 108 bytes at most."""
+    folder = tmp_path / ("x" * 200)
+    folder.mkdir()
+    launcher = Launcher(folder)
+    answered: list[RequestAnswer] = []
+
+    def call() -> None:
+        with ControlCall(folder, STOP) as made:
+            answered.extend(made.answers(within_s=5.0))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    launcher.until(lambda: launcher.asked)
+    launcher.control.answer(1, "waits", "the step")
+    launcher.control.answer(1, "done", "it has stopped")
+    launcher.until(lambda: not thread.is_alive())
+    assert [one.state for one in answered] == ["waits", "done"]
+    launcher.control.close()
+    launcher.loop.close()
+    assert not (folder / NAME).exists()
+
+
+def test_a_socket_that_a_killed_launcher_left_is_replaced(launcher: Launcher) -> None:
+    again = Launcher(launcher.folder)
+    assert not again.told
+    with again.caller() as caller:
+        caller.sendall(encode(STOP))
+        again.until(lambda: again.asked)
+    again.control.close()
+    again.loop.close()
+
+
+def test_a_file_system_without_sockets_costs_a_warning_only(tmp_path: Path) -> None:
+    """A folder in the socket's place refuses it, as such a file system does."""
+    (tmp_path / NAME).mkdir()
+    launcher = Launcher(tmp_path)
+    (told,) = launcher.told
+    assert told.startswith("warning: no control socket")
+    launcher.control.answer(1, "done", "")
+    launcher.control.close()
+    launcher.loop.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"\xff" * 64, id="an endless frame"),
+        pytest.param(b"\x00\x00\x00\x04nope", id="no JSON"),
+        pytest.param(encode(Hello(1, 1)), id="another message"),
+        pytest.param(encode(STOP) * 2, id="two requests"),
+    ],
+)
+def test_a_caller_that_says_something_else_is_hung_up_on(launcher: Launcher, said: bytes) -> None:
+    caller = launcher.caller()
+    caller.sendall(said)
+    launcher.loop.run_until(lambda: False, within_s=0.05)
+    assert launcher.is_hung_up_on(caller)
+    assert len(launcher.asked) <= 1
+    caller.close()
+
+
+def test_silent_callers_are_few_and_are_hung_up_on(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the limit are turned away at once, and the others in time. Then all is well."""
+    monkeypatch.setattr(limits, "CONTROL_WAIT_S", 0.3)
+    silent = [launcher.caller() for _ in range(limits.CONTROL_CALLERS_COUNT)]
+    launcher.loop.run_until(lambda: False, within_s=0.05)
+    with launcher.caller() as one_more:
+        assert launcher.is_hung_up_on(one_more)
+    assert not launcher.is_hung_up_on(silent[0])
+    launcher.loop.run_until(lambda: False, within_s=0.4)
+    assert all(launcher.is_hung_up_on(one) for one in silent)
+    with launcher.caller() as caller:
+        caller.sendall(encode(STOP))
+        launcher.until(lambda: launcher.asked)
+    for one in silent:
+        one.close()
+
+
+def test_a_caller_that_has_gone_is_forgotten_and_its_request_stays(launcher: Launcher) -> None:
+    caller = launcher.caller()
+    caller.sendall(encode(STOP))
+    launcher.until(lambda: launcher.asked)
+    caller.close()
+    launcher.loop.run_until(lambda: False, within_s=0.05)
+    launcher.control.answer(launcher.asked[0].number, "done", "")
+
+
+def test_a_caller_of_another_version_is_told_so(launcher: Launcher) -> None:
+    caller = launcher.caller()
+    caller.sendall(encode(Request(WIRE_VERSION + 1, "stop", "", "")))
+    launcher.loop.run_until(lambda: False, within_s=0.05)
+    assert b"another version of outlast" in caller.recv(1 << 16)
+    assert not launcher.asked
+    caller.close()
+
+
+def test_a_launcher_that_does_not_answer_is_an_error(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop stands still: the command ends by itself, and says so."""
+    monkeypatch.setattr(limits, "CONTROL_WAIT_S", 0.2)
+    with (
+        pytest.raises(OutlastError, match="did not answer within"),
+        ControlCall(launcher.folder, STOP) as call,
+    ):
+        list(call.answers(within_s=None))
+
+
+def test_a_run_that_is_not_running_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not running here"), ControlCall(tmp_path, STOP):
+        pass
