@@ -73,7 +73,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 TORCH = {"torch", "torchdata"}
 TORCH_HOME = "outlast.runtime.worker"
-WEB = ("outlast.app.web.", "outlast.runtime.web_connections")  # these need outlast[web]
+WEB = "outlast.app.web."  # what lies there needs outlast[web]
 
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     import uvicorn
 
     from outlast.app.web.application import application
-    from outlast.runtime.web_connections import BoundedConnection
+    from outlast.app.web.connections import BoundedConnection
     from outlast.app.web.site import Site
 
     app = application(Site(root, only), allowed=args.allow_host)

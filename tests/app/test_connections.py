@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn")
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from outlast.runtime.web_connections import CONNECTIONS_MOST, REQUEST_S, BoundedConnection
+from outlast.app.web.connections import CONNECTIONS_MOST, REQUEST_S, BoundedConnection
 
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -8,7 +8,7 @@ REQUEST_S is closed, too. An answer may take as long as it likes: events go on f
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -19,10 +19,10 @@ REQUEST_S = 10.0  # from the first byte of a request, or from the connection, to
 class BoundedConnection(H11Protocol):
     """One connection, with a limit on its number and on the time that a request may take."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    _deadline: Any = None  # the timer of asyncio; None while nothing is waited for
     _refused = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Take the connection, or close it if there are too many."""
         if len(self.connections) >= CONNECTIONS_MOST:
             self._refused = True
