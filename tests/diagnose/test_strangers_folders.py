@@ -182,3 +182,92 @@ def test_windows_logs_and_packed_logs_are_read(tmp_path: Path) -> None:
     ):
         got = verdict_of(tmp_path / name, log_dot_txt=raw)
         assert "packed.py:118" in got.reason, name
+
+
+def timed_out(rank: int, number: int) -> str:
+    at = f"[rank{rank}]:[E1124 03:10:0{rank}.123 ProcessGroupNCCL.cpp:688] [Rank {rank}]"
+    work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+    group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+    return (
+        f"{at} Watchdog caught collective operation timeout: {work} ran for 600023 milliseconds\n"
+        f"[rank{rank}]:[E1124 03:10:0{rank}.124 ProcessGroupNCCL.cpp:2256] {group}  failure"
+        f" detected by watchdog at work sequence id: {number} PG status: last enqueued work:"
+        f" {number + 2}, last completed work: {number - 1}\n"
+    )
+
+
+def told_to_dump(rank: int, enqueued: int) -> str:
+    return (
+        f"[rank{rank}]:[E1124 03:10:09.125 ProcessGroupNCCL.cpp:1794] [PG ID 0 PG GUID"
+        f" 0(default_pg) Rank {rank}] Received a dump signal due to a collective timeout from  rank"
+        f" 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued},"
+        f" last completed NCCL work: {enqueued}.\n"
+    )
+
+
+def test_a_rank_that_is_told_to_dump_says_how_far_it_had_come(tmp_path: Path) -> None:
+    """Ranks 0, 1 and 3 timed out in collective 71, which rank 2 had not called yet."""
+    waits = "".join(timed_out(rank, 71) for rank in (0, 1, 3))
+    got = verdict_of(tmp_path / "late", log_dot_txt=waits + told_to_dump(2, 70))
+    assert (ranks_of(got), got.mechanism and got.mechanism.value) == ([2], "hang")
+    got = verdict_of(tmp_path / "there", log_dot_txt=waits + told_to_dump(2, 72))
+    assert ranks_of(got) == []
+
+
+def test_srun_names_the_task_that_ran_out_of_memory(tmp_path: Path) -> None:
+    """A task is a rank where a host has several of them, and a node where it has one."""
+    killed = "slurmstepd-gpu-04: error: Detected 1 oom_kill event in StepId=7.0.\n"
+    killed += "srun: error: gpu-04: task 6: Out Of Memory\n"
+    got = verdict_of(tmp_path / "ranks", out=killed + "srun: error: gpu-03: tasks 0-3: Killed\n")
+    assert (ranks_of(got), got.nodes) == ([6], ("gpu-04",))
+    assert "failed by a signal" in got.reason
+    got = verdict_of(tmp_path / "nodes", out=killed + "srun: error: gpu-03: task 5: Killed\n")
+    assert ranks_of(got) == []
+
+
+def test_the_node_whose_link_went_down_goes_before_those_that_noticed(tmp_path: Path) -> None:
+    notices = "".join(
+        f"gpu-0{node}:90:99 [4] transport/net_ib.cc:2205 NCCL WARN NET/IB: mlx5_1:1 Got completion"
+        " from peer 10.1.0.7<49921> with status=12 opcode=0 len=0 vendor err 129\n"
+        for node in (3, 5)
+    )
+    kernel = "Nov 24 03:10:01 gpu-07 kernel: mlx5_core 0000:9a:00.0 ibp154s0: Link down\n"
+    got = verdict_of(tmp_path / "both", train_dot_log=notices, kern_dot_log=kernel)
+    assert (got.failure_class.value, got.nodes) == ("network", ("gpu-07",))
+    got = verdict_of(tmp_path / "noticed", train_dot_log=notices)
+    assert sorted(got.nodes) == ["gpu-03", "gpu-05"]
+
+
+def test_the_node_that_failed_is_not_the_one_of_the_batch_script(tmp_path: Path) -> None:
+    text = "srun: error: Node failure on nid0042\nslurmstepd: error: *** JOB 9 ON nid0001 CANCELLED"
+    got = verdict_of(
+        tmp_path, out=f"{text} AT 2026-11-24T04:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
+    )
+    assert got.nodes == ("nid0042",)
+
+
+def test_a_volume_of_a_pod_that_started_was_mounted_in_the_end(tmp_path: Path) -> None:
+    late = (
+        '3m Warning FailedMount pod/fit-1 MountVolume.SetUp failed for volume "data" : timed out\n'
+    )
+    started = "2m Normal Started pod/fit-{} Started container trainer\n"
+    got = verdict_of(tmp_path / "started", events=late + started.format(1))
+    assert got.reason.startswith("Nothing that was read tells of a failure")
+    got = verdict_of(tmp_path / "waits", events=late + started.format(0))
+    assert got.failure_class.value == "storage"
+
+
+def test_pods_with_one_pid_are_told_apart_by_their_headings(tmp_path: Path) -> None:
+    """A stack in Python's own socket reads from a server; it does not wait for a peer."""
+    reads = [
+        "recv_into (socket.py:707)",
+        "read (fsspec/implementations/http.py:300)",
+        "__getitem__ (remote.py:55)",
+        "main (train.py:80)",
+    ]
+    stacks = [spy(77, reads if rank == 2 else WAITS) for rank in range(4)]
+    text = "".join(
+        f"==== fit-worker-{rank} rank {rank} ====\n{one}\n" for rank, one in enumerate(stacks)
+    )
+    got = verdict_of(tmp_path, stacks_dot_txt=text)
+    assert (got.failure_class.value, ranks_of(got)) == ("storage", [2])

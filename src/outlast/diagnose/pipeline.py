@@ -32,7 +32,7 @@ from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.task_labels import without_node_labels
+from outlast.diagnose.task_labels import with_ranks_of_tasks, without_node_labels
 from outlast.model.verdict import Evidence, Verdict
 
 FRESH_S = 2.0  # a job that hangs is looked at later than that
@@ -70,7 +70,7 @@ class Conclusion:
 def conclude(material: Material) -> Conclusion:
     """Decide from all that was read. The same material gives the same verdict."""
     notes: list[str] = []
-    own = without_node_labels(material.findings)
+    own = with_ranks_of_tasks(without_node_labels(material.findings))
     own, handled = with_handled_marked(own)
     notes += [handled] if handled else []
     split = split_attempts(own, material.dumps, material.written_s)

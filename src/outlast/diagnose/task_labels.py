@@ -1,8 +1,10 @@
-"""Labels of `srun --label` that number nodes, and not ranks.
+"""Numbers of srun's tasks: they are ranks, or they number nodes.
 
-srun puts the number of its task before each line. Where it starts the ranks itself, that number is
-the rank. Where it starts a launcher on each node, it is the node's, and lines of the launcher bear
-such a label. In a file with such a line a label alone says nothing about the rank.
+`srun --label` puts the number of its task before each line, and srun's own lines name tasks: "srun:
+error: gpu-017: task 5: Out Of Memory". Where srun starts the ranks itself, that number is the rank.
+Where it starts a launcher on each node, it is the node's, and lines of the launcher bear such a
+label. In a file with such a line a label alone says nothing about the rank. A task that srun names
+is a rank only if one host has several, and no launcher speaks.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -10,12 +12,18 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
 
 _LABEL = re.compile(r"^\s{0,4}(\d{1,5}): (?! ?\[rank\d)")
+_TASKS = re.compile(
+    r"srun: error: (?P<host>[A-Za-z][\w.-]{0,60}): tasks? (?P<task>\d{1,6})"
+    r"(?P<more>[-,][\d,-]{1,200})?: "
+)
+_ENDS = ("slurm.oom", "slurm.kill", "slurm.signals")
 # rows of a launcher's table say themselves which rank they are about
 _ROWS = ("elastic.first_failure", "elastic.other_failure")
 
@@ -32,6 +40,33 @@ def without_node_labels(findings: Sequence[Finding]) -> list[Finding]:
     return [
         replace(one, rank=None)
         if one.evidence.file in files and one.rule not in _ROWS and _is_by_label(one)
+        else one
+        for one in findings
+    ]
+
+
+def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; those in which srun says how a rank ended have the rank."""
+    if any(one.rule.startswith("elastic.") for one in findings):
+        return list(findings)
+    hosts = Counter(
+        found["host"]
+        for one in findings
+        if (found := _TASKS.search(one.evidence.text)) and not found["more"]
+    )
+    several = {
+        found["host"]
+        for one in findings
+        if (found := _TASKS.search(one.evidence.text)) and found["more"]
+    }
+    if not several and max(hosts.values(), default=0) < 2:
+        return list(findings)
+    return [
+        replace(one, rank=int(found["task"]))
+        if one.rank is None
+        and one.rule in _ENDS
+        and (found := _TASKS.search(one.evidence.text))
+        and not found["more"]
         else one
         for one in findings
     ]

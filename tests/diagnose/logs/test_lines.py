@@ -331,7 +331,7 @@ def test_tracebacks_of_two_ranks_do_not_mix() -> None:
             "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: "
             "19, last enqueued NCCL work: 19, last completed NCCL "
             "work: 18.",
-            None,
+            19,
             19,
             18,
             2,
@@ -340,7 +340,7 @@ def test_tracebacks_of_two_ranks_do_not_mix() -> None:
             "[rank9]:[E1218 20:27:21.484903450 ProcessGroupNCCL.cpp:2168] [PG ID 1 PG "
             "GUID 1 Rank 1]  failure detected by watchdog at work "
             "sequence id: 1 PG status: last enqueued work: 547, last completed work: -1",
-            None,
+            1,
             547,
             -1,
             9,

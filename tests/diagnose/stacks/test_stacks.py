@@ -285,3 +285,9 @@ def test_two_odd_branches_show_a_fault_of_the_program_and_no_rank() -> None:
     text = spy(8, *WAITS) + spy(9, *WAITS) + spy(10, *gather) + spy(11, *barrier)
     got = decide(list(read_lines(text.encode().splitlines(), name="trace")), blame=None)
     assert (got.failure_class.value, got.ranks) == ("software_bug", ())
+
+
+def test_a_rank_that_waits_for_a_program_waits_for_no_peer() -> None:
+    frames = ["_try_wait (subprocess.py:2011)", "wait (subprocess.py:1264)", "fetch (train.py:9)"]
+    assert doing(frames) == "working"
+    assert doing(["wait (torch/distributed/distributed_c10d.py:9)", *frames[2:]]) == "waiting"

@@ -6,6 +6,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     mismatch   the graph shows a rank that called what no other did: what follows is confusion
     called     torch compared the calls of all ranks, and most ranks made another one
     barrier    torch's monitored barrier reports who did not come, and none failed by itself
+    late       it says itself that it had not called the collective in which the others timed out
     killed     a signal of its own (`accounts.py`)
     raised     an exception of its own; one that most ranks raise is the program's, and names none
     left       it ended without a failure, before the others
@@ -46,6 +47,7 @@ RAISED_CONFIDENCE = 0.9
 LEFT_CONFIDENCE = 0.8
 CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made another
 BARRIER_CONFIDENCE = 0.9  # torch waited for each rank, and names those that did not come
+LATE_CONFIDENCE = 0.85  # by its own words, and those of the ranks that timed out
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 CHANNEL_CONFIDENCE = 0.6  # it may also be late for what the others wait for
@@ -154,6 +156,8 @@ def find_culprits(
             return hung
         # asked already, with the graph
         findings = [one for one in findings if one.rule != "stack.divergent"]
+    elif (late := _late(findings)) is not None:
+        return late
     if named is FailureClass.UNKNOWN and (late := _by_beacons(accounts, findings)) is not None:
         return late
     if (apart := _stands_apart(findings)) is not None:
@@ -163,6 +167,15 @@ def find_culprits(
     if blame is not None and not shown.ranks and not shown.suspects:
         return replace(shown, suspects=tuple(blame.suspects))
     return shown
+
+
+def _late(findings: Sequence[Finding]) -> Culprits | None:
+    """Return the ranks whose own watchdogs say that they were behind the others."""
+    lines = tuple(one for one in findings if one.rule == "desync.behind")
+    ranks = {one.rank for one in lines if one.rank is not None}
+    if not ranks:
+        return None
+    return Culprits("late", _all(ranks, LATE_CONFIDENCE), (), Mechanism.HANG, lines)
 
 
 def _by_beacons(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:

@@ -42,6 +42,7 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role, Suspect, Verdict
 
 PLACES_MAX = 8
+SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end of a link
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
 _TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
@@ -233,7 +234,10 @@ def _places(
             for one in findings
             if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
         ]
-    nodes = Counter(one.node for one in shown if one.node)
+    placed = [one for one in shown if one.node]
+    own = [one for one in placed if one.evidence.role is Role.ROOT or one.rank in ranks]
+    near = [one for one in own or placed if not one.rule.startswith(SAID_OF_THE_FAR_END)]
+    nodes = Counter(one.node for one in near or own or placed if one.node)
     if not nodes:
         nodes = Counter(_hosts_by_srun(shown, findings))
     if not nodes and named is not _UNKNOWN:

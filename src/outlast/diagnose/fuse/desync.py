@@ -22,6 +22,7 @@ from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role, Suspect
 
 RANKS_MIN = 2
+TOLD = "c10d.told"
 LAST_SAID = 80  # characters of a log's last line that a suspect's sentence repeats
 _NUMBER = re.compile(r"\d+")
 
@@ -33,7 +34,8 @@ class Desync:
 
 
 def compare_waits(findings: Sequence[Finding]) -> Desync:
-    waits = [one for one in findings if isinstance(one, Awaited) and one.rank is not None]
+    said = [one for one in findings if isinstance(one, Awaited) and one.rank is not None]
+    waits = [one for one in said if one.rule != TOLD]
     groups: dict[str, list[Awaited]] = defaultdict(list)
     for one in waits:
         groups[one.group or "?"].append(one)
@@ -42,6 +44,7 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
     for members in groups.values():
         found += _mismatch(members) or _ahead(members)
         found += _never_met(members)
+    found += _behind(waits, [one for one in said if one.rule == TOLD])
     absent = _absent(waits, findings)
     if absent and not any(one.rule == "desync.mismatch" for one in found):
         found.append(
@@ -106,6 +109,28 @@ def _ahead(members: Sequence[Awaited]) -> list[Finding]:
     return [
         _deduced("desync.ahead", newest[min(numbers, key=lambda rank: (numbers[rank] or 0, rank))])
     ]
+
+
+def _behind(waits: Sequence[Awaited], told: Sequence[Awaited]) -> list[Finding]:
+    """Return a finding for each rank that had not called what the others timed out in.
+
+    A rank that is told to dump by another one says how far it had come in its group by then.
+    """
+    waiting = {one.rank for one in waits}
+    first: dict[str, int] = {}
+    for one in waits:
+        if one.sequence is not None and one.group:
+            first[one.group] = min(one.sequence, first.get(one.group, one.sequence))
+    behind = {
+        one.rank: one
+        for one in told
+        if one.rank not in waiting
+        and one.enqueued is not None
+        and one.enqueued < first.get(one.group, 0)
+    }
+    if len(waiting) < RANKS_MIN or len(behind) > len(waiting):
+        return []
+    return [_deduced("desync.behind", one, shown=True) for one in behind.values()]
 
 
 def _never_met(members: Sequence[Awaited]) -> list[Finding]:

@@ -157,11 +157,16 @@ def _who(conclusion: Conclusion) -> str:
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
         "raised": (
-            f"{ranks} raised an exception of its own"
+            (
+                f"{ranks} failed by a signal"
+                if culprits.mechanism is Mechanism.SIGNAL
+                else f"{ranks} raised an exception of its own"
+            )
             + ("; the others lost their peers or were closed" if _has_others(conclusion) else "")
             + (line if conclusion.named is _UNKNOWN else "")
         ),
         "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
+        "late": f"{ranks} had not called the collective in which the others timed out{line}",
         "exited": f"{ranks} ended with an exit code of its own, and without an exception{line}",
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"

@@ -366,6 +366,7 @@ REFUTED: dict[str, str] = {
     "called": "the same call by the other ranks, at the same place of the program",
     "killed": "an earlier failure of another rank",
     "barrier": "a stack of that rank, of the same moment, in the same barrier",
+    "late": "a stack of that rank, of the same moment, in the same collective",
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",

@@ -75,6 +75,7 @@ STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES, POD
     _RULES_N, _RULES_N + len(_READERS)
 )
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
+WAITS_SAID = ("c10d.timeout", "c10d.status", "c10d.told")  # with a collective's number
 GENERIC = frozenset(
     {
         "python.attribute",
@@ -501,7 +502,7 @@ class LineReader:
         calls = read_fingerprints(low) if rule.name == "c10d.mismatch" else ()
         if calls:
             return replace(Fingerprints(*common), calls=calls)
-        awaited = read_watchdog(low) if rule.name in ("c10d.timeout", "c10d.status") else {}
+        awaited = read_watchdog(low) if rule.name in WAITS_SAID else {}
         if awaited:
             return Awaited(*common, **awaited)  # type: ignore[arg-type]
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)

@@ -48,7 +48,8 @@ _SYSLOG_HOST = re.compile(
     r"kernel|[\w./@-]{1,40}(?:\[\d{1,8}\])?):"
 )
 _NCCL_HOST = re.compile(
-    r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\] NCCL"
+    r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\]"
+    r" (?:[\w/.]{1,60}:\d{1,5} )?NCCL"
 )
 _PDSH_HOST = re.compile(
     r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): |^(\d{1,3}(?:\.\d{1,3}){3}): "  # deepspeed, pdsh
@@ -58,8 +59,9 @@ _PEER_HOST = re.compile(
     r"\b([A-Za-z][\w.-]{1,60}\d[\w.-]{0,20})<\d{1,5}>"
 )  # NCCL's peer: the far end
 _SRUN_HOST = re.compile(
-    r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task|\bON"
-    r" ([A-Za-z][\w.-]{0,60}) CANCELLED"
+    r"(?:srun|slurmstepd|slurmctld|slurmd): (?:error|warning): ([A-Za-z][\w.-]{0,60}): task"
+    r"|^slurmstepd-([\w.-]{1,60}): |\bON"
+    r" ([A-Za-z][\w.-]{0,60}) CANCELLED(?! AT \S{1,40} DUE TO NODE)"
     r"|StepId=\S{1,30} on ([\w.-]{1,60})|\bnode failure on ([A-Za-z][\w.-]{0,60})|\bnode[="
     r" /]['\"]?(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
     re.IGNORECASE,

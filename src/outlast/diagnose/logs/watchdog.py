@@ -20,6 +20,7 @@ from outlast.diagnose.findings import Finding
 _WORK = re.compile(
     r"seqnum=(\d{1,12}), optype=(\w{1,40})(?:, numelin=(\d{1,15}), numelout=(\d{1,15}))?"
 )
+_SEQUENCE = re.compile(r"\bat (?:nccl )?work(?: sequence id)?: (\d{1,12})")
 _ENQUEUED = re.compile(r"last enqueued (?:nccl )?work: (-?\d{1,12})")
 _COMPLETED = re.compile(r"last completed (?:nccl )?work: (-?\d{1,12})")
 _GROUP = re.compile(r"\[pg id (\d{1,6}) pg guid ([^ \]]{1,60})|\[pg (\d{1,6})")
@@ -53,6 +54,8 @@ def read_watchdog(low: str) -> dict[str, object]:
         fields |= {"sequence": int(work[1]), "operation": work[2]}
         if work[3] is not None:
             fields["numel"] = (int(work[3]), int(work[4]))
+    elif found := _SEQUENCE.search(low):
+        fields["sequence"] = int(found[1])
     if enqueued:
         fields["enqueued"] = int(enqueued[1])
     if completed:

@@ -38,6 +38,7 @@ _LETTERS_MIN, _CHARACTERS = 4, 200
 _NUMBER = re.compile(rb"(?<![\d.,\w-])(?<!\d:)(\d{1,9}(?:\.\d{1,9})?)(?![\d.:,\w]*[.:\w-])")
 # such lines come again and again while nothing goes on
 _IDLES = re.compile(rb"wait|retr|attempt|time[d ]?.?out|still|heartbeat", re.IGNORECASE)
+_POD = re.compile(r"\bpod/([\w.-]{1,253})", re.IGNORECASE)
 _NOT_LETTERS = bytes(one for one in range(256) if not (65 <= one <= 90 or 97 <= one <= 122))
 
 
@@ -165,6 +166,7 @@ def may_be_handled(one: Finding) -> bool:
 def with_handled_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str]:
     """Mark the exceptions after which their log goes on, and say so in a sentence ("" for none)."""
     at = {(one.evidence.file, one.evidence.line) for one in findings if one.rule == RULE}
+    findings = _with_mounts_of_started(findings)
     if not at:
         return list(findings), ""
     handled = [
@@ -182,6 +184,24 @@ def with_handled_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str
         f"{first.file}:{first.line}{more} tells of an exception after which the log goes on as"
         " before: it ended nothing"
     )
+
+
+def _with_mounts_of_started(findings: Sequence[Finding]) -> list[Finding]:
+    """Mark the events of volumes that were mounted in the end, because their pod has started."""
+    started = {(one.evidence.file, _pod_of(one)) for one in findings if one.rule == "kube.started"}
+    return [
+        _marked(one)
+        if one.rule == "disk.mount"
+        and not one.doubt
+        and (one.evidence.file, _pod_of(one)) in started
+        else one
+        for one in findings
+    ]
+
+
+def _pod_of(one: Finding) -> str:
+    found = _POD.search(one.evidence.text)
+    return found[1] if found else ""
 
 
 def _marked(one: Finding) -> Finding:

@@ -20,6 +20,14 @@ WRAPPER = "torch csrc/distributed/c10d/ProcessGroupWrapper.cpp"
 EXC, HANG = Mechanism.EXCEPTION, Mechanism.HANG
 
 RULES: tuple[Rule, ...] = (
+    # a rank that was told by another one to dump says how far it had come, and does not wait
+    advice(
+        "c10d.told",
+        r"received a dump signal due to a collective timeout from (?:some |another |an)?\s?"
+        r"(?:other )?rank",
+        NCCL_PG + ", heartbeat monitor",
+        priority=10005,
+    ),
     # reported by the rank that noticed
     messenger(
         "c10d.timeout",

@@ -120,6 +120,7 @@ DEDUCED: tuple[Rule, ...] = (
         (C.USER_CODE, C.SOFTWARE_BUG),
         M.HANG,
     ),
+    Rule("desync.behind", "", R.MESSENGER, ORDER, None, G.NONE, (), M.HANG),
     Rule(
         "desync.left",
         "",

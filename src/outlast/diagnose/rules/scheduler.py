@@ -5,7 +5,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from outlast.diagnose.rules.table import Grade, Rule, effect, messenger, root
+from outlast.diagnose.rules.table import Grade, Rule, advice, effect, messenger, root
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
@@ -224,6 +224,12 @@ RULES: tuple[Rule, ...] = (
         STATES,
         mechanism=EXIT,
         priority=6180,
+    ),
+    advice(
+        "kube.started",
+        r"\bnormal +started +\S|started container\b",
+        KUBE + ": volumes are mounted before a container starts",
+        priority=6185,
     ),
     effect(
         "kube.backoff",

@@ -56,7 +56,8 @@ _FAULT_FRAME = re.compile(r'^\s{1,4}File "([^"]{1,400})", line (\d{1,7}|\?\?\?) 
 _RANK = re.compile(r"--local[_-]rank[= ](\d{1,5})|\brank[= ](\d{1,6})")
 # people write it above the stacks of one process, in a file of many
 _HEADING = re.compile(
-    r"^[\s#=*>|\[(-]{0,12}(?:global[ _-]?)?rank[ _:=#-]{0,3}(\d{1,6})\b(?![.\d]).{0,80}$",
+    r"^(?:[\s#=*>|\[(-]{0,12}|[\s#*>|-]{0,4}[=#*-]{2,40}.{1,80}?[^\w-])(?:global[ _-]?)?"
+    r"rank[ _:=#-]{0,3}(\d{1,6})\b(?![.\d]).{0,80}$",
     re.IGNORECASE,
 )
 HEADING_LINES = 3  # it stands so near above the line that names the process
@@ -130,6 +131,9 @@ _OWN_WAIT = re.compile(
     r"outlast/runtime/worker/"
     r"(?:shared_rows|script_position|shared_vote|vote|vote_payload|membership|session)\.py"
 )
+# Python's own sockets reach servers, and no peers: torch and NCCL have sockets of their own
+_SOCKET = re.compile(r"\((?:python3[\d.]{0,3}/)?(?:socket|ssl)\.py:|\(http/client\.py:")
+_CHILD = re.compile(r"\((?:python3[\d.]{0,3}/)?subprocess\.py:")  # it waits for a program
 _LOADER = re.compile(r"^(?:_try_get_data|_get_data|_next_data)$")
 _QUIET = re.compile(
     r"^(?:acquire|select|poll|epoll|_poll|accept|get|_bootstrap\w*|run|__call__|_call_impl"
@@ -323,6 +327,10 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
         if _LOADER.match(name):
             return "loader", name
         if _FETCH.search(frame) or (LOADING.match(name) and is_library(frame)):
+            return "loading", name
+        if _CHILD.search(frame):
+            return "working", name
+        if _SOCKET.search(frame) and (WAITING.match(name) or LOADING.match(name)):
             return "loading", name
         if _QUIET.match(name):
             continue
