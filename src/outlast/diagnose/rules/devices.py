@@ -68,7 +68,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "link.lost",
-        r"(?:eth\d|ib[ps]?\d\w{0,12}|bond\d|en[ops]\w{1,12}|mlx5_\d{1,2}).{0,60}(?:link is down|link down"
+        r"(?:eth\d|ib[ps]?\d\w{0,12}|bond\d|en[ops]\w{1,12}"
+        r"|mlx5_\d{1,2}).{0,60}(?:link is down|link down"
         r"|link becomes not ready|lost carrier"
         r"|carrier lost)|lost carrier"
         r"|port \d{1,2} .{0,30}(?:state change to down|state: down|went down|is down)|link status"
