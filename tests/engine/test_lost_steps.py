@@ -36,11 +36,14 @@ class Run:
     `interruption`: as the ledger has it; `timers`: when each is due that is set.
     """
 
-    def __init__(self, way: str = "reenter", *, replicated: bool = False) -> None:
+    def __init__(
+        self, way: str = "reenter", *, replicated: bool = False, checkpoint_on_stop: bool = False
+    ) -> None:
         self.now_s = 0.0
         self.interruption: Interruption | None = None
         self.timers: dict[str, float] = {}
-        self.coordinator = Coordinator(options=CoordinatorOptions(world_size=2, start=Restart()))
+        options = CoordinatorOptions(2, Restart(), checkpoint_on_stop=checkpoint_on_stop)
+        self.coordinator = Coordinator(options=options)
         self._keep(self.coordinator.start(now_s=0.0))
         first, second = self.workers = [
             member.worker for member in self.coordinator.roster.members()

@@ -9,7 +9,7 @@ import pytest
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
-from outlast.engine.protocol.outputs import End, Output, Record
+from outlast.engine.protocol.outputs import End, Output, Record, Tell
 from outlast.model.messages import Committed, Joined, WorkerExited
 from outlast.model.records import Event
 from outlast.model.terms import Mechanism
@@ -70,6 +70,15 @@ def test_on_one_node_no_end_is_written_down_for_another_coordinator() -> None:
     run = Run()
     for _ in range(2):
         assert endings(is_asked_to_stop(run.coordinator, now_s=run.now_s)) == []
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_stop_says_whether_the_last_step_is_saved(saves: bool) -> None:
+    run = Run(checkpoint_on_stop=saves)
+    told = is_asked_to_stop(run.coordinator, now_s=run.now_s)
+    (said,) = [one.text for one in told if isinstance(one, Tell)]
+    assert ("committed first, and saved" in said) is saves
+    assert ("not saved, because checkpoints are off" in said) is not saves
 
 
 @pytest.mark.parametrize("stop", [False, True])

@@ -55,8 +55,18 @@ class StopRequest:
             return self.kill_all(now_s, End(exit_code, "stopped", reason, ""))
         self.end = End(exit_code, "stopped", reason, "")
         self.by_signal = plain and bool(run.roster.live())
-        how = "workers are sent SIGTERM" if plain else "the step in flight is committed first"
-        return [*self._record(now_s), Tell(f"stopping: {reason}; {how}"), *self.softly(now_s)]
+        said = f"stopping: {reason}; {self._how(plain=plain)}"
+        return [*self._record(now_s), Tell(said), *self.softly(now_s)]
+
+    def _how(self, *, plain: bool) -> str:
+        if plain:
+            return "workers are sent SIGTERM"
+        if self.run.options.checkpoint_on_stop:
+            return "the step in flight is committed first, and saved"
+        return (
+            "the step in flight is committed first; it is not saved, because checkpoints are off"
+            " (--checkpoint-every STEPS)"
+        )
 
     def softly(self, now_s: float) -> list[Output]:
         """Tell all that the run stops, and give them time for the step in flight."""
