@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # they need more packages
     "hf": {"runtime"},
     "lightning": {"runtime"},
+    # outlast/checkpoint.py, likewise: it needs torch
+    "checkpoint": {"runtime"},
 }
 
 # layer -> packages from outside the standard library
@@ -265,7 +267,7 @@ def test_everything_outside_the_worker_starts_without_torch() -> None:
         if not module_of(path).startswith(TORCH_HOME)
         and path.name != "__main__.py"
         # these are torch's, and are imported by their own names
-        and module_of(path) not in ("outlast.hf", "outlast.lightning")
+        and module_of(path) not in ("outlast.hf", "outlast.lightning", "outlast.checkpoint")
         and (find_spec("fastapi") or not module_of(path).startswith(WEB))
     ]
     program = (

@@ -91,6 +91,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("outlast")
+    if name == "checkpoint":  # a module of its own, which needs torch
+        return importlib.import_module("outlast.checkpoint")
     if name not in _HOMES:
         raise AttributeError(f"module 'outlast' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -92,7 +92,7 @@ class FileEntry:
 class Manifest:
     """The record of what a checkpoint consists of.
 
-    `kind` is "replicated" or "sharded"; `metadata` is the saver's.
+    `kind` is one of KINDS; `metadata` is the saver's.
     """
 
     run: str
@@ -123,7 +123,14 @@ class Manifest:
         )
 
 
-KINDS = ("replicated", "sharded")
+OF_RUNS = (  # the kinds that `outlast run` writes
+    "replicated",  # rank 0's file has what all ranks hold alike
+    "sharded",  # each rank's file has its part
+)
+KINDS = (
+    *OF_RUNS,
+    "dcp",  # of torch's distributed checkpoint, with a record of its tensors (runtime/tiers/record)
+)
 _FIELDS: Mapping[str, type] = {
     "schema": int,
     "run": str,

@@ -9,7 +9,7 @@ from outlast.engine.durable import Retention, begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
 from outlast.errors import CorruptError, OutlastError
-from outlast.model.manifest import FileEntry, Manifest
+from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece
 from outlast.runtime.tiers.vault import Vault
@@ -96,10 +96,14 @@ def newest_start(
 def find_checkpoint(root: Path) -> tuple[int, str, list[str]]:
     """Return (step, folder) of the newest good checkpoint, or (0, ""), and what was refused.
 
-    A refused checkpoint is set aside, so that its step can be saved again.
+    A refused checkpoint is set aside, so that its step can be saved again. One of
+    outlast.checkpoint.Writer is refused and left where it is: it is good for the script's own load.
     """
-    search = local.newest_good(root)
-    refused = [f"{one.folder}: {one.reason}; {_put_aside(one.folder)}" for one in search.refused]
+    search = local.newest_good(root, kinds=OF_RUNS)
+    refused = [
+        f"{one.folder}: {one.reason}" + ("" if one.is_others else f"; {_put_aside(one.folder)}")
+        for one in search.refused
+    ]
     found = search.checkpoint
     return (
         (found.manifest.step, str(found.folder), refused) if found is not None else (0, "", refused)

@@ -17,6 +17,7 @@ No torch, no files, no clock: bytes in, bytes out.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,6 +165,26 @@ def image_chunks(
     for view in (memoryview(head), *(pieces[index].data for index in plan.order)):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
             yield view[start : start + CHECKSUM_BLOCK_BYTES]
+
+
+class Draft(NamedTuple):
+    """An image whose tensors are not there yet: its header, and in which order they follow it.
+
+    order    indices of the specs
+    begins   where each of them begins in the image, in that order
+    """
+
+    head: bytes
+    order: tuple[int, ...]
+    begins: tuple[int, ...]
+
+
+def draft(specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> Draft:
+    """Return the header of an image of these tensors. Raises what `write_image` does."""
+    plan = _plan(tuple(specs))
+    head = _header(plan, metadata, 0)
+    begins = itertools.accumulate(plan.sizes, initial=len(head))
+    return Draft(head, plan.order, tuple(begins)[:-1])
 
 
 def read_image(source: memoryview, length: int, checksum: int | None) -> Image:

@@ -8,8 +8,8 @@ A checkpoint exists once its manifest does. Files that a save leaves before that
 for restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows
 all entries, writes the manifest.
 
-Errors     CapacityError when the disk is full, at any point of a save; the checkpoints before it
-           stand.
+Errors     CapacityError when the disk is full, and RunFolderError when nothing may be written to
+           it, at any point of a save; the checkpoints before it stand.
 Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding
            needs the header key DCP_SHARDING_INFO, which this module passes through in the metadata
            and does not make. `Disk` promises what fsync promises on this file system, no more.
@@ -32,7 +32,7 @@ import xxhash
 from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES
-from outlast.model.manifest import FileEntry, Manifest, decode_manifest
+from outlast.model.manifest import KINDS, FileEntry, Manifest, decode_manifest
 from outlast.runtime.given import read_small
 from outlast.runtime.tiers.image import (
     Image,
@@ -57,10 +57,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that was refused, and why."""
+    """A checkpoint that was refused, and why.
+
+    is_others   nothing is wrong with it, but others have written it
+    """
 
     folder: Path
     reason: str
+    is_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,12 @@ def _room(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise RunFolderError(
+                f"the checkpoint in {folder} could not be written: {error.strerror}",
+                hint="it needs the right to write there, and a file system that is not mounted"
+                " read-only",
+            ) from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise CapacityError(
@@ -280,17 +290,21 @@ class StepFolder:
     has_manifest: bool
 
 
-def newest_good(root: Path) -> Search:
+def newest_good(root: Path, *, kinds: Sequence[str] = KINDS) -> Search:
     """Walk back from the newest checkpoint to the first that verifies (engine/durable.py).
 
-    Reads all bytes of those it looks at.
+    Reads all bytes of those it looks at. One that is none of `kinds` is refused unread.
     """
     read: dict[int, Checkpoint] = {}
+    others: set[int] = set()
 
     def why_not(one: StepFolder) -> str:
         found = read_manifest(one.folder)
         if isinstance(found, Refusal):
             return found.reason
+        if found.manifest.kind not in kinds:
+            others.add(one.step)
+            return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
         try:
             verify(found)
         except CorruptError as error:
@@ -301,7 +315,7 @@ def newest_good(root: Path) -> Search:
     good, refused = durable.newest_good(lying(root), why_not=why_not)
     return Search(
         None if good is None else read[good.step],
-        tuple(Refusal(one.folder, reason) for one, reason in refused),
+        tuple(Refusal(one.folder, reason, one.step in others) for one, reason in refused),
     )
 
 

@@ -26,8 +26,9 @@ from outlast.errors import CorruptError, StateError, UsageError
 from outlast.model.texts import some
 from outlast.runtime.tiers import checkpoint_places, local
 from outlast.runtime.tiers.image import Image
-from outlast.runtime.tiers.tier import newest_good
+from outlast.runtime.tiers.tier import Tier, newest_good
 from outlast.runtime.worker import layout, tree
+from outlast.runtime.worker.dcp import chunks
 from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
 from outlast.runtime.worker.modules import Modules
 from outlast.runtime.worker.sharding import is_distributed
@@ -151,7 +152,9 @@ def read(where: Path, *, step: int | None = None) -> Weights:
 
     `where` is as for `load`. Raises UsageError, StateError and CorruptError as it does.
     """
-    checkpoint, refused = _find(where, step)
+    tier, checkpoint, refused = _find(where, step)
+    if checkpoint.manifest.kind == "dcp":
+        return _of_dcp(tier, checkpoint.manifest.step, refused)
     gathered = _Gathered()
     images = (
         local.read_shard(checkpoint, rank)
@@ -236,7 +239,15 @@ def _optimizers(image: Image) -> set[str]:
     return set(described["optimizers"])
 
 
-def _find(where: Path, step: int | None) -> tuple[local.Checkpoint, tuple[str, ...]]:
+def _of_dcp(tier: Tier, step: int, refused: tuple[str, ...]) -> Weights:
+    """Read all tensors of a checkpoint of DCP. A flat name begins with the name of its part."""
+    manifest, record = chunks.read_record(tier, step)
+    tensors = {name: chunks.whole(tier, manifest, name, one)
+               for name, one in record.tensors.items()}  # fmt: skip
+    return Weights(step, tensors, {}, frozenset(), refused)
+
+
+def _find(where: Path, step: int | None) -> tuple[Tier, local.Checkpoint, tuple[str, ...]]:
     place = checkpoint_places.find(where, step=step)
     refused: tuple[str, ...] = ()
     if place.step is None:
@@ -252,7 +263,8 @@ def _find(where: Path, step: int | None) -> tuple[local.Checkpoint, tuple[str, .
         place = checkpoint_places.Place(place.tier, search.step)
     assert place.step is not None
     folder = place.tier.folder(place.step)
-    return local.Checkpoint(folder, place.tier.manifest(place.step)), refused
+    checkpoint = local.Checkpoint(folder, place.tier.manifest(place.step))
+    return place.tier, checkpoint, refused
 
 
 def _write_safetensors(found: Mapping[str, torch.Tensor], file: Path, *, step: int) -> None:

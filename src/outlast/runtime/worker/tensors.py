@@ -70,7 +70,7 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
     plain = tensor.detach()
     if not is_live(plain):
         plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
-    return Piece(spec, _bytes(plain))
+    return Piece(spec, bytes_of(plain))
 
 
 class Pieces:
@@ -123,7 +123,7 @@ def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
         )
     plain = tensor.detach()
     if is_live(plain):
-        _bytes(plain)[:] = data
+        bytes_of(plain)[:] = data
     else:
         plain.copy_(to_tensor(spec, data))
 
@@ -133,8 +133,8 @@ def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
 
     Raises StateError for a dtype that torch lacks.
     """
-    tensor = torch.empty(spec.shape, dtype=_dtype(spec))
-    _bytes(tensor)[:] = data
+    tensor = torch.empty(spec.shape, dtype=dtype_of(spec.name, spec.dtype))
+    bytes_of(tensor)[:] = data
     return tensor
 
 
@@ -148,17 +148,23 @@ def view_of(spec: TensorSpec, data: memoryview) -> torch.Tensor:
     """
     if data.readonly or not data.nbytes:
         return to_tensor(spec, data)
-    return torch.frombuffer(data, dtype=torch.uint8).view(_dtype(spec)).reshape(spec.shape)
+    return (
+        torch.frombuffer(data, dtype=torch.uint8)
+        .view(dtype_of(spec.name, spec.dtype))
+        .reshape(spec.shape)
+    )
 
 
-def _dtype(spec: TensorSpec) -> torch.dtype:
-    dtype = _TORCH.get(spec.dtype)
+def dtype_of(name: str, code: str) -> torch.dtype:
+    """Return the dtype of the tensor `name`. Raises StateError for one that this torch lacks."""
+    dtype = _TORCH.get(code)
     if dtype is None:
-        raise StateError(f"{spec.name} is {spec.dtype}, which has no counterpart in torch")
+        raise StateError(f"{name} is {code}, which has no counterpart in torch")
     return dtype
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor that `is_live`, to be read or written in place."""
     # numel first: a view of nothing has no address that NumPy would take.
     if tensor.numel() == 0:
         return memoryview(bytearray())
