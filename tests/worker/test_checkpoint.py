@@ -24,7 +24,7 @@ from outlast.app import ckpt
 from outlast.checkpoint import Reader, Writer
 from outlast.errors import CapacityError, CorruptError, RunFolderError, StateError, UsageError
 from outlast.runtime.coordinator.saves import find_checkpoint
-from outlast.runtime.tiers import catalogue, record
+from outlast.runtime.tiers import catalogue, tensor_record
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.local import MANIFEST_NAME, Disk, checkpoint_folder
 from outlast.runtime.worker.tensors import DTYPES
@@ -157,7 +157,7 @@ def test_async_save_writes_what_was_there_when_it_was_called(way: Any, tmp_path:
 
 
 def test_tensors_of_any_layout_in_memory_come_back(tmp_path: Path) -> None:
-    """Views, transposed and conjugated tensors, into targets that are none of these and that are."""
+    """Views, transposed and conjugated tensors, into targets that are plain and that are views."""
     base = torch.arange(24.0).reshape(4, 6)
     saved = {
         "transposed": base.t(),
@@ -239,7 +239,7 @@ def test_a_bit_that_flips_anywhere_is_seen_and_the_one_before_is_loaded(tmp_path
     save(tmp_path, 1, {"x": torch.ones(1000), "note": "old"})
     save(tmp_path, 2, {"x": torch.zeros(1000), "note": "new"})
     assert files_of(tmp_path, 2) == [MANIFEST_NAME, "rank-0.image", "rank-0.safetensors",
-                                     record.RECORD_NAME]  # fmt: skip
+                                     tensor_record.RECORD_NAME]  # fmt: skip
     for name in files_of(tmp_path, 2):
         path = checkpoint_folder(tmp_path, 2) / name
         good = path.read_bytes()
@@ -299,10 +299,10 @@ def test_a_record_that_lies_is_refused(words: Any, why: str, tmp_path: Path) -> 
     manifest = DiskTier(tmp_path).manifest(1)
     body = {"schema": 1, "tensors": {"x": words}, "objects": {}, "paths": {}}
     with pytest.raises(CorruptError, match=why):
-        record.decode(json.dumps(body).encode(), manifest)
+        tensor_record.decode(json.dumps(body).encode(), manifest)
     for wrong in (b"[]", b"{", b'{"schema": 2}', b"\xff", b'{"schema": 1, "tensors": []}'):
         with pytest.raises(CorruptError):
-            record.decode(wrong, manifest)
+            tensor_record.decode(wrong, manifest)
 
 
 # --- room -----------------------------------------------------------------------------------------

@@ -109,8 +109,8 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
 def test_any_number_of_ranks_loads_what_another_number_has_saved(
     ranks: int, readers: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Method: FSDP2 with AdamW, saved by `ranks`; loaded by `readers`. Stock torch loads the model on
-    two ranks. Then the newest checkpoint is damaged.
+    """Method: FSDP2 with AdamW, saved by `ranks`; loaded by `readers`. Stock torch loads the model
+    on two ranks. Then the newest checkpoint is damaged.
     """
     saved = run_ranks(ranks, saves, str(tmp_path), ranks == 4)
     assert all(same(saved[0], one) for one in saved[1:])

@@ -129,7 +129,8 @@ OF_RUNS = (  # the kinds that `outlast run` writes
 )
 KINDS = (
     *OF_RUNS,
-    "dcp",  # of torch's distributed checkpoint, with a record of its tensors (runtime/tiers/record)
+    # of torch's distributed checkpoint, with a record of tensors (runtime/tiers/tensor_record)
+    "dcp",
 )
 _FIELDS: Mapping[str, type] = {
     "schema": int,

@@ -9,7 +9,7 @@ from outlast.errors import CorruptError, UsageError
 from outlast.model.limits import READ_BLOCK_BYTES, RECORD_MAX_BYTES
 from outlast.model.manifest import Manifest
 from outlast.runtime.tiers.image import TensorSpec
-from outlast.runtime.tiers.record import RECORD_NAME, Record, Stored, Whole, decode, file_of
+from outlast.runtime.tiers.tensor_record import RECORD_NAME, Record, Stored, Whole, decode, file_of
 from outlast.runtime.tiers.tier import Tier
 from outlast.runtime.worker.tensors import dtype_of, view_of
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from outlast.errors import CorruptError
 from outlast.runtime.tiers.tier import Tier
 from outlast.runtime.worker.dcp.chunks import read_record
-from outlast.runtime.worker.dcp.reader import Reader
+from outlast.runtime.worker.dcp.storage_reader import Reader
 
 
 def load(

@@ -1,4 +1,4 @@
-"""A DCP StorageReader over outlast's tiers. Every byte that it reads is compared with a checksum."""
+"""A DCP StorageReader over outlast's tiers, which compares all that it reads with checksums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outlast.errors import StateError, UsageError
 from outlast.model.manifest import Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec
-from outlast.runtime.tiers.record import Record, Stored, Whole
+from outlast.runtime.tiers.tensor_record import Record, Stored, Whole
 from outlast.runtime.tiers.tier import Tier
 from outlast.runtime.worker.dcp.chunks import read_record, read_verified
 from outlast.runtime.worker.tensors import bytes_of, dtype_of, is_live, view_of
@@ -43,11 +43,11 @@ class Reader(StorageReader):
     back to an older one if the newest is damaged.
 
     Objects that are no tensors were pickled by DCP. Reading them runs no code, because only types
-    that `torch.load(weights_only=True)` takes are accepted. `weights_only=False` accepts everything:
-    use it for checkpoints that you have written yourself.
+    that `torch.load(weights_only=True)` takes are accepted. `weights_only=False` accepts all of
+    them: use it for checkpoints that you have written yourself.
 
-    A byte that is not as it was written is a CorruptError inside DCP's CheckpointException, on every
-    rank. The state is partly overwritten then: load another checkpoint into it.
+    A byte that is not as it was written is a CorruptError inside DCP's CheckpointException, on
+    every rank. The state is partly overwritten then: load another checkpoint into it.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Reader(StorageReader):
         if len(steps) > 1:
             raise UsageError(
                 f"ranks found different newest checkpoints: of steps {steps}",
-                hint="a save was just committed: give Reader a step, or use outlast.checkpoint.load",
+                hint="a save was just committed: name a step, or use outlast.checkpoint.load",
             )
         return plans
 

@@ -25,7 +25,7 @@ from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec, draft
-from outlast.runtime.tiers.record import RECORD_NAME, Chunk, Record, Stored, Whole
+from outlast.runtime.tiers.tensor_record import RECORD_NAME, Chunk, Record, Stored, Whole
 from outlast.runtime.tiers.tier import Tier, superfluous
 from outlast.runtime.worker.tensors import DTYPES, piece
 

@@ -1,0 +1,135 @@
+"""What every tier promises (runtime/tiers/tier.py), held against each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from outlast.errors import CorruptError, RunFolderError
+from outlast.model.manifest import FileEntry, Manifest
+from outlast.runtime.tiers import tier as tiers
+from outlast.runtime.tiers.disk_tier import DiskTier
+from outlast.runtime.tiers.tier import Tier
+
+# Each makes an empty tier in a folder of its own.
+TIERS: dict[str, Callable[[Path], Tier]] = {
+    "disk": lambda folder: DiskTier(folder / "new" / "root")
+}
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
+    return TIERS[request.param](tmp_path)
+
+
+def blocks(data: bytes) -> list[memoryview]:
+    return [memoryview(data)[at : at + 7] for at in range(0, len(data), 7)]
+
+
+def save(tier: Tier, step: int, *files: bytes) -> Manifest:
+    entries = tuple(tier.put(step, f"f{at}", blocks(data)) for at, data in enumerate(files))
+    manifest = Manifest("run", 0, step, 1, "sharded", entries)
+    tier.commit(manifest)
+    return manifest
+
+
+def read(tier: Tier, step: int, entry: FileEntry, begin: int, size: int) -> bytes:
+    data = bytearray(size)
+    tier.read(step, entry, begin, memoryview(data))
+    return bytes(data)
+
+
+def test_an_empty_tier_has_nothing(tier: Tier) -> None:
+    assert list(tier.lying()) == []
+    assert tiers.newest_good(tier) == tiers.Search(None, ())
+    assert tiers.superfluous(tier, keep=1) == ()
+    with pytest.raises(CorruptError):
+        tier.manifest(1)
+
+
+def test_a_file_is_read_as_it_was_written(tier: Tier) -> None:
+    entry = tier.put(1, "a", blocks(b"hello, world"))
+    assert entry == FileEntry("a", 12, xxhash.xxh3_64_intdigest(b"hello, world"))
+    assert read(tier, 1, entry, 7, 5) == b"world"
+    assert read(tier, 1, entry, 0, 12) == b"hello, world"
+    assert read(tier, 1, entry, 12, 0) == b""
+    empty = tier.put(1, "b", [])
+    assert (empty.length, read(tier, 1, empty, 0, 0)) == (0, b"")
+
+
+def test_a_checkpoint_exists_once_its_manifest_does(tier: Tier) -> None:
+    tier.put(3, "f0", blocks(b"half"))
+    assert [(one.step, one.has_manifest) for one in tier.lying()] == [(3, False)]
+    assert tiers.newest_good(tier).step is None
+    manifest = save(tier, 3, b"whole", b"")
+    assert [(one.step, one.has_manifest) for one in tier.lying()] == [(3, True)]
+    assert tier.manifest(3) == manifest
+    assert tier.why_not(3) == ""
+    assert tier.written_s(3) > 0
+
+
+def test_steps_are_listed_newest_first(tier: Tier) -> None:
+    for step in (2, 10, 9):
+        save(tier, step, b"x")
+    assert [one.step for one in tier.lying()] == [10, 9, 2]
+
+
+def test_a_committed_step_is_never_written_over(tier: Tier) -> None:
+    manifest = save(tier, 1, b"mine")
+    with pytest.raises(RunFolderError):
+        tier.put(1, "f0", blocks(b"theirs"))
+    assert read(tier, 1, manifest.files[0], 0, 4) == b"mine"
+
+
+def test_what_is_not_there_in_its_length_cannot_be_committed_or_read(tier: Tier) -> None:
+    entry = tier.put(1, "a", blocks(b"four"))
+    for wrong in (FileEntry("a", 5, entry.checksum), FileEntry("b", 4, entry.checksum)):
+        with pytest.raises(CorruptError):
+            tier.commit(Manifest("run", 0, 1, 1, "sharded", (wrong,)))
+        with pytest.raises(CorruptError):
+            read(tier, 1, wrong, 0, 0)
+    assert not any(one.has_manifest for one in tier.lying())
+
+
+def test_a_wrong_checksum_is_found_by_reading(tier: Tier) -> None:
+    """Method: the manifest names another checksum than that of the bytes."""
+    entry = tier.put(1, "a", blocks(b"four"))
+    tier.commit(Manifest("run", 0, 1, 1, "sharded", (FileEntry("a", 4, entry.checksum ^ 1),)))
+    save(tier, 2, b"good")
+    counted: list[int] = []
+    assert "checksum" in tier.why_not(1, seen=counted.append)
+    assert sum(counted) == 4
+    assert tiers.newest_good(tier).step == 2
+    tier.remove(2)
+    search = tiers.newest_good(tier)
+    assert (search.step, [step for step, _ in search.refused]) == (None, [1])
+
+
+def test_removing_leaves_the_others(tier: Tier) -> None:
+    for step in (1, 2, 3, 4):
+        save(tier, step, b"x" * step)
+    assert tiers.superfluous(tier, keep=1, every=3) == (2, 1)
+    for step in tiers.superfluous(tier, keep=1, every=3):
+        tier.remove(step)
+    assert [one.step for one in tier.lying()] == [4, 3]
+    assert tier.why_not(3) == tier.why_not(4) == ""
+    save(tier, 1, b"again")
+
+
+def test_a_failing_source_leaves_nothing_under_the_name(tier: Tier) -> None:
+    def source() -> list[memoryview]:
+        raise OSError(5, "Input/output error")
+
+    def chunks():  # type: ignore[no-untyped-def]
+        yield memoryview(b"some")
+        source()
+
+    with pytest.raises(OSError, match="Input/output"):
+        tier.put(1, "a", chunks())
+    with pytest.raises(CorruptError):
+        read(tier, 1, FileEntry("a", 4, 0), 0, 4)
+    save(tier, 1, b"fine")
+    assert tier.why_not(1) == ""
