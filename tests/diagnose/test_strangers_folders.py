@@ -271,3 +271,38 @@ def test_pods_with_one_pid_are_told_apart_by_their_headings(tmp_path: Path) -> N
     )
     got = verdict_of(tmp_path, stacks_dot_txt=text)
     assert (got.failure_class.value, ranks_of(got)) == ("storage", [2])
+
+
+def test_what_a_loaders_worker_raised_is_placed_in_the_users_code(tmp_path: Path) -> None:
+    """Torch puts the worker's traceback below the words "Original Traceback"."""
+    outer = TRACEBACK.replace(
+        "IndexError: ", "IndexError: Caught IndexError in DataLoader worker process 3.: "
+    )
+    text = outer.replace("/app/data/packed.py", "/venv/site-packages/torch/_utils.py")
+    inner = "Original " + TRACEBACK
+    got = verdict_of(tmp_path, log_dot_txt=labelled("[rank5]: ", f"{text}\n{inner}"))
+    assert RAISED in got.reason
+
+
+def test_kubectl_tells_the_node_of_a_pod_in_each_of_its_formats(tmp_path: Path) -> None:
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    pod = {"spec": {"nodeName": "ip-10-0-1-9"}, "status": {"containerStatuses": [killed]}}
+    yaml = "spec:\n  nodeName: ip-10-0-1-9\nstatus:\n    terminated:\n      reason: OOMKilled\n"
+    for name, text in (("json", json.dumps(pod, indent=4)), ("yaml", yaml)):
+        got = verdict_of(tmp_path / name, pod=text)
+        assert (got.failure_class.value, got.nodes) == ("host_memory", ("ip-10-0-1-9",)), name
+
+
+def test_what_follows_is_shown_after_the_failure_of_the_same_second(tmp_path: Path) -> None:
+    """torchrun's table lists the ranks that it closed before the one that failed."""
+    entry = (
+        "  time      : 2026-11-24_03:10:00\n  host      : n1\n  rank      : {0} (local_rank: {0})\n"
+        "  exitcode  : {1} (pid: 7{0})\n  error_file: <N/A>\n  traceback : {2}\n"
+    )
+    closed = entry.format(0, -15, "Signal 15 (SIGTERM) received by PID 70")
+    failed = entry.format(1, 3, "To enable traceback see: https://pytorch.org")
+    text = (
+        f"Failures:\n[1]:\n{closed}Root Cause (first observed failure):\n[0]:\n{failed}{'=' * 60}\n"
+    )
+    got = verdict_of(tmp_path, out=text)
+    assert [one.rank for one in got.timeline] == [1, 0]

@@ -205,12 +205,7 @@ def chosen(evidence: Sequence[dict[str, typing.Any]]) -> list[dict[str, typing.A
 
 def _body(console: Console, facts: Facts) -> None:
     verdict = facts.verdict
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     rows = [
-        ("Do", verdict["action"]),
-        *(("Run" if at == 0 else "", one) for at, one in enumerate(verdict["commands"])),
         ("How sure", sure(verdict)),
         ("Refuted by", verdict["refuted_by"]),
         ("Next test", verdict["next_test"]),
@@ -232,12 +227,25 @@ def _body(console: Console, facts: Facts) -> None:
         rows.append(
             ("", f"and {words.count(len(notes) - NOTES_SHOWN_COUNT, 'more note')} in --html")
         )
+    width = max(len(name) for name, text in rows if text)
+    console.print()
+    _grid(console, [("Do", verdict["action"])], width)
+    for at, command in enumerate(verdict["commands"]):
+        said = Text("Run".ljust(width + 2) if at == 0 else " " * (width + 2), style="bold")
+        # A command that is broken into two lines cannot be pasted.
+        console.print(said.append(command, style="not bold"), soft_wrap=True)
+    _grid(console, rows, width)
+    console.print()
+
+
+def _grid(console: Console, rows: Sequence[tuple[str, str]], width: int) -> None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True, min_width=width)
+    table.add_column(overflow="fold")
     for name, text in rows:
         if text:
             table.add_row(Text(name), Text(text))
-    console.print()
     console.print(table)
-    console.print()
 
 
 def _few(names: Sequence[str]) -> list[str]:

@@ -104,8 +104,9 @@ def commands_of(
         elif scheduler == "kubernetes":
             machine = hosts.get(node, node)
             if not _SAFE_NAME.fullmatch(machine):  # only the cluster knows where the pod ran
-                commands.append(f"kubectl get pod {node} -o wide")
-                machine = f"$(kubectl get pod {node} -o jsonpath='{{.spec.nodeName}}')"
+                asks = f"kubectl get pod -A --field-selector metadata.name={node}"
+                commands.append(f"NODE=$({asks} -o jsonpath='{{.items[0].spec.nodeName}}')")
+                machine = "$NODE"
             commands.append(f"kubectl cordon {machine}")
             commands.append(f"kubectl drain {machine} --ignore-daemonsets --delete-emptydir-data")
     gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
@@ -138,9 +139,10 @@ def timeline_of(findings: Sequence[Finding], winner_s: float | None) -> tuple[Mo
 
     `winner_s` is the time of that line. If it has none, the first sign of failure is used.
     """
+    # Launchers tell whole seconds. What follows from a failure is not shown before it.
     timed = sorted(
         (one for one in findings if one.at_s is not None and _happened(one)),
-        key=lambda one: (one.at_s or 0.0, one.order),
+        key=lambda one: (one.at_s or 0.0, one.evidence.role is Role.EFFECT, one.order),
     )
     signs = sorted(
         (one for one in timed if one.evidence.role in (Role.ROOT, Role.MESSENGER)),

@@ -69,7 +69,7 @@ _READERS = (
     (b"py_callstack",),
     (b"gpu 0000",),
     process_table.NEEDLES,
-    (b"node:   ",),
+    (b"node:   ", b"nodename"),
 )
 STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES, POD = range(
     _RULES_N, _RULES_N + len(_READERS)
@@ -103,7 +103,10 @@ _WARNING = re.compile(
     r"(?:user|future|deprecation|resource|runtime|import)warning: |\[w(?:\d{3,6})? [^\]]{1,80}\] ?"
     r"|^.{0,60}?(?<![\w.])warn(?:ing)?(?:[\]:|]| -)|^w\d{4} [\d:.]{8,15} "
 )
-_POD_NODE = re.compile(r"^Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}$")
+_POD_NODE = re.compile(
+    r"^(?:Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}"
+    r"|\s{1,16}\"?nodeName\"?: \"?([A-Za-z0-9][\w.-]{0,80})\"?,?)$"
+)
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
@@ -304,7 +307,7 @@ class LineReader:
         elif self._processes.active:
             done += map(self._process, self._processes.feed(line, text))
         if POD in owners and (pod := _POD_NODE.match(text)):
-            self._node = pod[1]  # what `kubectl describe` says of the pod's containers below it
+            self._node = pod[1] or pod[2]  # kubectl says it above what became of the containers
         header = _GPU_HEADER.match(low)
         if header:
             self._device = header["device"]

@@ -99,7 +99,9 @@ class Tracebacks:
         at = text.find(HEADER)
         if len(self._open) < OPEN_MAX:
             label, width = _label(text)
-            self._open[label] = _Open(max(at, 0) - width)
+            # A loader's worker sends its traceback under "Original Traceback".
+            before = text[width : max(at, width)].removesuffix("Original ")
+            self._open[label] = _Open(len(before))
 
     def feed(self, text: str) -> Raised | None:
         label, width = _label(text)

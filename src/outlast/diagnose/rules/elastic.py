@@ -60,6 +60,13 @@ RULES: tuple[Rule, ...] = (
         mechanism=SIGNAL,
         priority=2040,
     ),
+    messenger(  # what the worker itself raised stands below it
+        "loader.caught",
+        r"caught \w{3,60} in (?:dataloader worker process|pin memory thread|replica) \d",
+        "torch _utils.py, ExceptionWrapper",
+        mechanism=Mechanism.EXCEPTION,
+        priority=11005,
+    ),
     messenger(
         "loader.slow",
         r"dataloader timed out after",
