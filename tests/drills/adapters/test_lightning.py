@@ -152,6 +152,27 @@ def test_a_script_with_much_around_it_keeps_its_bits_over_kills(tmp_path: Path) 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
+def test_lightning_cli_takes_the_strategy_and_keeps_its_bits(tmp_path: Path) -> None:
+    """It gives every argument of the strategy, and rank 0 writes its configuration again."""
+    pytest.importorskip("jsonargparse", reason="pip install 'jsonargparse[signatures]'")
+    script = str(Path(__file__).with_name("scripts") / "lightning_cli.py")
+    options = {
+        "accelerator": "cpu", "devices": "2", "max_epochs": "4", "enable_progress_bar": "false",
+        "strategy.class_path": "outlast.lightning.Strategy",
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--trainer.{name}", value)]
+
+    def run(name: str, **given: Any) -> Outcome:
+        home = ("--trainer.default_root_dir", str(tmp_path / f"{name}-out"))
+        return killed(tmp_path / name, script, "fit", *words, *home, **given)
+
+    hit = run("hit", kills=((10, 0), (30, 1)))
+    assert len(hit.interruptions) >= 2, hit
+    same(hit, run("calm"))
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_resumed_run_keeps_values_of_callbacks_and_loops(tmp_path: Path, number: int) -> None:
     """The launcher is stopped or killed in the middle of an epoch. `--resume` then stops early at

@@ -13,6 +13,7 @@ communicated depends on where the script is:
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -29,6 +30,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.data import has_len_all_ranks
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch.nn.parallel import DistributedDataParallel
 
 from outlast.errors import UsageError
 from outlast.runtime.worker import session
@@ -89,6 +91,47 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
         return 0
 
 
+def _other_than_default(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that were chosen: LightningCLI gives every one, most with its default."""
+    defaults = {
+        name: one.default
+        for maker in (DistributedDataParallel, DDPStrategy)
+        for name, one in inspect.signature(maker.__init__).parameters.items()
+    }
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in defaults
+        or type(value) is not type(defaults[name])
+        or value != defaults[name]
+    }
+
+
+def _let_configs_be_written_again(trainer: Any) -> None:
+    """Let LightningCLI write its configuration once more, in a process that replaces another.
+
+    It refuses to overwrite the file, which the first process of this rank has written. Its option
+    `overwrite` would leave out a broadcast that the first process has made.
+    """
+    for one in trainer.callbacks:
+        # by its name: to import the class takes jsonargparse
+        if any(kind.__name__ == "SaveConfigCallback" for kind in type(one).__mro__):
+            one.parser = _Overwriting(one.parser)
+
+
+class _Overwriting:
+    """A parser of LightningCLI whose `save` overwrites."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self._parser.save(*args, **{**kwargs, "overwrite": True})
+
+
 class Strategy(DDPStrategy):  # type: ignore[misc]
     """Lightning's DDP, on which a lost process costs no step.
 
@@ -115,15 +158,16 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
     parallel_devices: Any
 
     def __init__(self, **ddp_kwargs: Any) -> None:
+        given = _other_than_default(ddp_kwargs)
         for name in ("model_averaging_period", "start_method", "cluster_environment"):
-            if name in ddp_kwargs:
+            if name in given:
                 raise UsageError(
                     f"outlast.lightning.Strategy({name}=...)",
                     hint="leave it out: outlast starts the processes, and averages no models",
                 )
         refuse_version()
         self._run = join()
-        super().__init__(cluster_environment=Environment(self._run), **ddp_kwargs)
+        super().__init__(cluster_environment=Environment(self._run), **given)
         self._where = Where.ELSEWHERE
         self._board: Board | None = None
         self._fitted = False
@@ -174,6 +218,8 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
                 )
             refuse(trainer)
         self._fitted = True
+        if self._run.generation > 1 or self._run._membership.is_spare:
+            _let_configs_be_written_again(trainer)
         current = session.current()
         if current is not None:
             self._board = Board(current.spec.run_folder, self._run.rank)
