@@ -216,7 +216,7 @@ def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
     one = sessions.coordinator
     fails_for_its_link(one, now_s=1.0)
     one.on_message(
-        WorkerExited(2, 102, None, 9, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0
+        WorkerExited(2, 102, 1, None, False, 0, (0,), (), "body", 50.0, 50.0, ""), now_s=50.0
     )
     one.on_timer(now_s=50.1, name="gather")
     one.on_message(Inventory(1, 2, 0, 0, 0, False, ()), now_s=50.2)

@@ -242,7 +242,79 @@ def test_kills_from_outside_do_not_end_a_run_that_commits_steps() -> None:
     assert Rung.STOP in rungs(outside=False)
 
 
-def test_kills_from_outside_end_a_run_that_stands_still() -> None:
-    struck = replace(CALM, lost=(1,), outside=True)
-    verdicts = again_and_again(struck, default_budgets(None), limits.STANDSTILL_FAULTS_COUNT + 1)
-    assert verdicts[-1].rung is Rung.STOP
+def _struck(number: int, *, now_s: float, trained: bool = True, committed: int = 10) -> Situation:
+    return replace(
+        CALM, lost=(number % 4,), outside=True, now_s=now_s, trained=trained,
+        committed=committed, reached=committed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trained", "borne"), [(True, limits.STRIKES_COUNT), (False, limits.SETUP_STRIKES_COUNT)]
+)
+def test_kills_from_outside_end_only_a_run_that_stands_still_for_long(
+    trained: bool, borne: int
+) -> None:
+    """Hundreds of them within seconds are borne, and few of them at any time.
+
+    Method: kills come ten times a second. The run goes on until it has stood still for the time
+    that a limit names. Then one kill a minute: the run goes on until there are too many.
+    """
+    stood_s: dict[float, float] = {}
+    counted: dict[float, int] = {}
+    for every_s in (0.1, 60.0):
+        budgets, number, verdict = default_budgets(None), 0, None
+        while verdict is None or verdict.rung is not Rung.STOP:
+            now_s = 1000.0 + every_s * number
+            verdict = decide_rung(
+                situation=_struck(number, now_s=now_s, trained=trained), spares=(),
+                budgets=budgets, world_size=4,
+            )  # fmt: skip
+            budgets, number = left_by(verdict), number + 1
+            assert number < 1000
+        stood_s[every_s], counted[every_s] = now_s - 1000.0, number
+        assert "killed from outside" in verdict.reason
+    assert stood_s[0.1] == pytest.approx(limits.STRIKES_STANDSTILL_S, abs=0.11)
+    assert counted[60.0] == borne + 1
+
+
+def test_a_step_begins_the_count_of_kills_and_their_time_anew() -> None:
+    """A kill each second for ten minutes, and a step after each 25 of them: no crash loop."""
+    budgets = default_budgets(None)
+    for number in range(600):
+        situation = _struck(number, now_s=float(number), committed=10 + number // 25)
+        verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
+        budgets = left_by(verdict)
+        assert verdict.rung is Rung.RESPAWN, (number, verdict.reason)
+
+
+def test_a_fault_of_the_run_after_many_kills_is_the_first_of_its_kind() -> None:
+    """Kills do not count at the place where the run then fails by itself."""
+    budgets = default_budgets(None)
+    for number in range(19):
+        verdict = decide_rung(
+            situation=_struck(number, now_s=0.1 * number), spares=(), budgets=budgets, world_size=4
+        )
+        budgets = left_by(verdict)
+    rungs = [
+        verdict.rung
+        for verdict in again_and_again(
+            replace(CALM, lost=(1,), now_s=2.0), budgets, limits.SAME_STEP_FAULTS_COUNT + 1
+        )
+    ]
+    assert rungs == [Rung.RESPAWN] * limits.SAME_STEP_FAULTS_COUNT + [Rung.STOP]
+
+
+@pytest.mark.parametrize(("max_restarts", "borne"), [(None, 20), (2, 2), (0, 0)])
+def test_whole_restarts_after_kills_are_charged_only_where_the_user_says(
+    max_restarts: int | None, borne: int
+) -> None:
+    """All ranks are killed at once, again and again within seconds."""
+    budgets, answered = default_budgets(max_restarts), 0
+    while answered < 20:
+        situation = replace(CALM, lost=(0, 1, 2, 3), outside=True, now_s=0.1 * answered)
+        verdict = decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4)
+        if verdict.rung is Rung.STOP:
+            break
+        budgets, answered = left_by(verdict), answered + 1
+    assert answered == borne

@@ -517,18 +517,24 @@ def test_a_node_without_power_is_counted_out_in_time(
     assert [one.rule for one in jury.violations] == rules
 
 
-@pytest.mark.parametrize(("signals", "rules"), [(0, ["NotGivenUp"]), (1, []), (2, [])])
-def test_a_kill_from_outside_may_carry_the_count_over_its_limit(
-    signals: int, rules: list[str]
+@pytest.mark.parametrize(
+    ("signals", "plans", "rules"),
+    [(6, 5, []), (5, 5, ["NotGivenUp"]), (6, 4, ["NotGivenUp"])],
+)
+def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
+    signals: int, plans: int, rules: list[str]
 ) -> None:
-    """Five interruptions at one step are borne, and a kill from outside as the sixth.
+    """Five kills from outside are borne before the first step.
 
-    Method: the run gives up at the seventh. Without a process that ended by a signal, it should
-    have given up at the sixth.
+    Method: the run gives up at the sixth. It should not have where fewer processes ended by a
+    signal, or where fewer plans were made since its newest step.
     """
     jury = Checkers()
-    reason = "7 interruptions without a step executed after step 1: a crash loop"
-    for one in (*STEP, *PLANS[:6], failed(reason, signals=signals)):
+    reason = (
+        "6 interruptions without a step committed after step 0: ranks are killed from outside"
+        " again and again, and the run has stood still for 31 s"
+    )
+    for one in (*PLANS[:plans], failed(reason, signals=signals)):
         jury.see(1.0, one)
     assert [one.rule for one in jury.violations] == rules
 

@@ -58,11 +58,17 @@ class Budgets:
     """One budget per expensive rung, and how often the run was interrupted where.
 
     An interruption counts at the step behind which it came, until a later step has been executed. A
-    fault from outside hits anywhere; one that the run itself makes hits at one place. Steps that
-    are executed again count for that, too, but not as progress.
+    fault that the run itself makes hits at one place. Steps that are executed again count for that,
+    too, but not as progress.
 
-    at_step     interruptions at the place of the newest one, it included
-    since_step  all of them since a step was committed that never had been before
+    A kill from outside hits anywhere, and says nothing of the script. Such strikes are counted
+    apart: they end a run only if it stands still for long.
+
+    at_step         interruptions at the place of the newest one, it included, without strikes
+    since_step      all of them since a step was committed that never had been before
+    strikes         kills from outside since then
+    stands_since_s  when the first interruption since then was decided upon, of either kind
+    restarts_paid   a restart after a strike is charged, too: the user has named their number
     """
 
     respawns: Budget
@@ -71,6 +77,9 @@ class Budgets:
     at_step: int = 0
     since_step: int = 0
     repeats: int = 0
+    strikes: int = 0
+    stands_since_s: float = 0.0
+    restarts_paid: bool = False
     # the step behind which interruptions came -> how many
     _places: dict[int, int] = field(default_factory=dict)
 
@@ -81,15 +90,24 @@ class Budgets:
             self, respawns=self.respawns.copy(), restarts=self.restarts.copy(), _places=places
         )
 
-    def note_fault(self, *, step: int, reached: int) -> int:
+    def note_fault(
+        self, *, step: int, reached: int, outside: bool = False, now_s: float = 0.0
+    ) -> int:
         """Count one more interruption while `step` is the newest committed step.
 
-        Return how many interruptions came behind `reached`. That is the newest step executed since
-        the last interruption, or else the step that the run was to go on from.
+        Return how many interruptions came behind `reached`, kills from outside not counted. That is
+        the newest step executed since the last interruption, or else the step that the run was to
+        go on from.
         """
         if step > self.step:
-            self.step, self.since_step, self.repeats = step, 0, 0
+            self.step, self.since_step, self.repeats, self.strikes = step, 0, 0, 0
             self._places.clear()
+        if not self.since_step + self.strikes:
+            self.stands_since_s = now_s
+        if outside:
+            self.strikes += 1
+            self.at_step = self._places.get(reached, 0)
+            return self.at_step
         self._places = {place: count for place, count in self._places.items() if place >= reached}
         self.since_step += 1
         self.at_step = self._places[reached] = self._places.get(reached, 0) + 1
@@ -113,4 +131,5 @@ def default_budgets(max_restarts: int | None) -> Budgets:
     return Budgets(
         respawns=Budget(limits.RESPAWNS_COUNT, limits.RESPAWN_REFILL_STEPS),
         restarts=Budget(restarts, limits.REFILL_STEPS),
+        restarts_paid=max_restarts is not None,
     )

@@ -38,6 +38,7 @@ class Situation:
                     out. No budget pays for that
     outside         every rank that was lost was killed by SIGKILL, and the kernel has counted no
                     lack of memory: a script cannot do that by its own mistake
+    now_s           the time of the decision
     state_is_live   some process stands in a step with the state. Otherwise the state is only
                     sealed, and `recovery_mode` is "respawn" for every script
     """
@@ -53,6 +54,7 @@ class Situation:
     free: bool = False
     outside: bool = False
     state_is_live: bool = True
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ def _pick(
     situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
 ) -> RecoveryVerdict:
     """Choose the rung, and take its cost from `budgets`."""
-    budgets.note_fault(step=situation.committed, reached=situation.reached)
+    budgets.note_fault(
+        step=situation.committed, reached=situation.reached, outside=situation.outside,
+        now_s=situation.now_s,
+    )  # fmt: skip
     if situation.recovery_mode != "plain" and (loop := _crash_loop(situation, budgets)):
         # The run fails again and again at the same place.
         return _stop(loop, situation)
@@ -124,22 +129,30 @@ def _pick(
 
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:
-    """Return why this is a crash loop, or ""."""
-    same_step = limits.SAME_STEP_FAULTS_COUNT
+    """Return why this is a crash loop, or "".
+
+    A run that goes on committing steps is none, however often it is interrupted.
+    """
+    trained, since = situation.trained, f"after step {situation.committed}"
     if situation.outside:
-        same_step = limits.STANDSTILL_FAULTS_COUNT
-    if budgets.at_step > same_step and situation.trained:
+        # The kills may end, and then the run goes on: only a long standstill ends it.
+        borne = limits.STRIKES_COUNT if trained else limits.SETUP_STRIKES_COUNT
+        stood_s = situation.now_s - budgets.stands_since_s
+        if budgets.strikes <= borne or stood_s < limits.STRIKES_STANDSTILL_S:
+            return ""
+        return (
+            f"{budgets.strikes} interruptions without a step committed {since}: ranks are killed"
+            f" from outside again and again, and the run has stood still for {stood_s:.0f} s"
+        )
+    if budgets.at_step > limits.SAME_STEP_FAULTS_COUNT and trained:
         return (
             f"{budgets.at_step} interruptions without a step executed after step"
             f" {situation.reached}: a crash loop"
         )
     if budgets.since_step > (
-        limits.STANDSTILL_FAULTS_COUNT if situation.trained else limits.SETUP_FAULTS_COUNT
+        limits.STANDSTILL_FAULTS_COUNT if trained else limits.SETUP_FAULTS_COUNT
     ):
-        return (
-            f"{budgets.since_step} interruptions without a step committed after step"
-            f" {situation.committed}: a crash loop"
-        )
+        return f"{budgets.since_step} interruptions without a step committed {since}: a crash loop"
     return ""
 
 
@@ -149,8 +162,8 @@ def _replace(
     replace = dict.fromkeys(lost, -1)
     for rank, spare in zip(lost, spares, strict=False):
         replace[rank] = spare
-    # one token for all: the loss of a node with many ranks is one loss
-    if not budgets.respawns.take(step=situation.committed):
+    # one token for all: the loss of a node with many ranks is one loss; kills from outside are free
+    if not situation.outside and not budgets.respawns.take(step=situation.committed):
         # The budget of replacements is used up, so all ranks restart.
         return _stop(
             f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps"
@@ -180,7 +193,9 @@ def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
     """Return the verdict of a restart. `left` are processes that live, and could go on."""
-    if not budgets.restarts.take(step=situation.committed):
+    # Kills from outside are free where _crash_loop bounds them, and the user has set no number.
+    free = situation.outside and situation.recovery_mode != "plain" and not budgets.restarts_paid
+    if not free and not budgets.restarts.take(step=situation.committed):
         # The budget of restarts is used up, so the run ends.
         most = budgets.restarts.capacity
         spent = f"{most} whole restarts without enough progress in between"

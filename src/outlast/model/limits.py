@@ -136,6 +136,14 @@ SAME_STEP_FAULTS_COUNT = 5
 # interruptions, at any steps, of a run that executes old steps again and commits no new one, before
 # that verdict
 STANDSTILL_FAULTS_COUNT = 20
+# Ranks that are killed from outside say nothing of the script. A run that such kills keep from
+# committing a step ends after more of them than this (or than that, before its first step) ...
+STRIKES_COUNT = 20
+SETUP_STRIKES_COUNT = 5
+# ... and not before it has stood still for so long. It begins again with this pause by then: what
+# is started in the midst of such kills is killed, too
+STRIKES_STANDSTILL_S = 30.0
+STRIKES_PAUSE_S = 0.25
 # so many of the newest interruptions are remembered, for verdicts that come late; all of them are
 # in the ledger
 INTERRUPTIONS_KNOWN_COUNT = 1_000
@@ -317,6 +325,7 @@ assert BATCH_WAIT_S < COMPANION_WAIT_S, (
 )
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
+assert SETUP_FAULTS_COUNT < SETUP_STRIKES_COUNT < STRIKES_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES
 assert OOM_LOOK_S < OOM_WINDOW_S
 assert HELPER_LOOK_S < HELPER_STOPPED_S < HELPER_ASK_S < HELPER_ANSWER_S < ZYGOTE_FORK_DEADLINE_S

@@ -213,6 +213,7 @@ class Quiesced:
     error: str
     trained: bool
     outside: bool = False
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,8 @@ def decide_recovery(
         lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
         recovery_mode=mode if is_live else "respawn", state=restore.step is not None or handed_over,
         committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
-        state_is_live=is_live, outside=seen.outside, free=not seen.raised and not to_blame,
+        state_is_live=is_live, outside=seen.outside, now_s=seen.now_s,
+        free=not seen.raised and not to_blame,
     )  # fmt: skip
     return decide_rung(
         situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size

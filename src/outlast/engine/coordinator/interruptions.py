@@ -210,16 +210,16 @@ class InterruptionLog:
         for index, last in enumerate(list(self.open)):
             newest = index == len(self.open) - 1
             why = _both(last.reason, reason)
-            self._put(
-                replace(
-                    last,
-                    left_s=last.left_s or now_s,
-                    rung=last.rung or rung,
-                    reason=why if newest else last.reason,
-                    steps_repeated=repeated if newest else last.steps_repeated,
-                    steps_lost=lost if newest else last.steps_lost,
-                )
+            known = replace(
+                last,
+                left_s=last.left_s or now_s,
+                rung=last.rung or rung,
+                reason=why if newest else last.reason,
+                steps_repeated=repeated if newest else last.steps_repeated,
+                steps_lost=lost if newest else last.steps_lost,
             )
+            if known != last:  # else the ledger has it: there may be hundreds in a storm of kills
+                self._put(known)
 
     def went_further_back(self, *, steps: int) -> None:
         """Book `steps` more as repeated, because what all were to begin from was not there.

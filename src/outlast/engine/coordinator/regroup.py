@@ -102,10 +102,13 @@ class Regroup:
         out = run.records()
         if run.course.is_in(*IN_A_GENERATION):
             collateral = mechanism is Mechanism.LOST_CONTACT
-            out += self.gather(
-                now_s, limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
-            )
-        elif run.course.is_in(Stage.GATHERING) and mechanism is not Mechanism.LOST_CONTACT:
+            wait_s = limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
+            out += self.gather(now_s, max(wait_s, self._pause_s()))
+        elif (
+            run.course.is_in(Stage.GATHERING)
+            and mechanism is not Mechanism.LOST_CONTACT
+            and not self._pause_s()
+        ):
             out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
         elif (
             run.course.is_in(Stage.HANDOVER)
@@ -120,6 +123,11 @@ class Regroup:
             if not member.life.dead and not member.life.condemned:
                 out += run.kill(now_s, [member], reason)
         return out
+
+    def _pause_s(self) -> float:
+        """Return how long to wait for the end of kills that keep the run from any step."""
+        struck = self.run.faults.budgets.strikes > limits.STRIKES_COUNT
+        return limits.STRIKES_PAUSE_S if struck else 0.0
 
     def gather(self, now_s: float, wait_s: float) -> list[Output]:
         """Wait for the companions of a fault, which show themselves within `wait_s`."""
@@ -241,7 +249,7 @@ class Regroup:
             # A torn state cannot go on in its process: kill those ranks, and decide again.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
-        verdict = self._choose(self._look(restore, start, finished=finished))
+        verdict = self._choose(self._look(now_s, restore, start, finished=finished))
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
         if given_up:  # these ranks are given away only once their processes are confirmed dead
             # The rung gives up live ranks: it is carried out once they are dead.
@@ -252,7 +260,9 @@ class Regroup:
         self._book(now_s, verdict, restore, start)
         return [*run.records(), *self._carry_out(now_s, verdict, restore, start)]
 
-    def _look(self, restore: RestoreVerdict, start: Restart | None, *, finished: bool) -> Quiesced:
+    def _look(
+        self, now_s: float, restore: RestoreVerdict, start: Restart | None, *, finished: bool
+    ) -> Quiesced:
         """Return the picture that the rung is chosen by."""
         run, faults = self.run, self.run.faults
         return Quiesced(
@@ -263,6 +273,7 @@ class Regroup:
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=faults.user_error[0],
             trained=run.progress.trained, outside=self._struck_from_outside(),
+            now_s=now_s,
         )  # fmt: skip
 
     def _struck_from_outside(self) -> bool:

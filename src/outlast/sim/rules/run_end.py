@@ -30,6 +30,7 @@ APART = (
     "snap",
     "lose_coordinator",
 )
+STRUCK = "killed from outside again and again"
 # How a run that is struck again and again may end, and what must have struck it for that; () if the
 # plans tell that.
 VERDICTS = {
@@ -37,6 +38,7 @@ VERDICTS = {
     "cannot reach each other": APART,
     "cannot be killed": ("linger",),
     "crash loop": (),
+    STRUCK: (),
     "whole restarts": (),
     "budget": (),
     "behind the last step": ("raise", "exit"),
@@ -286,7 +288,11 @@ class NotGivenUp(Checker):
         if loop := re.match(
             r"(\d+) interruptions without a step (executed|committed) after step (\d+)", seen.reason
         ):
-            yield from self._loops(int(loop[1]), int(loop[3]), seen, at_step=loop[2] == "executed")
+            said = int(loop[1])
+            if STRUCK in seen.reason:
+                yield from self._strikes(said, seen)
+            else:
+                yield from self._loops(said, int(loop[3]), seen, at_step=loop[2] == "executed")
         elif loop := re.match(
             r"(\d+) whole restarts|the budget of (\d+) replacements", seen.reason
         ):
@@ -303,9 +309,8 @@ class NotGivenUp(Checker):
     def _loops(self, said: int, step: int, seen: RunOver, *, at_step: bool) -> Iterator[str]:
         """Check that a run which ends because it fails again and again has failed often enough.
 
-        With `at_step` all failures at this step count. Otherwise those count since a new step was
-        committed. A process that is killed from outside counts, but ends no run at that count: the
-        next interruption of the script's own may come to a higher one.
+        With `at_step` the failures at this step count. Otherwise those count since a new step was
+        committed. Kills from outside do not count.
         """
         if self._newest and set(APART) & set(seen.kinds):
             return  # steps committed while no rank could be asked may count as not committed
@@ -320,12 +325,22 @@ class NotGivenUp(Checker):
         plans = (
             self._plans - max(later, self._done_first.get(step, 0)) if at_step else max(self._since)
         )
-        passed = seen.signals if at_step else 0
-        at_once = any(0 <= said - 1 - borne <= passed for borne in BORNE)
-        if said <= allowed or not at_once or plans < said - 1:
+        if said <= allowed or said - 1 not in BORNE or plans < said - 1:
             yield (
                 f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans}"
                 f" plans since a step after step {step}"
+            )
+
+    def _strikes(self, said: int, seen: RunOver) -> Iterator[str]:
+        """Check that a run which ends for kills from outside was killed as often as it says."""
+        if self._newest and set(APART) & set(seen.kinds):
+            return  # as in _loops
+        borne = limits.STRIKES_COUNT if self._newest else limits.SETUP_STRIKES_COUNT
+        plans = max(self._since)
+        if said <= borne or said > seen.signals or plans < said - 1:
+            yield (
+                f"it gave up after {said} kills from outside, of {borne} that are borne and"
+                f" {seen.signals} that struck it, and {plans} plans since a new step"
             )
 
 
