@@ -157,6 +157,12 @@ SPARE_PLAIN_WAIT_S = 5.0  # a script that has not called outlast.join by then ge
 SPARE_FAILURES_COUNT = 3  # spares that ended before they parked, before no more are made
 SPARE_REFILL_DELAY_S = 1.0  # a spent spare is replaced this long after training goes on
 
+# --- open files -----------------------------------------------------------------------------------
+# Measured: a launcher has 31, and 10 for each worker or spare; a worker has 16 to 19 of its own. A
+# worker that is being replaced and its successor are there at once.
+RUN_FILES_COUNT = 64
+WORKER_FILES_COUNT = 16
+
 # --- processes ------------------------------------------------------------------------------------
 TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
 # SIGKILL to the kernel's report that the process is gone: giving tens of gigabytes back takes

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gc
 import ipaddress
-import resource
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -48,6 +47,7 @@ from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.open_files import make_room
 
 # What an agent that has knocked is told: what it needs to know of the run, or why it is turned away
 Reception = Callable[[Knock], "Admitted | str"]
@@ -357,19 +357,7 @@ def make_room_for(peers: int) -> None:
     Raises UsageError if it may not be raised so far.
     """
     needed = peers + limits.LISTENER_STRANGERS_COUNT + limits.LISTENER_FILES_COUNT
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise UsageError(
-            f"{peers:,} agents need {needed:,} open files, and this process may have {hard:,}"
-            " (RLIMIT_NOFILE)",
-            hint=(
-                f"start the coordinator with `ulimit -n {needed}`, or in a service with"
-                f" LimitNOFILE={needed}"
-            ),
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    make_room(needed, f"{peers:,} agents need", start="the coordinator")
 
 
 def collect_seldom(peers: int) -> None:
