@@ -31,6 +31,7 @@ from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.pager import Pager, PageTargets
 from outlast.runtime.coordinator.side_process import SideProcess
+from outlast.runtime.interpreter import module_command
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
@@ -64,7 +65,7 @@ def make_evidence(
         vault=vault.folder,
         standing=beacons.standing,
         logs=logs.paths,
-        command=(sys.executable, "-m", "outlast.app.cli", "diagnose", "--json"),
+        command=(*module_command("outlast.app.cli"), "diagnose", "--json"),
         on_verdict=on_verdict,
     )
 
@@ -134,7 +135,7 @@ def checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
 
 def serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) -> SideProcess:
     """Start the process that serves the run's metrics."""
-    command = (sys.executable, "-m", "outlast.app.exporter", str(os.getpid()), where)
+    command = (*module_command("outlast.app.exporter"), str(os.getpid()), where)
     return SideProcess(
         loop, (*command, str(folder.path.resolve())), what="metrics", tell=view.print_line
     )

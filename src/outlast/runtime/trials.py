@@ -20,7 +20,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from outlast.diagnose.trial_comparison import Loop, Noted, Notes, Struck
 from outlast.errors import OutlastError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
+from outlast.runtime.interpreter import module_command
 from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault import Vault, vault_folder
 from outlast.runtime.worker.trial_plan import VARIABLE, TrialPlan
@@ -108,7 +108,7 @@ class TrialFolder:
             "OUTLAST_DRILL": json.dumps(faults),
             "PYTHONHASHSEED": "0",
         }
-        command = [sys.executable, "-m", "outlast.app.cli", "run", "--run-dir", str(folder / "run")]
+        command = [*module_command("outlast.app.cli"), "run", "--run-dir", str(folder / "run")]
         code = self._watched(folder, [*command, *words], environment, until_s)
         return TrialRun(
             folder / "run", code, _text(folder / "stdout"), _text(folder / "stderr"),

@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field
 
 from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
+from outlast.runtime.interpreter import module_command
 from outlast.runtime.linux import session_members
 
 _TITLE_ROOM = " " * 256
@@ -151,10 +151,7 @@ def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
     try:
         os.write(memory, json.dumps(spec.to_json()).encode())
         command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "outlast.runtime.worker.bootstrap",
+            *module_command("outlast.runtime.worker.bootstrap", "-u"),
             str(memory),
             str(channel),
             str(gate),

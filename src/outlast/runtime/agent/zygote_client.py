@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from outlast.model.limits import STARVING_LOOK_S, ZYGOTE_BOOT_DEADLINE_S
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
+from outlast.runtime.interpreter import module_command
 from outlast.runtime.loop import Loop
 from outlast.runtime.packets import receive_packet, send_packet
 
@@ -47,9 +47,7 @@ class ZygoteClient:
     def start(cls) -> ZygoteClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [
-            sys.executable,
-            "-m",
-            "outlast.runtime.worker.zygote",
+            *module_command("outlast.runtime.worker.zygote"),
             str(theirs.fileno()),
             str(os.getpid()),
             _TITLE_ROOM,

@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import subprocess
-import sys
 import typing
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from outlast.model.texts import cut_at_word
 from outlast.model.verdict import summary
 from outlast.runtime import clock
 from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
+from outlast.runtime.interpreter import module_command
 from outlast.runtime.loop import Loop
 
 AT_ONCE_COUNT = 4
@@ -36,7 +36,7 @@ WAITING_MAX_COUNT = 100
 LAST_S = 5.0
 _TEXT_BYTES = 4096  # of each text in a page: a pipe takes a whole page at once
 _VERDICTS_COUNT = 20
-_SENDER = (sys.executable, "-m", "outlast.runtime.page_sender")
+_SENDER = module_command("outlast.runtime.page_sender")
 
 
 @dataclass(frozen=True, slots=True)

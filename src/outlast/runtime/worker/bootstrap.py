@@ -31,6 +31,7 @@ from typing import Protocol, cast
 from outlast.errors import UsageError
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
+from outlast.runtime.worker.shadowing import hidden_library
 
 __all__ = ["ChildSpec", "Session", "SessionStart", "child_main", "spawned_main"]
 
@@ -164,7 +165,7 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         return _exit_code(left)
     except BaseException as error:  # boundary: the user's script
         error.__traceback__ = _without_our_frames(error.__traceback__)
-        session.user_failed(error)
+        session.user_failed(hidden_library(error, _script_folder(spec)) or error)
         _write_error_file(error)
         if not isinstance(error, UsageError):  # the launcher says it, once for all ranks
             sys.excepthook(type(error), error, error.__traceback__)
@@ -179,15 +180,26 @@ def _run(spec: ChildSpec) -> None:
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv = [spec.script, *spec.args]
+    set_first_path(_script_folder(spec))
     if spec.entry == "module":
-        set_first_path(os.getcwd())
         runpy._run_module_as_main(spec.script)  # type: ignore[attr-defined]  # what `python -m` itself calls
-    elif os.path.isdir(spec.script) or spec.script.endswith((".zip", ".pyz")):
-        set_first_path(os.path.realpath(spec.script))
+    elif _is_package(spec.script):
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:
-        set_first_path(os.path.dirname(os.path.realpath(spec.script)))
         _run_file(main, os.path.abspath(spec.script))
+
+
+def _script_folder(spec: ChildSpec) -> str:
+    """Return what the interpreter puts first on the path for this script."""
+    if spec.entry == "module":
+        return spec.cwd
+    path = os.path.realpath(os.path.join(spec.cwd, spec.script))
+    return path if _is_package(path) else os.path.dirname(path)
+
+
+def _is_package(path: str) -> bool:
+    """Return True if a script is a folder or an archive with a `__main__` in it."""
+    return os.path.isdir(path) or path.endswith((".zip", ".pyz"))
 
 
 def _run_file(main: types.ModuleType, path: str) -> None:
@@ -276,7 +288,7 @@ def await_gate(gate_fd: int) -> None:
 def spawned_main(arguments: list[str]) -> int:
     """Run a worker that the launcher started as a program, with its environment and streams.
 
-    The command is `python -m outlast.runtime.worker.bootstrap SPEC_FD CHANNEL_FD GATE_FD`.
+    The arguments are SPEC_FD CHANNEL_FD GATE_FD.
     """
     spec_fd, channel_fd, gate_fd = map(int, arguments[:3])  # what follows makes room for the title
     with open(spec_fd, "rb") as file:
@@ -288,8 +300,6 @@ def spawned_main(arguments: list[str]) -> int:
         return 1
     os.set_inheritable(channel_fd, False)
     await_gate(gate_fd)
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder that `-m` put there
     settle(spec)
     return child_main(spec, channel_fd)
 

@@ -56,6 +56,8 @@ def innermost_line(frames: Iterable[FrameType]) -> str:
 
 def _is_the_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
+    if name == "<string>" and frame.f_back is None:
+        return False  # how outlast started this interpreter (runtime/interpreter.py)
     return not (
         name.startswith((*_OUTSIDE, "<frozen")) or name in _PLUMBING or name.endswith(_DECORATORS)
     )

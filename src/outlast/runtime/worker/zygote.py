@@ -1,6 +1,6 @@
 """The process that has paid for the imports and forks workers from then on.
 
-`python -m outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that
+`outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that
 speaks `runtime.packets`. Requests {"do": ...} and their answers:
 
     parse    argv                            what `arguments.parse` says
@@ -247,8 +247,6 @@ def main(arguments: list[str]) -> int:
     except ProcessLookupError:
         return 1
     set_title(["outlast: zygote"], "outlast-zygote")
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder that `-m` put there
     os.set_inheritable(fd, False)
     sock = socket.socket(fileno=fd)
     try:

@@ -1,0 +1,23 @@
+"""The command that runs a module of outlast in an interpreter of its own.
+
+`python -m` looks for modules in the working folder first, so a file `json.py` beside a user's
+script would take the place of the library in outlast's own processes. This command leaves that
+folder out. A script's own folder is put in its place by bootstrap.py, once the script begins.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_ROOT = str(Path(__file__).resolve().parents[2])  # where the package outlast itself was found
+_RUN = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]);"
+    " sys.path += [{root!r}] * ({root!r} not in sys.path);"
+    " import runpy; runpy._run_module_as_main({module!r})"
+)
+
+
+def module_command(module: str, *flags: str) -> tuple[str, ...]:
+    """Return the command that runs `module` as `python -m` does. `flags`: the interpreter's."""
+    return (sys.executable, *flags, "-c", _RUN.format(root=_ROOT, module=module))
