@@ -142,7 +142,7 @@ def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
 
 
 def test_failures_of_moved_ranks_are_paid_for() -> None:
-    """They are killed again and again where they come up: that ends a run, whatever it began with."""
+    """They are killed again and again where they come up: that ends a run, however it began."""
     world = a_world(FOUR, KILL, PlannedFault("again", "kill", 0, "grouping", 1, times=1000))
     diagnosed(world, verdict())
     end = ran(world)
