@@ -45,8 +45,9 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
+    *("votes", "leader", "part", "record"),
 }
-ADDRESSES = {"source", "serves"}  # numeric, with a port
+ADDRESSES = {"source", "serves", "votes", "leader"}  # numeric, with a port
 WORDS = {
     *("settle", "then", "replicated", "private"),
     *("kind", "phase", "mechanism", "recovery_mode"),
@@ -82,6 +83,8 @@ MANY = {
     "said": 10,
     "causes": 12,
     "seconds": 12,
+    "nodes": limits.VOTERS_COUNT,
+    "addresses": limits.VOTERS_COUNT,
 }
 FEW = {"prepared", "sealed", "steps", "transfer"}  # rows of two, or so
 

@@ -86,16 +86,7 @@ def open_folder(
 ) -> tuple[RunFolder, Ledger]:
     release = version("outlast")
     name = Path(options.program.script).stem
-    card = {
-        "argv": redacted_words(_without_webhook(sys.argv[1:], options)),
-        "workers": options.world_size,
-        "spares": options.spares.count,
-        **(
-            {"checkpoints": str(Path(options.checkpoints.folder).absolute())}
-            if options.checkpoints.folder
-            else {}
-        ),
-    }
+    card = folder_card(options)
     given = Path(options.run_dir) if options.run_dir else None
     if options.checkpoints.resume:
         path = given if given is not None else run_folder.newest()
@@ -120,6 +111,20 @@ def open_folder(
         started_wall_s=began_wall_s,
     )
     return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
+
+
+def folder_card(options: RunOptions) -> dict[str, object]:
+    """Return what run.json says of a launcher's options."""
+    return {
+        "argv": redacted_words(_without_webhook(sys.argv[1:], options)),
+        "workers": options.world_size,
+        "spares": options.spares.count,
+        **(
+            {"checkpoints": str(Path(options.checkpoints.folder).absolute())}
+            if options.checkpoints.folder
+            else {}
+        ),
+    }
 
 
 def _without_webhook(words: list[str], options: RunOptions) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,7 +20,6 @@ from outlast.app.live import LiveView
 from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
-    close_books,
     coordinator_options,
     end_unrun,
     make_evidence,
@@ -29,15 +27,13 @@ from outlast.app.node_setup import (
     make_view,
     of_node,
     open_folder,
-    pager,
-    say_end,
     serve_metrics,
 )
 from outlast.app.nodes import Nodes
 from outlast.app.resuming import Beginning
+from outlast.app.run_takeover import Helm, Seat
 from outlast.app.torchrun import RunOptions
 from outlast.engine.cluster.agent_session import NodeOffer
-from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Admitted, Message
@@ -49,11 +45,8 @@ from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
+from outlast.runtime.agent.standby import Standby, StandbyPlace
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.control_socket import ControlSocket
-from outlast.runtime.coordinator.coordinator_driver import RunDesk
-from outlast.runtime.coordinator.headquarters import Doorway, Headquarters
 from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.coordinator.told_lives import ToldLives
 from outlast.runtime.ledger.store import Ledger
@@ -180,9 +173,7 @@ def _dial(ground: Ground) -> tuple[Dialler, Admitted]:
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
     nodes, (host, port) = ground.nodes, ground.spot.endpoint
     arrival = Arrival()
-    caller = Caller(
-        WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(ground.options)
-    )
+    caller = caller_of(ground)
     dialler = Dialler(ground.loop, (host, port), caller, arrival, token=ground.token)
     dialler.dial()
     came = ground.loop.run_until(lambda: arrival.done, within_s=nodes.join_timeout_s)
@@ -212,26 +203,58 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     dialler, facts = _dial(ground)
     closing.callback(dialler.close)
     folder = _folder_here(ground, facts)
-    agent: list[RemoteAgent] = []
-
-    def life_over(life: Life) -> None:
-        agent[0].tell_life(life)
-
-    parts, serves = open_node(ground, facts, folder, closing, life_over=life_over)
-    offer = NodeOffer(ground.nodes.name, ground.options.workers, ground.nodes.place, serves)
-    agent.append(RemoteAgent(parts, Outside(facts, dialler, offer, ground.loop.stop)))
-    dialler.hand_over(agent[0])
-    _listen(ground.loop, agent[0].leave)
+    helm = helm_of(ground, facts)
+    closing.callback(helm.close)
+    parts, serves = open_node(
+        ground, facts, folder, closing, life_over=helm.life_over, on_verdict=helm.on_verdict
+    )
+    standby, votes = make_standby(ground, facts, helm)
+    helm.join(parts, standby)
+    offer = NodeOffer(ground.nodes.name, ground.options.workers, ground.nodes.place, serves, votes)
+    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby))
+    helm.stand_beside(agent)
+    dialler.hand_over(agent)
+    _listen(ground.loop, agent.leave)
     try:
-        agent[0].begin()
+        agent.begin()
         ground.loop.run()
     finally:
-        agent[0].close()
-    over = agent[0].over
-    assert over is not None
-    if over.exit_code != 0 and over.exit_code not in stop_signals.EXIT_CODES:
-        print(f"error: {over.reason}", file=sys.stderr)
-    return over.exit_code
+        agent.close()
+    return helm.finish(agent.over)
+
+
+def helm_of(ground: Ground, facts: Admitted) -> Helm:
+    """Return this node's place at the helm, which it may have now or later."""
+    return Helm(
+        Seat(
+            ground.options, ground.loop, ground.view, ground.sink, ground.token, facts,
+            digest_of(ground.options), _own_folder(ground, facts),
+        )
+    )  # fmt: skip
+
+
+def make_standby(ground: Ground, facts: Admitted, helm: Helm) -> tuple[Standby | None, str]:
+    """Make this node's part in outliving the coordinator, and say where it answers.
+
+    With fewer than three nodes nobody can take over, so there is none.
+    """
+    nodes = ground.nodes
+    if nodes.count + nodes.spares < limits.VOTERS_LEAST:
+        return None, ""
+    place = StandbyPlace(
+        ground.loop, caller_of(ground), ground.token, facts, ground.spot.address,
+        _own_folder(ground, facts) / "copy.db",
+    )  # fmt: skip
+    standby = Standby(place, lead=helm.lead, tell=ground.view.print_line)
+    return standby, standby.listen()
+
+
+def caller_of(ground: Ground) -> Caller:
+    """Return who this node is for those that it dials."""
+    nodes = ground.nodes
+    return Caller(
+        WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(ground.options)
+    )
 
 
 def _folder_here(ground: Ground, facts: Admitted) -> Path:
@@ -239,10 +262,18 @@ def _folder_here(ground: Ground, facts: Admitted) -> Path:
     shared = Path(facts.folder)
     if node_folders.is_folder_of(shared, facts.run):
         return shared
-    own = Path(ground.options.run_dir or f"runs/{facts.run}-{ground.nodes.name}")
+    own = _own_folder(ground, facts)
     node_folders.make_own(own)
     ground.view.print_line(f"this node does not see {shared}: its logs lie in {own}")
     return own
+
+
+def _own_folder(ground: Ground, facts: Admitted) -> Path:
+    """Return the folder that this node has to itself."""
+    shared = Path(facts.folder)
+    if node_folders.is_folder_of(shared, facts.run):
+        return shared / "nodes" / ground.nodes.name
+    return Path(ground.options.run_dir or f"runs/{facts.run}-{ground.nodes.name}")
 
 
 # --- the parts of a node --------------------------------------------------------------------------
@@ -319,17 +350,15 @@ def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, flo
     closing.callback(folder.close)
     closing.callback(ledger.close)
     try:
-        end = _lead_in(ground, closing, folder, ledger)
+        return _lead_in(ground, closing, folder, ledger)
     except BaseException as error:
         end_unrun(ledger, error)
         raise
-    say_end(end, folder)
-    return end.exit_code
 
 
 def _lead_in(
     ground: Ground, closing: contextlib.ExitStack, folder: RunFolder, ledger: Ledger
-) -> End:
+) -> int:
     options, nodes, loop = ground.options, ground.nodes, ground.loop
     root = checkpoint_root(options, folder).resolve()
     facts = Admitted(folder.run, str(folder.path.resolve()), str(root), nodes.lease_s)
@@ -341,33 +370,21 @@ def _lead_in(
             from_scratch=options.checkpoints.from_scratch,
         )  # fmt: skip
         ledger.add(beginning.event())
-    lives = ToldLives()
-    books = Bookkeeping(
-        ledger=ledger, records=records, start_step=beginning.start.step, living=lives.living,
-        gauges=lambda: parts.beacons.gauges(), show=ground.view.update,
-    )  # fmt: skip
-    leader = _Leader(ground)
+    helm = helm_of(ground, facts)
     parts, serves = open_node(
-        ground, facts, folder.path, closing, life_over=leader.life_over,
-        missing=folder.missing, on_verdict=leader.on_verdict,
+        ground, facts, folder.path, closing, life_over=helm.life_over,
+        missing=folder.missing, on_verdict=helm.on_verdict,
     )  # fmt: skip
-    desk = RunDesk(
-        loop, books, parts.specs, parts.vault, parts.evidence, root, ground.view.print_line,
-        pager(options, folder, loop, books, ground.view),
-        ControlSocket(loop, folder.path, tell=ground.view.print_line),
-        retention=options.checkpoints.retention,
-    )  # fmt: skip
-    assert desk.control is not None
-    closing.callback(desk.control.close)
-    if desk.pager is not None:
-        closing.callback(desk.pager.close)
+    standby, votes = make_standby(ground, facts, helm)
+    helm.join(parts, standby)
+    engine = coordinator_options(options, beginning, ledger.newest())
     listening = ground.spot.listening
     assert listening is not None
-    doorway = Doorway(listening, nodes.run, digest_of(options), ground.token, facts)
-    engine = coordinator_options(options, beginning, ledger.newest())
-    leader.headquarters = Headquarters(desk, engine, doorway, lives=lives, ended=loop.stop)
-    leader.headquarters.listen()
-    closing.callback(leader.headquarters.close)
+    reign = helm.open_reign(
+        folder, ledger, engine, listening, lives=ToldLives(), start_step=beginning.start.step
+    )
+    reign.headquarters.listen()
+    closing.callback(reign.headquarters.close)
     ground.view.print_line(
         f"node {nodes.name} leads the run at {ground.spot.endpoint[0]} port {nodes.port}, and waits"
         f" for {engine.nodes} nodes"
@@ -375,61 +392,23 @@ def _lead_in(
     if options.status.metrics:
         serving = serve_metrics(options.status.metrics, folder, loop, ground.view)
         closing.callback(serving.close)
-    offer = NodeOffer(nodes.name, options.workers, nodes.place, serves)
-    return _run_led(ground, leader, parts, offer, books)
+    offer = NodeOffer(nodes.name, options.workers, nodes.place, serves, votes)
+    return _run_led(ground, helm, parts, offer)
 
 
-def _run_led(
-    ground: Ground, leader: _Leader, parts: NodeParts, offer: NodeOffer, books: Bookkeeping
-) -> End:
-    """Run until the end, and write it down."""
-    headquarters = leader.headquarters
+def _run_led(ground: Ground, helm: Helm, parts: NodeParts, offer: NodeOffer) -> int:
+    """Begin the run, let it go on until its end, and return the exit code."""
+    assert helm.reign is not None
+    headquarters = helm.reign.headquarters
     headquarters.start()
-    leader.take_part(parts, offer)
+    dialler, facts = _dial(ground)
+    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, helm.standby))
+    helm.stand_beside(agent)
+    dialler.hand_over(agent)
+    agent.begin()
     try:
         headquarters.driver.listen()
         ground.loop.run()
     finally:
-        leader.close()
-    end = headquarters.end
-    assert end is not None
-    parts.evidence.finish(books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
-    ground.sink.close()
-    close_books(books, end, ground.view)
-    return end
-
-
-class _Leader:
-    """The agent of the node that leads, beside the coordinator in the same launcher."""
-
-    headquarters: Headquarters
-
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._agent: RemoteAgent | None = None
-
-    def take_part(self, parts: NodeParts, offer: NodeOffer) -> None:
-        """Dial the coordinator next door, and enrol."""
-        dialler, facts = _dial(self._ground)
-        self._agent = RemoteAgent(parts, Outside(facts, dialler, offer, self._left))
-        dialler.hand_over(self._agent)
-        self._agent.begin()
-
-    def _left(self) -> None:
-        """Stop the run if this node has left it, because it cannot go on without it."""
-        agent = self._agent
-        if self.headquarters.end is None and agent is not None and agent.over is not None:
-            driver = self.headquarters.driver
-            driver.do([End(agent.over.exit_code, "failed", agent.over.reason, "")])
-
-    def close(self) -> None:
-        """Kill and reap what is left on this node."""
-        if self._agent is not None:
-            self._agent.close()
-
-    def life_over(self, life: Life) -> None:
-        if self._agent is not None:
-            self._agent.tell_life(life)
-
-    def on_verdict(self, *said: object) -> None:
-        self.headquarters.driver.on_verdict(*said)  # type: ignore[arg-type]  # as Evidence gives it
+        agent.close()
+    return helm.finish(agent.over)

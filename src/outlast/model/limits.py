@@ -92,6 +92,13 @@ RECONNECT_FIRST_S = 0.02  # ... and at first sooner, each time twice as long aft
 COORDINATOR_WAIT_S = 60.0
 LEASE_S = 0.5  # of an agent, where the run has up to ...
 LEASE_NODES_COUNT = 64  # ... so many nodes; the larger lease of more nodes costs less
+VOTERS_COUNT = 5  # agents that keep copies of the ledger, and of whom one may take the run over
+VOTERS_LEAST = 3  # nodes without which nobody can take over
+MISSED_SHARE = 0.6  # of a lease: a coordinator that is silent for so long is missing
+CLAIM_STAGGER_S = 0.1  # voters try to take over one after the other, so much apart
+# so many leases after its vote, a voter gives it to nobody else: the candidate begins meanwhile
+CLAIM_LEASES = 2
+COPIES_QUEUE_MAX_COUNT = 50_000  # records that wait for a voter which does not acknowledge them
 IMAGE_READERS_COUNT = 64  # an agent serves its image to so many at once
 IMAGE_PIECE_BYTES = 1 << 20  # of an image, sent before anything else gets its turn
 IMAGE_QUIET_S = 10.0  # a node that serves no byte of an image for so long cannot be reached
@@ -329,6 +336,8 @@ assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
 assert BATCH_WAIT_S < COMPANION_WAIT_S, (
     "a regroup waits for its companions longer than a message waits for its batch"
 )
+assert VOTERS_LEAST <= VOTERS_COUNT and VOTERS_COUNT % 2 == 1
+assert 0.2 < MISSED_SHARE < 1, "voters miss a coordinator before the leases of others are over"
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert SETUP_FAULTS_COUNT < SETUP_STRIKES_COUNT < STRIKES_COUNT

@@ -113,6 +113,27 @@ class RunFolder:
                 os.close(lock_fd)
                 raise
 
+    @classmethod
+    def take_over(
+        cls, path: Path, *, run: str, name: str, version: str, options: Mapping[str, object]
+    ) -> RunFolder:
+        """Make `path` the folder of a run that another node has led so far.
+
+        Raises RunFolderError if another launcher holds it, and CapacityError if the disk refuses.
+        """
+        with _disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock_fd = _lock(path)
+            try:
+                folder = cls(path, run, name, lock_fd)
+                for part in (folder.logs, folder.evidence, folder.checkpoints):
+                    part.mkdir(exist_ok=True)
+                folder._write_card(version, options)
+            except BaseException:
+                os.close(lock_fd)
+                raise
+        return folder
+
     def missing(self) -> str:
         """Say what of the folder is not where it was when it was opened; "" if nothing is
         missing.

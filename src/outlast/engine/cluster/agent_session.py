@@ -91,12 +91,14 @@ class NodeOffer:
     capacity  how many ranks it has room for
     place     where it stands among the nodes; -1: by its name
     serves    where it serves its transfer image to other nodes, as HOST:PORT; "": nowhere
+    votes     where it answers as a voter, as HOST:PORT; "": it is none
     """
 
     node: str
     capacity: int
     place: int = -1
     serves: str = ""
+    votes: str = ""
 
 
 class AgentSession:
@@ -165,6 +167,7 @@ class AgentSession:
             self._offer.node, names.session, self._offer.capacity, names.epoch, heard,
             housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
             housed.script, now_s, names.ended, self._offer.place, self._offer.serves,
+            self._offer.votes,
         )  # fmt: skip
         return [*out, Line(enrol)]
 
@@ -201,6 +204,18 @@ class AgentSession:
     def is_in(self) -> bool:
         """Return True if the agent was welcomed over the connection that it has."""
         return self._link.is_in
+
+    @property
+    def epoch(self) -> int:
+        """Return the newest coordinator that the agent has obeyed; 0: none."""
+        return self._names.epoch
+
+    def goes_on(self, *, asked_s: float, now_s: float) -> list[Output]:
+        """Let the workers go on without the coordinator, for one lease from `asked_s`.
+
+        The driver has asked the voters then, and a majority of them misses the coordinator too.
+        """
+        return self._look_at_lease(now_s) or self.lease.goes_on(asked_s=asked_s)
 
     def leave_out_beats(self, *, asked_s: float) -> None:
         """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""

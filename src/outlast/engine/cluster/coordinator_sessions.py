@@ -92,12 +92,16 @@ class CoordinatorSessions:
         """Begin as the first coordinator of a run."""
         return self.led(self.coordinator.start(now_s=now_s), now_s=now_s)
 
-    def rebuild(self, *, now_s: float, nodes: Mapping[str, int]) -> list[Output]:
+    def rebuild(
+        self, *, now_s: float, nodes: Mapping[str, int], patience_s: float = 0.0
+    ) -> list[Output]:
         """Begin as the next coordinator after one that died.
 
         `nodes` had enrolled with that one, and may still go on: their names, and their sessions.
+        `patience_s` is how long they are waited for; by default, until leases that were prolonged
+        up to now are void.
         """
-        patience_s = void_after_s(self._lease_s)
+        patience_s = max(patience_s, void_after_s(self._lease_s))
         self._before = _Before(dict(nodes), now_s + patience_s)
         out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
         return self.led(out, now_s=now_s)

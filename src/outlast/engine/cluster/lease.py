@@ -44,6 +44,11 @@ class Lease:
         while self._asked_s and next(iter(self._asked_s)) < number:
             self._asked_s.popitem(last=False)
 
+    def goes_on(self, *, asked_s: float) -> None:
+        """Prolong the lease from `asked_s`, if there is one."""
+        if self.until_s is not None:
+            self.until_s = max(self.until_s, asked_s + self.lease_s)
+
     def ends(self) -> None:
         self.until_s = None
         self._asked_s.clear()
@@ -96,6 +101,11 @@ class HeldLease:
     def next_beat(self, now_s: float) -> SetTimer:
         """Set the timer of the next heartbeat."""
         return SetTimer("beat", now_s + self._beat_s)
+
+    def goes_on(self, *, asked_s: float) -> list[Output]:
+        """Prolong the lease without the coordinator: a majority of the voters misses it too."""
+        self._lease.goes_on(asked_s=asked_s)
+        return self.watch()
 
     def leave_out_beats(self, *, asked_s: float) -> None:
         """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""

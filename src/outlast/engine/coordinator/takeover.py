@@ -31,7 +31,7 @@ from outlast.engine.coordinator.restore_sources import Restart, Transfer
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
-from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -53,6 +53,8 @@ from outlast.model.messages import (
 )
 from outlast.model.records import Event, Generation, Interruption, Record
 from outlast.model.terms import Mechanism
+
+_NOT_COME = "did not come to the new coordinator before its lease was void"
 
 
 @dataclass(slots=True)
@@ -289,8 +291,11 @@ class Takeover:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """Go on without the nodes that were awaited: they house nothing any more."""
-        # Some nodes did not come in time: they house nothing any more.
-        return self._rebuilt(now_s)
+        out: list[Output] = []
+        for node in sorted(self._found.awaited):
+            said = {"node": node, "reason": _NOT_COME}
+            out += [event(now_s, "node_lost", said), Tell(f"node {node} {_NOT_COME}")]
+        return [*out, *self._rebuilt(now_s)]
 
     def _rebuilt(self, now_s: float) -> list[Output]:
         """Seat all processes that were found, and go on with training or with a regroup."""
@@ -402,6 +407,8 @@ class Takeover:
             if member.path.raised is not None:
                 out += self._take_up_error(now_s, member, member.path.raised)
         if not run.interruptions.open:
+            out += self._book_lost_nodes(now_s, lost)
+        if not run.interruptions.open:
             first, kind = run.roster.holder(0), Mechanism.LOST_CONTACT
             out += self.regroup.fault(now_s, first, kind, None, "", "", "")
         found = f"ranks {lost} had no process" if lost else "a regroup was under way"
@@ -409,6 +416,20 @@ class Takeover:
         run.interruptions.excuse(reason=why)
         run.course.enter(Stage.GATHERING)
         return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
+
+    def _book_lost_nodes(self, now_s: float, lost: list[int]) -> list[Output]:
+        """Book the loss of nodes that did not come, as one fault of the ranks that lived there."""
+        run, out = self.run, []
+        for rank in lost:
+            holder = run.roster.holder(rank)
+            if holder.home in self._found.awaited:
+                holder.process.node = holder.home
+                joins = bool(run.interruptions.open)
+                out += self.regroup.fault(
+                    now_s, holder, Mechanism.LOST_NODE, None, "", "",
+                    f"node {holder.home} {_NOT_COME}", joins=joins,
+                )  # fmt: skip
+        return out
 
     def _nothing_begun(self, now_s: float) -> list[Output]:
         # No process was ever started.

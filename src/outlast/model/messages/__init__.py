@@ -9,6 +9,7 @@ for_agent    coordinator to agent: start, kill and address worker processes
 from_agent   agent to coordinator: processes that started, ended or hang, and the group store
 node_link    the link between agent and coordinator where there are several nodes
 asking       what people ask of a run, and the answers
+voter_link   how copies of the ledger are kept, and how another coordinator takes over
 
 A message is a frozen dataclass; `model/wire.py` describes its form as bytes. A message that belongs
 to one membership carries its generation, and a receiver drops messages of another generation. A
@@ -87,11 +88,23 @@ from outlast.model.messages.node_link import (
     TurnedAway,
     Welcome,
 )
+from outlast.model.messages.voter_link import (
+    Answer,
+    Ask,
+    Claim,
+    Claimed,
+    Keep,
+    Kept,
+    Voters,
+    Voting,
+)
 
 __all__ = [
     "IMAGE",
     "STORE",
     "Admitted",
+    "Answer",
+    "Ask",
     "AskImage",
     "AskProgressReport",
     "Asking",
@@ -100,6 +113,8 @@ __all__ = [
     "Broke",
     "Challenge",
     "Checkpointed",
+    "Claim",
+    "Claimed",
     "Committed",
     "Donated",
     "Enrol",
@@ -118,6 +133,8 @@ __all__ = [
     "Inventory",
     "Joined",
     "Judged",
+    "Keep",
+    "Kept",
     "KillWorker",
     "Knock",
     "Leave",
@@ -149,6 +166,7 @@ __all__ = [
     "TurnedAway",
     "Underway",
     "UseStore",
+    "Voters",
     "Warned",
     "Welcome",
     "WorkerExited",
@@ -170,6 +188,7 @@ Message = (
     | Images
     | ReportedMember
     | BeforeLine
+    | Voting
     | AskImage
     | ImageHead
     | Asking

@@ -157,6 +157,7 @@ class Enrol:
     transfer  generation and step of the transfer image in its vault; empty where none is sealed
     place     where the node stands among the others (--node-rank); -1: by its name
     serves    where it serves the transfer image to other nodes, as HOST:PORT; "": nowhere
+    votes     where it answers as a voter, as HOST:PORT; "": it is none
     """
 
     node: str
@@ -174,6 +175,7 @@ class Enrol:
     ended: int = 0
     place: int = -1
     serves: str = ""
+    votes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

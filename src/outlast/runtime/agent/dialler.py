@@ -90,6 +90,16 @@ class Dialler:
         if self._attempt is not None and self._attempt.admitted:
             self._attempt.send(message)
 
+    def redirect(self, address: tuple[str, int]) -> None:
+        """Dial another address from now on: the coordinator is there."""
+        if address == self._address:
+            return
+        self._address, self._wait_s = address, limits.RECONNECT_FIRST_S
+        if self._attempt is not None:
+            self._attempt.fail("")
+        else:
+            self.dial()
+
     def hang_up(self) -> None:
         """Close the connection, and dial again."""
         if self._attempt is not None:

@@ -38,6 +38,7 @@ from outlast.model.records import Life
 from outlast.runtime import clock, trust
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeParts
 from outlast.runtime.agent.dialler import Dialler
+from outlast.runtime.agent.standby import Standby
 from outlast.runtime.loop import Timer
 from outlast.runtime.outputs_queue import OutputQueue
 from outlast.runtime.tiers.lease_page import LeasePage
@@ -53,12 +54,14 @@ class Outside:
     dialler  the connection to it
     offer    what the node offers to the run
     left     is called once the run is over for this node
+    standby  this node's part in outliving the coordinator; None: the run has too few nodes
     """
 
     facts: Admitted
     dialler: Dialler
     offer: NodeOffer
     left: Callable[[], object]
+    standby: Standby | None = None
 
 
 @dataclass
@@ -95,10 +98,15 @@ class RemoteAgent:
         """Start the zygote, and enrol over the connection that is there."""
         self._node.open()
         self._look()
+        if self._outside.standby is not None:
+            self._outside.standby.join(self)
+            self._stand_by(self._outside.standby)
         self.on_admitted(self._outside.facts)
 
     def close(self) -> None:
         """Kill and reap what is left."""
+        if self._outside.standby is not None:
+            self._outside.standby.close()
         self._outside.dialler.close()
         self._node.close()
 
@@ -152,6 +160,8 @@ class RemoteAgent:
             return
         for life in self._parts.beacons.lives():
             self.tell_life(life)
+        if self._outside.standby is not None:
+            self._outside.standby.flush()
         if self._session.is_in:
             self._heard_s = now_s
         elif now_s - self._heard_s > limits.COORDINATOR_WAIT_S:
@@ -186,6 +196,9 @@ class RemoteAgent:
         )  # fmt: skip
 
     def on_line(self, message: Message) -> None:
+        standby = self._outside.standby
+        if standby is not None and standby.on_line(message):
+            return
         if isinstance(message, RunOver):
             self._on_over(message)
         else:
@@ -204,6 +217,33 @@ class RemoteAgent:
     def _gone(self) -> None:
         self._outside.dialler.close()
         self._outside.left()
+
+    # --- while the coordinator is missing (AgentLine) ---------------------------------------------
+
+    def _stand_by(self, standby: Standby) -> None:
+        if self.over is None:
+            self._parts.loop.call_at(
+                clock.now_s() + self._outside.facts.lease_s / BEATS_PER_LEASE,
+                lambda: self._stand_by(standby),
+            )
+            standby.look()
+
+    @property
+    def epoch(self) -> int:
+        """Return the newest coordinator that this agent has obeyed."""
+        return self._session.epoch
+
+    def say(self, message: Message) -> None:
+        """Send a message that needs no number."""
+        self._outside.dialler.send(message)
+
+    def goes_on(self, asked_s: float) -> None:
+        """Let the workers go on without the coordinator for a lease from `asked_s`."""
+        self._do(self._session.goes_on(asked_s=asked_s, now_s=clock.now_s()))
+
+    def follow(self, address: tuple[str, int]) -> None:
+        """Dial the coordinator at another address."""
+        self._outside.dialler.redirect(address)
 
     # --- what the agent's driver tells (AgentWords) -----------------------------------------------
 

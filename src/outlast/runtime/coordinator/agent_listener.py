@@ -23,7 +23,7 @@ import ipaddress
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
@@ -35,6 +35,8 @@ from outlast.model.messages import (
     Challenge,
     Enrol,
     FromNode,
+    Grant,
+    Kept,
     Knock,
     Message,
     Proof,
@@ -60,6 +62,16 @@ class _Door:
     token: bytes | None
     reception: Reception | None
     heard: Callable[[str, Message], object]
+    may_speak: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Outputs that are to be carried out. `busy`: they are; `held`: not now."""
+
+    outputs: deque[Output] = field(default_factory=deque)
+    busy: bool = False
+    held: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +99,8 @@ class AgentListener:
     `peers` is how many agents are to be served. It raises UsageError if the process may not open so
     many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
     `reception` is asked about each agent that knocks; without one, nobody has to knock. `heard` is
-    told what a node says, before the sessions are.
+    told what a node says, before the sessions are, but of an Enrol after them. While `may_speak`
+    returns False, lines are dropped: they are sent again to a node that comes back.
     """
 
     def __init__(
@@ -100,6 +113,7 @@ class AgentListener:
         token: bytes | None = None,
         reception: Reception | None = None,
         heard: Callable[[str, Message], object] = lambda node, message: None,
+        may_speak: Callable[[], bool] = lambda: True,
     ) -> None:
         make_room_for(peers)
         collect_seldom(peers)
@@ -107,12 +121,11 @@ class AgentListener:
         self._sessions = sessions
         self._peers = peers
         self._owner = owner
-        self._door = _Door(token, reception, heard)
+        self._door = _Door(token, reception, heard, may_speak)
         self._listener: socket.socket | None = None
         self._strangers: set[_Visitor] = set()
         self._lines: dict[str, _Visitor] = {}
-        self._outputs: deque[Output] = deque()
-        self._busy = False
+        self._queue = _Queue()
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listen, and return the address. `port` 0: one that is free.
@@ -142,6 +155,21 @@ class AgentListener:
         self._strangers.clear()
         self._lines.clear()
 
+    def tell(self, node: str, message: Message) -> None:
+        """Send a message to a node if it is connected, beside its numbered ones."""
+        if node in self._lines:
+            self._lines[node].channel.send(message)
+
+    def hold(self) -> None:
+        """Carry out nothing more until `release`."""
+        self._queue.held = True
+
+    def release(self) -> None:
+        """Carry out what was held."""
+        if self._queue.held:
+            self._queue.held = False
+            self.carry_out(())
+
     def tell_all(self, message: Message) -> None:
         """Send a message to all nodes that are connected."""
         for visitor in self._lines.values():
@@ -161,33 +189,44 @@ class AgentListener:
 
     def carry_out(self, outputs: Iterable[Output]) -> None:
         """Carry out outputs in order. The outputs that they lead to come after them."""
-        self._outputs.extend(outputs)
-        if self._busy:
+        if self._queue.held:
+            # A lease is prolonged whether or not the newest decision counts already.
+            outputs = [one for one in outputs if not self._granted(one)]
+        self._queue.outputs.extend(outputs)
+        if self._queue.busy:
             return
-        self._busy = True
-        while self._outputs:
-            output = self._outputs.popleft()
+        self._queue.busy = True
+        while self._queue.outputs and not self._queue.held:
+            output = self._queue.outputs.popleft()
             if isinstance(output, Line):
                 self._send(output)
             elif isinstance(output, HangUp):
                 self._hang_up(output.node)
             else:
                 self._owner(output)
-        self._busy = False
+        self._queue.busy = False
+
+    def _granted(self, output: Output) -> bool:
+        """Send a grant at once. Return whether it was one."""
+        if not isinstance(output, Line) or not isinstance(output.message, Grant):
+            return False
+        if self._door.may_speak():
+            self.tell(output.node, output.message)
+        return True
 
     def _send(self, line: Line) -> None:
         """Send a line, and all that follow for the same node, in one write.
 
         A regroup sends something to each of a node's ranks.
         """
-        visitor = self._lines.get(line.node)
+        visitor = self._lines.get(line.node) if self._door.may_speak() else None
         frames = [encode(line.message)] if visitor is not None else []
         while (
-            self._outputs
-            and isinstance(after := self._outputs[0], Line)
+            self._queue.outputs
+            and isinstance(after := self._queue.outputs[0], Line)
             and after.node == line.node
         ):
-            self._outputs.popleft()
+            self._queue.outputs.popleft()
             if visitor is not None:
                 frames.append(encode(after.message))
         if visitor is not None:
@@ -248,7 +287,9 @@ class AgentListener:
 
     def _on_message(self, visitor: _Visitor, message: Message) -> None:
         if visitor.enrolled:
-            if isinstance(message, (Beat, FromNode)):
+            if isinstance(message, Kept):
+                self._door.heard(visitor.node, message)
+            elif isinstance(message, (Beat, FromNode)):
                 self._door.heard(visitor.node, message)
                 self.carry_out(self._sessions.on_line(visitor.node, message, now_s=now_s()))
             else:
@@ -318,6 +359,7 @@ class AgentListener:
         visitor.node, visitor.enrolled = message.node, True
         self._lines[message.node] = visitor
         self.carry_out(outputs)
+        self._door.heard(message.node, message)
 
     # --- who goes ---------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Bookkeeping:
 
     `records` is what the ledger holds at the start, the new session included; `start_step` is the
     step that this session goes on from; `living` returns the lives that have not ended; `gauges`
-    returns what the first rank says of its training.
+    returns what the first rank says of its training; `also` gets each record that is written.
     """
 
     def __init__(
@@ -55,8 +55,10 @@ class Bookkeeping:
         living: Callable[[], list[Life]],
         gauges: Callable[[], Gauges | None],
         show: Callable[[Mapping[str, object]], None],
+        also: Callable[[Record], object] = lambda record: None,
     ) -> None:
         self._ledger = ledger
+        self._also = also
         self._show = show
         self._living, self._gauges = living, gauges
         self._session = records.sessions[-1]
@@ -86,6 +88,7 @@ class Bookkeeping:
         if isinstance(record, Event):
             self._outlook.note(record)
         self._ledger.add(record)
+        self._also(record)
 
     def unresumed(self) -> list[Interruption]:
         """Return the interruptions after which nothing was committed."""

@@ -100,6 +100,18 @@ class CoordinatorDriver:
         """Begin the run."""
         self._carry(self._lead.start(now_s=clock.now_s()))
 
+    def take_over(self, *, nodes: Mapping[str, int], patience_s: float) -> None:
+        """Go on after a coordinator that is gone; see `CoordinatorSessions.rebuild`."""
+        lead = self._lead
+        assert isinstance(lead, CoordinatorSessions)
+        self._carry(lead.rebuild(now_s=clock.now_s(), nodes=nodes, patience_s=patience_s))
+
+    def stop(self) -> None:
+        """Let no timer of the coordinator come any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
     def do(self, outputs: list[Output]) -> None:
         """Carry out the outputs of a call of the coordinator itself."""
         lead = self._lead

@@ -1,7 +1,7 @@
 """The coordinator of a run on several nodes: its sessions, its listener and its driver.
 
-It lives in the launcher of the node that --rdzv-endpoint names. All agents reach it over
-connections, the one in the same launcher too.
+It lives in the launcher of the node that --rdzv-endpoint names, and after a takeover in that of a
+voter. All agents reach it over connections, the one in the same launcher too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
+from outlast.engine.cluster.voting import elected_s, takes_over_after_s
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import End, Output, Record, Tell
 from outlast.model import limits
-from outlast.model.messages import Admitted, FromNode, Knock, Message, Progress, RunOver
-from outlast.model.records import Event, Life
+from outlast.model.messages import (
+    Admitted,
+    Enrol,
+    FromNode,
+    Kept,
+    Knock,
+    Message,
+    Progress,
+    RunOver,
+    Voters,
+)
+from outlast.model.records import Event, Generation, Life, Records
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
+from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
 from outlast.runtime.coordinator.told_lives import ToldLives
 
 
@@ -41,16 +54,34 @@ class Doorway:
     facts: Admitted
 
 
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """What a coordinator has of the one before it.
+
+    state    what the copy of the ledger tells
+    named    the voters; `loyal` have voted for it, when it claimed the run at `claimed_s`
+    records  all that the copy holds, to be sent to the other voters
+    """
+
+    state: RecoveredState
+    named: Voters
+    loyal: tuple[str, ...]
+    claimed_s: float
+    records: Records
+
+
 class Headquarters:
     """Lead a run on several nodes. `listen`, `start`, let the loop run, and then `close`.
 
+    place    where it leads
     lives    what agents tell of their workers
     ended    is called once the run is over and every agent has gone, or had time to
+    epoch    the number of this coordinator; the first of a run is 1
     """
 
     def __init__(
-        self, desk: RunDesk, options: CoordinatorOptions, doorway: Doorway, *, lives: ToldLives,
-        ended: Callable[[], object],
+        self, desk: RunDesk, options: CoordinatorOptions, doorway: Doorway, *, place: QuorumPlace,
+        lives: ToldLives, ended: Callable[[], object], epoch: int = 1,
     ) -> None:  # fmt: skip
         self.end: End | None = None
         self._desk = desk
@@ -58,12 +89,15 @@ class Headquarters:
         self._lives = lives
         self._ended = ended
         self._warned: set[str] = set()  # nodes that run another script
+        self._named = False  # the voters, or that there are none
         coordinator = Coordinator(options=options)
-        sessions = CoordinatorSessions(coordinator, epoch=1, lease_s=doorway.facts.lease_s)
+        sessions = CoordinatorSessions(coordinator, epoch=epoch, lease_s=doorway.facts.lease_s)
+        self.quorum = Quorum(place, epoch=epoch, note=desk.books.record)
         self._listener = AgentListener(
             desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=doorway.token,
-            reception=self._receive, heard=self._heard,
+            reception=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
         )  # fmt: skip
+        self.quorum.stand_before(self._listener)
         self.driver = CoordinatorDriver(
             desk, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end
         )
@@ -77,13 +111,26 @@ class Headquarters:
         self._flush()
         self.driver.start()
 
+    def take_over(self, after: Succession) -> None:
+        """Lead the run after a coordinator that is gone. Training goes on meanwhile."""
+        self.driver.coordinator.remember(after.state)
+        self._named = True
+        lease_s = self._doorway.facts.lease_s
+        heard_s = elected_s(after.claimed_s, lease_s)
+        self.quorum.succeed(after.named, after.records, loyal=after.loyal, heard_s=heard_s)
+        self._flush()
+        self.driver.take_over(nodes=after.state.nodes, patience_s=takes_over_after_s(lease_s))
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and decide nothing any more."""
+        self.quorum.close()
+        self.driver.stop()
         self._listener.close()
 
     def _flush(self) -> None:
-        self._desk.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
-        self.driver.flush()
+        if not self.quorum.is_over:
+            self._desk.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+            self.driver.flush()
 
     # --- who comes --------------------------------------------------------------------------------
 
@@ -108,8 +155,12 @@ class Headquarters:
         return here.facts
 
     def _heard(self, node: str, message: Message) -> None:
-        """Note committed steps, for the rate that is shown and the ledger."""
-        if isinstance(message, FromNode) and isinstance(message.message, Progress):
+        """Note committed steps, for the rate that is shown and the ledger; and what voters say."""
+        if isinstance(message, Kept):
+            self.quorum.hear(node, message)
+        elif isinstance(message, Enrol):
+            self.quorum.let_in(message)
+        elif isinstance(message, FromNode) and isinstance(message.message, Progress):
             self._desk.books.step_seen(message.message.newest, clock.now_s())
 
     # --- carrying out -----------------------------------------------------------------------------
@@ -120,8 +171,26 @@ class Headquarters:
             return
         if isinstance(output, Record) and isinstance(output.record, Event):
             self._note_event(output.record)
+        if isinstance(output, Record) and isinstance(output.record, Generation):
+            self._name_voters()
         known = self.driver.carry_out(output)
         assert known, output
+        if isinstance(output, Record) and output.at_once:
+            self.quorum.wrote_at_once()
+
+    def _name_voters(self) -> None:
+        """Name the voters before the first generation is written: all nodes are in by then."""
+        if self.quorum.copies.voters or self._named:
+            return
+        self._named = True
+        voters = self.quorum.begin(list(self.driver.coordinator.nodes))
+        others = ", ".join(voters[1:])
+        words = (
+            f"if this node is lost, one of {others} takes the run over"
+            if voters
+            else "with fewer than three nodes nobody can take the run over: this one must live"
+        )
+        self._carry_out(Tell(words))
 
     def _note(self, life: Life) -> None:
         self._lives.note(life, now_s=clock.now_s())

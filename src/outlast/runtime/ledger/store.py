@@ -136,6 +136,49 @@ class Ledger:
         return ledger
 
     @classmethod
+    def copy_of(cls, path: Path, records: Records) -> Ledger:
+        """Make a ledger with these records, in place of what is there, and write its last session
+        on.
+        """
+        for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
+            name.unlink(missing_ok=True)
+        first, *later = [part.session for part in records.sessions]
+        ledger = cls.create(path, records.meta, pid=first.pid)
+        with _as_our_errors(path), ledger._connection:
+            ledger._connection.execute("DELETE FROM sessions")
+        for session in (first, *later):
+            ledger._begin(session)
+        for part in records.sessions:
+            ledger.session = part.session.session
+            ledger._queue = [
+                *part.generations, *part.lives, *part.interruptions, *part.steps, *part.events
+            ]  # fmt: skip
+            ledger.flush(patience_s=_BUSY_S)
+        return ledger
+
+    def moved_to(self, path: Path, *, pid: int) -> Ledger:
+        """Write everything to `path`, in place of what is there, and go on there. Closes this one.
+
+        The last session is that of the launcher `pid` from now on.
+        """
+        self.flush(patience_s=_BUSY_S)
+        there = _connect(path, writable=True)
+        with self._writing, _as_our_errors(path):
+            self._connection.backup(there)
+            there.execute("PRAGMA journal_mode = WAL")
+        self.close()
+        ledger = Ledger(path, there, self.session)
+        ledger.taken_over(pid=pid)
+        return ledger
+
+    def taken_over(self, *, pid: int) -> None:
+        """Note that the launcher `pid` writes the last session on."""
+        with self._writing, _as_our_errors(self.path), self._connection:
+            self._connection.execute(
+                "UPDATE sessions SET pid = ? WHERE session = ?", (pid, self.session)
+            )
+
+    @classmethod
     def read_only(cls, path: Path) -> Ledger:
         """Open the ledger for reading, while the run goes on or after it."""
         return cls(path, _checked(path, writable=False), session=0)

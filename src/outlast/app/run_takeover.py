@@ -1,0 +1,300 @@
+"""A node of several that leads the run, or takes it over when the coordinator is gone.
+
+It leads on from the copy of the ledger that it has kept as a voter (runtime/agent/standby.py). If
+it sees the run's folder, and the launcher before it holds that folder no longer, it goes on there.
+Else the run's folder is its own from now on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from outlast.app.live import LiveView
+from outlast.app.node_setup import (
+    WorkerOutput,
+    close_books,
+    coordinator_options,
+    folder_card,
+    pager,
+    say_end,
+)
+from outlast.app.resuming import Beginning
+from outlast.app.torchrun import RunOptions
+from outlast.engine.coordinator.options import CoordinatorOptions
+from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.takeover import RecoveredState
+from outlast.engine.protocol.outputs import End
+from outlast.errors import OutlastError, RunFolderError
+from outlast.model import limits
+from outlast.model.messages import Admitted, RunOver
+from outlast.model.records import Life, Record, Records
+from outlast.runtime import clock, node_folders, stop_signals
+from outlast.runtime.agent.agent_driver import NodeParts
+from outlast.runtime.agent.remote_agent import RemoteAgent
+from outlast.runtime.agent.standby import Election, Standby
+from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.control_socket import ControlSocket
+from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.headquarters import Doorway, Headquarters, Succession
+from outlast.runtime.coordinator.pager import Pager
+from outlast.runtime.coordinator.quorum import QuorumPlace
+from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.listener import ListeningSocket
+from outlast.runtime.loop import Loop
+from outlast.runtime.run_folder import RunFolder, read_card
+
+WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a node has from which the run may be led.
+
+    script  the digest of the script here
+    own     the folder of this node
+    """
+
+    options: RunOptions
+    loop: Loop
+    view: LiveView
+    sink: WorkerOutput
+    token: bytes | None
+    facts: Admitted
+    script: str
+    own: Path
+
+
+@dataclass
+class Reign:
+    """What is open while this node leads."""
+
+    folder: RunFolder
+    ledger: Ledger
+    headquarters: Headquarters
+    books: Bookkeeping
+    pager: Pager | None
+    control: ControlSocket
+
+
+class Helm:
+    """Lead the run from this node, or be ready to. `join` its parts, and `finish` at the end.
+
+    reign  what is open if this node leads or has led; None: it never has
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        self.reign: Reign | None = None
+        self._seat = seat
+        self._parts: NodeParts | None = None
+        self.standby: Standby | None = None
+        self._agent: RemoteAgent | None = None
+
+    def join(self, parts: NodeParts, standby: Standby | None) -> None:
+        """Take in what there is of this node."""
+        self._parts, self.standby = parts, standby
+
+    def stand_beside(self, agent: RemoteAgent) -> None:
+        """Take in the agent of this node."""
+        self._agent = agent
+
+    def life_over(self, life: Life) -> None:
+        """Tell the coordinator of a life that has ended here."""
+        if self._agent is not None:
+            self._agent.tell_life(life)
+
+    # --- elected ----------------------------------------------------------------------------------
+
+    def lead(self, election: Election) -> None:
+        """Lead the run from now on. Raises OutlastError if it cannot."""
+        seat = self._seat
+        self._let_go()
+        folder, ledger = self._open(election.ledger)
+        records = ledger.read()
+        state = recovered(records)
+        engine = successor_options(seat.options, records, ledger, state, election.epoch)
+        reign = self.open_reign(
+            folder, ledger, engine, election.listening, lives=_lives_in(records),
+            start_step=records.newest_step, epoch=election.epoch,
+        )  # fmt: skip
+        reign.headquarters.listen()
+        seat.view.print_line(f"this node leads the run now, and its ledger lies in {folder.path}")
+        reign.headquarters.take_over(
+            Succession(state, election.named, election.loyal, election.claimed_s, records)
+        )
+        reign.headquarters.driver.listen()
+
+    def open_reign(
+        self, folder: RunFolder, ledger: Ledger, engine: CoordinatorOptions,
+        listening: ListeningSocket, *, lives: ToldLives, start_step: int, epoch: int = 1,
+    ) -> Reign:  # fmt: skip
+        """Open the coordinator on this node, with its ledger."""
+        seat, parts, standby, nodes = (
+            self._seat,
+            self._parts,
+            self.standby,
+            self._seat.options.nodes,
+        )
+        assert parts is not None and nodes is not None
+        books = Bookkeeping(
+            ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
+            gauges=parts.beacons.gauges, show=seat.view.update,
+            also=lambda record: headquarters.quorum.copies.add(record),
+        )  # fmt: skip
+        people = pager(seat.options, folder, seat.loop, books, seat.view)
+        control = ControlSocket(seat.loop, folder.path, tell=seat.view.print_line)
+        desk = RunDesk(
+            seat.loop, books, parts.specs, parts.vault, parts.evidence,
+            Path(seat.facts.checkpoints), seat.view.print_line, people, control,
+            retention=seat.options.checkpoints.retention,
+        )  # fmt: skip
+        facts = replace(seat.facts, folder=str(folder.path.resolve()))
+        doorway = Doorway(listening, nodes.run, seat.script, seat.token, facts)
+
+        def written() -> Records:
+            ledger.flush()
+            return ledger.read()
+
+        place = QuorumPlace(
+            seat.loop, nodes.name, facts.lease_s, written,
+            (lambda position: None) if standby is None else standby.leads_with, self.resign,
+        )  # fmt: skip
+        headquarters = Headquarters(
+            desk, engine, doorway, place=place, lives=lives, ended=seat.loop.stop, epoch=epoch
+        )
+        self.reign = Reign(folder, ledger, headquarters, books, people, control)
+        return self.reign
+
+    def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
+        """Open the folder that the run has from now on, with the ledger in it."""
+        seat = self._seat
+        shared = Path(seat.facts.folder)
+        release, card = version("outlast"), folder_card(seat.options)
+        run = seat.facts.run
+        if node_folders.is_folder_of(shared, run):
+            with contextlib.suppress(RunFolderError):  # the launcher that led lives: its own
+                name = str(read_card(shared)["name"])
+                folder = RunFolder.take_over(
+                    shared, run=run, name=name, version=release, options=card
+                )
+                return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
+        name = Path(seat.options.program.script).stem
+        folder = RunFolder.take_over(seat.own, run=run, name=name, version=release, options=card)
+        return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
+
+    # --- what comes ------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Lead no longer: without a majority of the voters, another node may lead by now."""
+        reign = self.reign
+        if reign is None:
+            return
+        reign.headquarters.close()
+        reign.control.close()
+        self._seat.view.print_line(
+            "this node has lost the majority of the voters, and leads the run no longer: what"
+            " follows is in the ledger of the node that leads now"
+        )
+        with contextlib.suppress(OutlastError):
+            reign.ledger.end_session(
+                ended_s=clock.now_s(), state="stopped", exit_code=1,
+                reason="another node leads the run on",
+            )  # fmt: skip
+
+    def left(self) -> None:
+        """Take in that this node's agent has left the run."""
+        reign, agent = self.reign, self._agent
+        if reign is None or reign.headquarters.quorum.is_over:
+            self._seat.loop.stop()
+        elif reign.headquarters.end is None and agent is not None and agent.over is not None:
+            over = agent.over
+            reign.headquarters.driver.do([End(over.exit_code, "failed", over.reason, "")])
+
+    def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
+        """Take in what a diagnosis of this node has found."""
+        if self.reign is not None and not self.reign.headquarters.quorum.is_over:
+            self.reign.headquarters.driver.on_verdict(interruption, verdict)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def finish(self, over: RunOver | None) -> int:
+        """Write the end of the run down, if this node leads, and return the exit code."""
+        reign = self.reign
+        end = None if reign is None else reign.headquarters.end
+        if reign is None or end is None:
+            assert over is not None
+            if over.exit_code != 0 and over.exit_code not in stop_signals.EXIT_CODES:
+                print(f"error: {over.reason}", file=sys.stderr)
+            return over.exit_code
+        assert self._parts is not None
+        reign.headquarters.close()
+        self._parts.evidence.finish(reign.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
+        self._seat.sink.close()
+        close_books(reign.books, end, self._seat.view)
+        say_end(end, reign.folder)
+        return end.exit_code
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close what is open of a reign that is over."""
+        if self.reign is not None:
+            if self.reign.pager is not None:
+                self.reign.pager.close()
+            self.reign.control.close()
+            self.reign.headquarters.close()
+            self.reign.ledger.close()
+            self.reign.folder.close()
+            self.reign = None
+
+
+# --- what the copy tells --------------------------------------------------------------------------
+
+
+def recovered(records: Records) -> RecoveredState:
+    """Return what the last session of a ledger tells a coordinator that goes on from it."""
+    part, state = records.sessions[-1], RecoveredState()
+    written: list[tuple[float, Record]] = [(one.at_s, one) for one in part.events]
+    written += [(one.began_s, one) for one in part.generations]
+    for _, record in sorted(written, key=lambda one: one[0]):
+        state.take(record)
+    for interruption in part.interruptions:
+        state.take(interruption)
+    state.generation = max(state.generation, records.newest_generation)
+    return state
+
+
+def _lives_in(records: Records) -> ToldLives:
+    """Return the lives that have not ended, as they were told of last."""
+    lives = ToldLives()
+    for life in records.sessions[-1].lives:
+        if life.ended_s is None:
+            settled_s = (life.opened_s or life.assigned_s) + math.fsum(life.seconds.values())
+            lives.note(life, now_s=min(clock.now_s(), settled_s))
+    return lives
+
+
+def successor_options(
+    options: RunOptions, records: Records, ledger: Ledger, state: RecoveredState, epoch: int
+) -> CoordinatorOptions:
+    """Return the options of a coordinator of `epoch`, which goes on counting from the ledger."""
+    newest, resumed = ledger.newest(), records.sessions[-1].resumed
+    beginning, step, source = Beginning(), resumed.get("step"), resumed.get("from")
+    if isinstance(step, int) and step > 0:
+        start = Restart(step, "checkpoint", "checkpoint", str(source))
+        beginning = Beginning(start, (str(source), step), highest=records.highest_step)
+    made = coordinator_options(options, beginning, newest)
+    return replace(
+        made,
+        generation=state.generation,
+        first_worker=max(made.first_worker, epoch * WORKERS_PER_EPOCH),
+    )

@@ -1,0 +1,98 @@
+"""What the coordinator, the voters and the agents say, so that a run outlives its coordinator.
+
+The voters are up to five of the run's agents. The coordinator sends them copies of the ledger's
+records (`Keep`), and a decision counts once a majority of them holds its record (`Kept`). An agent
+that misses the coordinator asks all voters (`Ask`, `Answer`). A voter that is to take over asks the
+others for their votes (`Claim`, `Claimed`). `epoch` numbers the coordinators of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Voters:
+    """The coordinator names the voters, in the order in which they try to take over.
+
+    addresses  where each of them answers, as HOST:PORT, in the same order
+    """
+
+    epoch: int
+    nodes: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The coordinator hands a voter record `number` of its epoch, to be kept.
+
+    part    "": a new record. "more" or "last": a part of what the ledger held when the coordinator
+            began to send copies; it takes the place of all that the voter kept, once it is whole
+    record  as `runtime/ledger/record_text.py` writes it
+    """
+
+    epoch: int
+    number: int
+    part: str
+    sent_s: float
+    record: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A voter holds all records of this epoch up to `number`, and votes for no other coordinator.
+
+    seen_s  the coordinator's clock when it sent the newest message that the voter has heard
+    """
+
+    epoch: int
+    number: int
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An agent asks a voter whether the voter misses the coordinator too."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A voter answers question `number`.
+
+    missing  the voter misses the coordinator too: the asker's processes may go on for a lease
+    epoch    the newest coordinator that the voter has promised its vote to
+    leader   where that one listens, as HOST:PORT; "": nobody has asked for its vote yet
+    """
+
+    number: int
+    missing: bool
+    epoch: int
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A voter asks another one for its vote: it wants to be the coordinator of `epoch`.
+
+    leader                where it listens, as HOST:PORT
+    at_epoch, at_number   the newest record that it holds
+    """
+
+    epoch: int
+    leader: str
+    at_epoch: int
+    at_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a Claim. A voter gives its vote in an epoch to one candidate only."""
+
+    epoch: int
+    granted: bool
+
+
+Voting = Voters | Keep | Kept | Ask | Answer | Claim | Claimed

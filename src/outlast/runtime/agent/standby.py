@@ -1,0 +1,315 @@
+"""A node's part in outliving the coordinator: it keeps a copy, votes, and may take over.
+
+    HEARS ──no lease for MISSED_SHARE of one──> MISSES: asks all voters with each heartbeat
+      ^                                           │
+      │                     a majority misses it too: the workers go on
+      │                                           │
+      │          this node votes, its turn has come ──> CLAIMS ──a majority votes for it──> leads
+      └──── a coordinator welcomes the agent ─────┴──────────────────────────────────────────┘
+
+Every node of a run on three or more has one, beside its agent; those that are no voters only ask.
+The decisions are made in engine/cluster/voting.py. Everything runs on one thread, the loop's.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from outlast.engine.cluster.voting import Inquiry, Position, Voter, majority
+from outlast.errors import OutlastError
+from outlast.model import limits
+from outlast.model.messages import (
+    Admitted,
+    Answer,
+    Ask,
+    Claim,
+    Claimed,
+    Grant,
+    Keep,
+    Kept,
+    Message,
+    Voters,
+)
+from outlast.runtime import clock
+from outlast.runtime.agent.dialler import Caller
+from outlast.runtime.agent.voter_calls import VoterCalls, split_address
+from outlast.runtime.agent.voter_port import VoterPort
+from outlast.runtime.ledger.kept_copy import KeptCopy
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.listener import listen_at
+from outlast.runtime.loop import Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """This node was elected.
+
+    named      the voters, as the new coordinator names them
+    loyal      those that voted for it, when it asked for their votes at `claimed_s`
+    listening  the socket at which agents are awaited, and listens already
+    ledger     the copy of the run's ledger that it has kept
+    """
+
+    epoch: int
+    named: Voters
+    loyal: tuple[str, ...]
+    claimed_s: float
+    listening: socket.socket
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class StandbyPlace:
+    """Where a standby is, and what it was given.
+
+    caller   who asks, as the coordinator is told
+    address  of this node for the others
+    copy     where it keeps its copy of the ledger
+    """
+
+    loop: Loop
+    caller: Caller
+    token: bytes | None
+    facts: Admitted
+    address: str
+    copy: Path
+
+
+class AgentLine(Protocol):
+    """What a standby asks of the agent beside it."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def say(self, message: Message) -> None: ...
+
+    def goes_on(self, asked_s: float) -> None: ...
+
+    def follow(self, address: tuple[str, int]) -> None: ...
+
+
+@dataclass
+class _Attempt:
+    """An attempt to take over. `votes`: who has voted for this node in `epoch`."""
+
+    epoch: int
+    claimed_s: float
+    listening: socket.socket
+    votes: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Absence:
+    """The coordinator's absence. `since_s`: a majority misses it since then; None: it does not."""
+
+    inquiry: Inquiry
+    since_s: float | None = None
+    attempt: _Attempt | None = None
+
+
+class Standby:
+    """Outlive the coordinator. `listen`, `join` an agent, then call `look` with each heartbeat.
+
+    lead   takes the run over; raises OutlastError if it cannot
+    tell   shows people a line
+    """
+
+    def __init__(
+        self, place: StandbyPlace, *, lead: Callable[[Election], None], tell: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        now_s = clock.now_s()
+        self.voter = Voter(lease_s=place.facts.lease_s, now_s=now_s)
+        self._place = place
+        self._lead = lead
+        self._tell = tell
+        self._named = Voters(0, (), ())
+        self._absence: _Absence | None = None
+        self._kept = KeptCopy(place.copy)
+        self._port = VoterPort(
+            place.loop, place.caller.run, place.facts, token=place.token, answer=self._answer
+        )
+        self._calls = VoterCalls(place.loop, place.caller, token=place.token, hear=self._hear)
+        self._agent: AgentLine | None = None
+
+    def listen(self) -> str:
+        """Answer other nodes from now on. Return where, as HOST:PORT."""
+        return self._port.listen(self._place.address)
+
+    def join(self, agent: AgentLine) -> None:
+        """Stand beside this agent."""
+        self._agent = agent
+
+    def close(self) -> None:
+        """Close all connections and the copy."""
+        self._is_back()
+        self._port.close()
+        self._kept.close()
+
+    @property
+    def votes(self) -> bool:
+        """Return whether this launcher is a voter.
+
+        A launcher that was started again on a voter's node has forgotten what that one had
+        promised, so it is none: it answers at another port.
+        """
+        return self._port.address in self._named.addresses
+
+    # --- from the coordinator ---------------------------------------------------------------------
+
+    def on_line(self, message: Message) -> bool:
+        """Take in what the coordinator says. Return whether it was for nobody else."""
+        now_s = clock.now_s()
+        if isinstance(message, Voters):
+            if message.epoch >= max(self._named.epoch, self.voter.promised):
+                self._named = message
+            return True
+        if isinstance(message, Keep):
+            if self.votes and message.epoch >= self.voter.promised:
+                self._keep(message)
+            return True
+        if isinstance(message, Grant) and self._agent is not None:
+            self.voter.hear(self._agent.epoch, now_s=now_s)
+            self._acknowledge(self._agent.epoch, message.sent_s)
+        return False
+
+    def _keep(self, message: Keep) -> None:
+        kept, before = self._kept, self._kept.position
+        try:
+            kept.take(message, now_s=clock.now_s())
+        except OutlastError as error:
+            # supervision boundary: what is not kept is not acknowledged
+            self._tell(f"warning: this node cannot keep a copy of the ledger: {error}")
+            return
+        self.voter.position = max(self.voter.position, kept.position)
+        if kept.position != before:
+            self._acknowledge(message.epoch, message.sent_s)
+
+    def _acknowledge(self, epoch: int, seen_s: float) -> None:
+        agent, position = self._agent, self.voter.position
+        if agent is None or not self.votes:
+            return
+        if self.voter.is_loyal(epoch, now_s=clock.now_s()):
+            number = position.number if position.epoch == epoch else 0
+            agent.say(Kept(epoch, number, seen_s))
+
+    def leads_with(self, position: Position) -> None:
+        """Note that the coordinator beside this agent has written so much."""
+        self.voter.position = position
+
+    # --- while it is missing ----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write the copy to the disk. It is called once a second (supervision boundary)."""
+        try:
+            self._kept.flush()
+        except OutlastError as error:
+            self._tell(f"warning: the copy of the ledger: {error}")
+
+    def look(self) -> None:
+        """Ask the voters, if the coordinator is missing. It is called with each heartbeat."""
+        now_s = clock.now_s()
+        if not self._named.nodes or not self.voter.misses(now_s=now_s):
+            self._is_back()
+            return
+        if self._absence is None:
+            self._absence = _Absence(Inquiry(self._named.nodes))
+        ask = self._absence.inquiry.ask(now_s=now_s)
+        self._calls.ask(self._named, ask)
+        if self.votes:
+            self._hear(self._place.caller.node, self.voter.on_ask(ask, now_s=now_s))
+            self._take_a_turn(self._absence, now_s)
+
+    def _is_back(self) -> None:
+        absence, self._absence = self._absence, None
+        if absence is not None:
+            self._calls.close()
+            if absence.attempt is not None:
+                absence.attempt.listening.close()
+
+    def _answer(self, message: Message) -> Message | None:
+        now_s = clock.now_s()
+        if isinstance(message, Ask) and self.votes:
+            return self.voter.on_ask(message, now_s=now_s)
+        if isinstance(message, Claim) and self.votes:
+            granted = self.voter.on_claim(message, now_s=now_s)
+            if granted:
+                self._follow(message.leader)
+            return Claimed(message.epoch, granted)
+        return None
+
+    def _hear(self, node: str, message: Message) -> None:
+        absence, agent = self._absence, self._agent
+        if absence is None or agent is None:
+            return
+        if isinstance(message, Claimed):
+            self._on_vote(absence, node, message)
+        elif isinstance(message, Answer):
+            asked_s = absence.inquiry.hear(node, message)
+            if asked_s is not None:
+                absence.since_s = asked_s if absence.since_s is None else absence.since_s
+                agent.goes_on(asked_s)
+            if message.epoch > max(agent.epoch, self.voter.promised) and message.leader:
+                # Whoever it is, a majority has to vote for it before it lets anybody in.
+                self._follow(message.leader)
+
+    def _follow(self, leader: str) -> None:
+        if self._agent is not None:
+            self._agent.follow(split_address(leader))
+
+    # --- taking over ------------------------------------------------------------------------------
+
+    def _take_a_turn(self, absence: _Absence, now_s: float) -> None:
+        """Ask for votes, if it is this node's turn."""
+        attempt = absence.attempt
+        if attempt is not None:
+            lease_s = self._place.facts.lease_s
+            if now_s < attempt.claimed_s + limits.CLAIM_LEASES * lease_s:
+                return
+            attempt.listening.close()
+            absence.attempt, absence.since_s = None, now_s
+        if absence.since_s is None or self._kept.ledger is None:
+            return
+        turn = self._named.nodes.index(self._place.caller.node) - 1
+        if now_s >= absence.since_s + turn * limits.CLAIM_STAGGER_S:
+            self._claim(absence, now_s)
+
+    def _claim(self, absence: _Absence, now_s: float) -> None:
+        """Ask all voters for their votes."""
+        place, position = self._place, self.voter.position
+        listening = listen_at(place.address, 0)
+        leader = f"{place.address}:{listening.getsockname()[1]}"
+        epoch = max(self.voter.promised, self._named.epoch) + 1
+        claim = Claim(epoch, leader, position.epoch, position.number)
+        if not self.voter.on_claim(claim, now_s=now_s):
+            listening.close()
+            return
+        absence.attempt = _Attempt(epoch, now_s, listening, {place.caller.node})
+        self._calls.ask(self._named, claim)
+
+    def _on_vote(self, absence: _Absence, node: str, claimed: Claimed) -> None:
+        attempt, nodes = absence.attempt, self._named.nodes
+        if attempt is None or claimed.epoch != attempt.epoch or not claimed.granted:
+            return
+        attempt.votes.add(node)
+        if len(attempt.votes & set(nodes)) < majority(len(nodes)):
+            return
+        ledger = self._kept.hand_over()
+        if ledger is None:
+            return
+        own = nodes.index(self._place.caller.node)
+        order = (own, *(place for place in range(len(nodes)) if place != own))
+        named = Voters(
+            attempt.epoch,
+            tuple(nodes[place] for place in order),
+            tuple(self._named.addresses[place] for place in order),
+        )
+        self._named, absence.attempt = named, None
+        leader, votes = self.voter.leader, tuple(attempt.votes)
+        self._lead(
+            Election(attempt.epoch, named, votes, attempt.claimed_s, attempt.listening, ledger)
+        )
+        self._follow(leader)

@@ -1,0 +1,84 @@
+"""A node's connections to the voters, while the coordinator is missing.
+
+They are made when they are needed, and closed once the node is with a coordinator again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.model.messages import Admitted, Message, Voters
+from outlast.runtime.agent.dialler import Caller, Dialler
+from outlast.runtime.loop import Loop
+
+
+class VoterCalls:
+    """Ask all voters something. `hear` is called with each answer, and whose it is."""
+
+    def __init__(
+        self, loop: Loop, caller: Caller, *, token: bytes | None,
+        hear: Callable[[str, Message], object],
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._caller = caller
+        self._token = token
+        self._hear = hear
+        self._lines: dict[str, _Line] = {}
+
+    def ask(self, voters: Voters, message: Message) -> None:
+        """Send a message to all voters but this node, as soon as each can be reached."""
+        for node, address in zip(voters.nodes, voters.addresses, strict=True):
+            if node == self._caller.node:
+                continue
+            line = self._lines.get(node)
+            if line is None:
+                line = self._lines[node] = _Line(node, self._hear)
+                line.dialler = Dialler(
+                    self._loop, split_address(address), self._caller, line, token=self._token
+                )
+                line.dialler.dial()
+            line.send(message)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for line in self._lines.values():
+            line.dialler.close()
+        self._lines.clear()
+
+
+class _Line:
+    """The connection to one voter (`LineEvents`). What is newest is said once it stands."""
+
+    dialler: Dialler
+
+    def __init__(self, node: str, hear: Callable[[str, Message], object]) -> None:
+        self._node = node
+        self._hear = hear
+        self._newest: Message | None = None
+        self._open = False
+
+    def send(self, message: Message) -> None:
+        self._newest = message
+        if self._open:
+            self.dialler.send(message)
+
+    def on_admitted(self, facts: Admitted) -> None:
+        self._open = True
+        if self._newest is not None:
+            self.dialler.send(self._newest)
+
+    def on_line(self, message: Message) -> None:
+        self._hear(self._node, message)
+
+    def on_broken(self) -> None:
+        self._open = False
+
+    def on_refused(self, reason: str) -> None:
+        """Nothing: another process listens there now. The other voters are asked."""
+        self._open = False
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,76 @@
+"""The copy of a run's ledger that a voter keeps, on its own clock and its own disk.
+
+What comes from the coordinator replaces the copy first (`Keep` of part "more" and "last"), and then
+adds to it. Record by record, it says up to where it is whole: `position`. A copy that is replaced
+stays as it was until the new one is there as a whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlast.engine.cluster.reliable_link import Offset
+from outlast.engine.cluster.voting import Position
+from outlast.errors import CorruptError
+from outlast.model.messages import Keep
+from outlast.runtime.ledger import record_text
+from outlast.runtime.ledger.store import Ledger
+
+
+class KeptCopy:
+    """Keep a copy of the ledger at `path`. `ledger` is None until a whole one has come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position = Position(0, 0)
+        self.ledger: Ledger | None = None
+        self._coming = Position(0, 0)  # the newest that has come, of a new copy that is not whole
+        self._parts: list[str] = []
+        self._offset = Offset()
+
+    def take(self, keep: Keep, *, now_s: float) -> None:
+        """Take in a record. Raises OutlastError if the disk refuses a whole new copy."""
+        if keep.epoch > self._coming.epoch:
+            self._coming, self._parts, self._offset = Position(keep.epoch, 0), [], Offset()
+        if (keep.epoch, keep.number) != (self._coming.epoch, self._coming.number + 1):
+            return  # it came before, or one before it is missing and comes again
+        self._coming = Position(keep.epoch, keep.number)
+        by_s = self._offset.hear(sent_s=keep.sent_s, now_s=now_s)
+        if keep.part:
+            self._parts.append(keep.record)
+            if keep.part == "last":
+                self._replace(by_s)
+        elif self.ledger is not None:
+            self._add(keep.record, by_s)
+            self.position = self._coming
+
+    def _add(self, text: str, by_s: float) -> None:
+        assert self.ledger is not None
+        try:
+            record, _ = record_text.read(text)
+        except CorruptError:
+            return  # one that was too long to send: the copy lacks it
+        self.ledger.add(record_text.moved(record, by_s))
+
+    def _replace(self, by_s: float) -> None:
+        records = record_text.read_all(self._parts, by_s=by_s)
+        self.close()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger.copy_of(self.path, records)
+        self.position, self._parts = self._coming, []
+
+    def flush(self) -> None:
+        """Write what has come to the disk. Raises OutlastError if that refuses."""
+        if self.ledger is not None:
+            self.ledger.flush()
+
+    def hand_over(self) -> Ledger | None:
+        """Return the ledger to whoever goes on writing it. It is kept no longer."""
+        ledger, self.ledger = self.ledger, None
+        return ledger
+
+    def close(self) -> None:
+        """Close the file. What was not flushed is lost."""
+        if self.ledger is not None:
+            self.ledger.close()
+            self.ledger = None
