@@ -30,7 +30,9 @@ from outlast.runtime.worker.session import placed
 class Seen:
     """In place of a session: the machine and the beacon are real, what is said is kept."""
 
-    def __init__(self, *, high_water: int = 0) -> None:
+    def __init__(self, *, high_water: int = 0, folder: Path | None = None) -> None:
+        self.spec = SimpleNamespace(run_folder=str(folder or "no such folder"))
+        self.warnings: list[str] = []
         self.machine = WorkerMachine(worker=1)
         self.beacon = Beacon(worker=1)
         self.said: list[Any] = []
@@ -45,18 +47,30 @@ class Seen:
     def enter(self, phase: Phase, *, cause: Cause | None = None) -> None:
         self.causes.append(cause)
 
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
     def mark(self, name: str, step: int) -> None:
         """A place at which a drill strikes; nobody does here."""
 
 
 @pytest.fixture
-def watched() -> Iterator[Callable[..., Seen]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
     made: list[Onlooker] = []
+    for owner, names in (
+        (torch, ("save", "load")), (sys.modules["torch.serialization"], ("save", "load")),
+        (torch.multiprocessing, ("start_processes",)),
+        (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
+    ):  # fmt: skip
+        for name in names:  # what the onlooker replaces is put back behind the test
+            monkeypatch.setattr(owner, name, getattr(owner, name))
 
-    def watch(**options: int) -> Seen:
+    def watch(**options: Any) -> Seen:
         seen = Seen(**options)
         onlooker = Onlooker(seen)  # type: ignore[arg-type]
         onlooker._on_optimizers(importlib.import_module("torch.optim.optimizer"))
+        onlooker._on_files(sys.modules["torch.serialization"])
+        onlooker._on_spawn(importlib.import_module("torch.multiprocessing.spawn"))
         made.append(onlooker)
         return seen
 
@@ -103,6 +117,49 @@ def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
     trained(3, kind=torch.optim.SGD)
     assert (seen.beacon.step, seen.said[0].step) == (3, 0)
     assert set(seen.causes) == {Cause.OTHER}
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_that_the_run_has_saved_says_from_where_it_goes_on(
+    watched: Callable[..., Seen], tmp_path: Path, renamed: bool
+) -> None:
+    """Also for an optimizer without a count, and for a file that is renamed when it is whole."""
+    watched(folder=tmp_path)
+    state = trained(7, kind=torch.optim.SGD)
+    path = tmp_path / "own.pt"
+    torch.save(state, tmp_path / "new.pt" if renamed else path)
+    if renamed:
+        (tmp_path / "new.pt").rename(path)
+    seen = watched(high_water=10, folder=tmp_path)
+    trained(5, kind=torch.optim.SGD, given=torch.load(path))
+    assert (seen.beacon.step, seen.said[0].step) == (12, 8)
+    assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
+
+
+def test_a_file_of_another_run_or_two_of_different_steps_say_nothing(
+    watched: Callable[..., Seen], tmp_path: Path
+) -> None:
+    foreign = tmp_path / "pretrained.pt"
+    torch.save({}, foreign)  # before anything is watched
+    watched(folder=tmp_path)
+    for count in (2, 3):
+        torch.save(trained(count, kind=torch.optim.SGD), tmp_path / f"{count}.pt")
+    for names in (["pretrained.pt"], ["2.pt", "3.pt"]):
+        seen = watched(high_water=10, folder=tmp_path)
+        for name in names:
+            torch.load(tmp_path / name)
+        trained(1, kind=torch.optim.SGD)
+        assert seen.said[0].step == 0, names
+
+
+def test_ranks_that_the_script_starts_itself_are_told(watched: Callable[..., Seen]) -> None:
+    seen = watched()
+    with pytest.raises(ValueError):  # raised by torch, which starts none
+        torch.multiprocessing.start_processes(print, nprocs=2, start_method="no such")
+    (said,) = seen.warnings
+    assert said.startswith(f"{__file__}:")
+    assert "starts 2 processes by itself" in said
+    assert "--nproc-per-node" in said
 
 
 def test_two_optimizers_that_take_turns_make_one_step(watched: Callable[..., Seen]) -> None:

@@ -116,7 +116,18 @@ def _show_head(console: Console, facts: Facts) -> None:
 
 
 def _steps(facts: Facts) -> str:
-    return words.count(facts["steps"], "step") if facts["steps_seen"] else "steps not seen"
+    if not facts["steps_seen"]:
+        return "steps not seen"
+    least = "at least " if _is_cost_unknown(facts) else ""
+    return least + words.count(facts["steps"], "step")
+
+
+def _is_cost_unknown(facts: Facts) -> bool:
+    """Return whether some process went on from a step that is not known.
+
+    Its steps were counted from its start, so there may be more of them than the report knows.
+    """
+    return any(one["steps_lost"] is None for one in facts["interruptions"])
 
 
 def _ettr(facts: Facts) -> tuple[Text, str]:
@@ -132,7 +143,7 @@ def _cost(facts: Facts) -> tuple[str, str]:
     """Say how many steps there were, and what the interruptions cost of them."""
     if not facts["steps_seen"]:
         return "-", "not seen: the script calls neither outlast nor an optimizer of torch"
-    unknown = any(one["steps_lost"] is None for one in facts["interruptions"])
+    unknown = _is_cost_unknown(facts)
     repeated, lost = (
         sum(one[key] or 0 for one in facts["interruptions"])
         for key in ("steps_repeated", "steps_lost")
@@ -143,7 +154,7 @@ def _cost(facts: Facts) -> tuple[str, str]:
     if unknown:
         cost = "steps lost: not known, the script's own checkpoint decides"
     by = "" if facts["calls_outlast"] else "; counted by calls of the optimizer"
-    return f"{facts['steps']:,}", cost + _pace(facts) + by
+    return f"{'at least ' if unknown else ''}{facts['steps']:,}", cost + _pace(facts) + by
 
 
 def _number(count: int | None) -> str:

@@ -46,9 +46,19 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
     assert 0 < outcome.report["ettr"] < 1, outcome.report
 
 
-def test_an_optimizer_that_counts_nothing_leaves_the_loss_unknown(tmp_path: Path) -> None:
-    """SGD keeps no count, so nobody can tell from which step the script went on."""
+def test_the_file_tells_the_step_where_the_optimizer_counts_nothing(tmp_path: Path) -> None:
+    """SGD keeps no count. The run has seen behind which step the file was saved."""
     outcome = struck(tmp_path, 60, 20, "--sgd", at=35, number=signal.SIGKILL)
+    assert outcome.code == 0, outcome
+    (one,) = outcome.interruptions
+    assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one
+    assert outcome.report["steps"] == 60, outcome
+    assert 0 < outcome.report["ettr"] < 1, outcome.report
+
+
+def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path) -> None:
+    """It is written through a file object, so nobody can tell from which step the script went on."""
+    outcome = struck(tmp_path, 60, 20, "--sgd", "--handle", at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
     assert (one["steps_lost"], one["steps_repeated"]) == (None, None), one

@@ -2,7 +2,9 @@
 
 steps   torch calls a hook behind every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
-        script's own was loaded. Elsewhere steps are counted from the process's start.
+        script's own was loaded. Elsewhere steps are counted from the process's start, or from the
+        step behind which this run has saved the file that the script has loaded (own_saves.py).
+spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 group   the line at which the script makes its process group. Before the script destroys it, the
         group's threads are waited for (run_loops.py).
 
@@ -29,12 +31,15 @@ from outlast.errors import UsageError
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.worker import run_loops
+from outlast.runtime.worker.own_saves import OwnSaves
 
 if TYPE_CHECKING:
     from outlast.runtime.worker.session import Session
 
 _OPTIMIZER = "torch.optim.optimizer"
 _GROUPS = "torch.distributed.distributed_c10d"
+_FILES = "torch.serialization"
+_SPAWN = "torch.multiprocessing.spawn"
 GROUP_HINT = (
     "delete that line: outlast.join() makes the process group, and again after each failure"
 )
@@ -57,10 +62,14 @@ class Onlooker:
         self._counts: dict[int, int] = {}  # calls of each optimizer
         self._base: int | None = None  # the step before the first one; None: not known
         self._handle: Any = None
+        self._saves = OwnSaves(session.spec.run_folder)
 
     def begin(self) -> None:
         """Set the hooks, now or when the script imports torch."""
-        for name, act in ((_OPTIMIZER, self._on_optimizers), (_GROUPS, self._on_groups)):
+        for name, act in (
+            (_OPTIMIZER, self._on_optimizers), (_GROUPS, self._on_groups),
+            (_FILES, self._on_files), (_SPAWN, self._on_spawn),
+        ):  # fmt: skip
             if name in sys.modules:
                 act(sys.modules[name])
             else:
@@ -87,7 +96,7 @@ class Onlooker:
         first = not self._counts
         if first:
             number = _own_number(optimizer)
-            self._base = None if number is None else number - 1
+            self._base = self._saves.loaded if number is None else number - 1
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
@@ -127,6 +136,45 @@ class Onlooker:
             return Cause.OTHER
         return Cause.PRODUCTIVE if step >= done_before else Cause.REPEATED
 
+    # --- files of the script's own ----------------------------------------------------------------
+
+    def _on_files(self, module: types.ModuleType) -> None:
+        save, load = module.save, module.load
+
+        @functools.wraps(save)
+        def noting_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            save(obj, f, *args, **kwargs)
+            if not self.joined and os.getpid() == self._pid and self._counts:
+                self._saves.on_save(f, step=self._session.beacon.step)
+
+        @functools.wraps(load)
+        def noting_load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            loaded = load(f, *args, **kwargs)
+            if not self.joined and os.getpid() == self._pid and not self._counts:
+                self._saves.on_load(f)
+            return loaded
+
+        _replace(module, "save", noting_save, "torch")
+        _replace(module, "load", noting_load, "torch")
+
+    # --- ranks that the script starts itself ------------------------------------------------------
+
+    def _on_spawn(self, module: types.ModuleType) -> None:
+        original = module.start_processes
+
+        @functools.wraps(original)
+        def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **kw: Any) -> Any:
+            if not self.joined and nprocs > 1 and os.getpid() == self._pid:
+                self._session.warn(
+                    f"{_user_line()}: the script starts {nprocs} processes by itself, in each rank"
+                    " of this run. Their steps are not seen. Call the function in the script, with"
+                    " RANK and WORLD_SIZE, and leave the number of ranks to `outlast run"
+                    " --nproc-per-node`"
+                )
+            return original(fn, args, nprocs, *more, **kw)
+
+        _replace(module, "start_processes", start_processes, "torch.multiprocessing")
+
     # --- the process group ------------------------------------------------------------------------
 
     def _on_groups(self, module: types.ModuleType) -> None:
@@ -162,11 +210,16 @@ def _destroying_quietly(original: Callable[..., None]) -> Callable[..., None]:
     return destroy_process_group
 
 
-def _replace(module: types.ModuleType, name: str, function: Callable[..., None]) -> None:
-    """Replace a function of torch.distributed where it is made, and where scripts find it."""
+def _replace(
+    module: types.ModuleType,
+    name: str,
+    function: Callable[..., Any],
+    found_in: str = "torch.distributed",
+) -> None:
+    """Replace a function where it is made, and in the package in which scripts find it."""
     original = getattr(module, name)
     setattr(module, name, function)
-    package = sys.modules.get("torch.distributed")
+    package = sys.modules.get(found_in)
     if package is not None and getattr(package, name, None) is original:
         setattr(package, name, function)
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 10
-STATELESS = "--sgd" in sys.argv
+STATELESS, BY_HANDLE = "--sgd" in sys.argv, "--handle" in sys.argv
 PAUSE_S = 0.02
 
 
@@ -61,7 +61,11 @@ while done < STEPS:
     best = min(best, loss.item())
     if rank == 0 and done % EVERY == 0:
         kept = {"model": raw.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({**kept, "done": done, "best": best}, own + ".new")
+        if BY_HANDLE:
+            with open(own + ".new", "wb") as file:
+                torch.save({**kept, "done": done, "best": best}, file)
+        else:
+            torch.save({**kept, "done": done, "best": best}, own + ".new")
         os.replace(own + ".new", own)
     if rank == 0:
         print(f"iter {done}", flush=True)
