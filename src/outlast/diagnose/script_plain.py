@@ -44,7 +44,8 @@ _IN_LIBRARY = {
     "accelerate": {"Accelerator": _JOIN},
     "lightning": {
         "Trainer": "Trainer(strategy=outlast.lightning.Strategy(), ...)",
-        "LightningCLI": "--trainer.strategy.class_path outlast.lightning.Strategy on the command line",
+        "LightningCLI": "on the command line: --trainer.strategy.class_path"
+        " outlast.lightning.Strategy",
     },
     "pytorch_lightning": {
         "Trainer": "import Trainer from lightning.pytorch, and give it"

@@ -57,7 +57,7 @@ def test_the_file_tells_the_step_where_the_optimizer_counts_nothing(tmp_path: Pa
 
 
 def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path) -> None:
-    """It is written through a file object, so nobody can tell from which step the script went on."""
+    """It is written through a file object, so nobody can tell where the script went on."""
     outcome = struck(tmp_path, 60, 20, "--sgd", "--handle", at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions

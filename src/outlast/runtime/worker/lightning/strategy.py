@@ -92,7 +92,7 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
 
 
 def _other_than_default(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that were chosen: LightningCLI gives every one, most with its default."""
+    """Return the arguments that were chosen. LightningCLI gives all, most with their defaults."""
     defaults = {
         name: one.default
         for maker in (DistributedDataParallel, DDPStrategy)
@@ -113,9 +113,9 @@ def _let_configs_be_written_again(trainer: Any) -> None:
     It refuses to overwrite the file, which the first process of this rank has written. Its option
     `overwrite` would leave out a broadcast that the first process has made.
     """
+    cli = sys.modules.get("lightning.pytorch.cli")  # to import it takes jsonargparse
     for one in trainer.callbacks:
-        # by its name: to import the class takes jsonargparse
-        if any(kind.__name__ == "SaveConfigCallback" for kind in type(one).__mro__):
+        if cli is not None and isinstance(one, cli.SaveConfigCallback):
             one.parser = _Overwriting(one.parser)
 
 
