@@ -20,6 +20,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def _export(args: Any) -> int:
             f"the checkpoint has weights of {some(names)}", hint="choose one by --name NAME"
         )
     file = Path(args.file)
-    tensors = saved_weights.export(found, file, name=name)
+    tensors = saved_weights.export(found, file, name=name, form=args.format)
     if args.json:
         facts = {"file": args.file, "tensors": tensors, "name": name, "step": found.step}
         print(json_text(facts))
@@ -167,12 +168,28 @@ def _export(args: Any) -> int:
     return 0
 
 
+def _diff(args: Any) -> int:
+    from outlast.runtime.worker import weights_diff
+
+    a = weights_diff.read_any(args.a, step=args.step)
+    b = weights_diff.read_any(args.b, step=args.step_b)
+    found, compared = weights_diff.compare(a, b)
+    if args.json:
+        sides = {"a": {"where": a.where, "step": a.step}, "b": {"where": b.where, "step": b.step}}
+        facts = {"compared": compared, "differences": [asdict(one) for one in found]}
+        print(json_text({**sides, "same": not found, **facts}))
+    else:
+        print(ckpt_text.diff_words(found, most=args.most, compared=compared))
+    return 1 if found else 0
+
+
 _COMMANDS: dict[str, Callable[[Any], int]] = {
     "ls": _ls,
     "verify": _verify,
     "plan-restore": _plan_restore,
     "prune": _prune,
     "now": _now,
+    "diff": _diff,
     "export": _export,
 }
 

@@ -33,6 +33,7 @@ def parser() -> Parser:
     _add_run(plan)
     _add_prune(commands.add_parser("prune", help="remove older checkpoints"))
     _add_now(commands.add_parser("now", help="let a run that goes on write a checkpoint now"))
+    _add_diff(commands.add_parser("diff", help="say which tensors differ, and how far"))
     _add_export(commands.add_parser("export", help="write the weights of a module to one file"))
     return out
 
@@ -77,6 +78,22 @@ def _add_now(to: argparse.ArgumentParser) -> None:
     control_parser.add_asking(to)
 
 
+def _add_diff(to: argparse.ArgumentParser) -> None:
+    to.description = (
+        "Compare the weights of two checkpoints, bit for bit. A and B are runs, checkpoints, or"
+        " files with weights: .safetensors, or one for torch.load. The exit code is 0 if all are"
+        " the same, and 1 if one differs."
+    )
+    to.add_argument("a", metavar="A", help="a run, a checkpoint or a file")
+    to.add_argument("b", metavar="B", help="what it is compared with")
+    to.add_argument("--step", metavar="STEP", type=whole, help="of A: this step (the newest)")
+    to.add_argument("--step-b", metavar="STEP", type=whole, help="of B: this step (the newest)")
+    to.add_argument(
+        "--most", metavar="N", type=whole, default=20, help="print at most N tensors (20)"
+    )
+    add_json(to)
+
+
 def _add_export(to: argparse.ArgumentParser) -> None:
     to.description = (
         "Write the weights of a module to one file, for use without outlast. The newest good"
@@ -86,6 +103,10 @@ def _add_export(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "file", metavar="FILE", help="the new file: .safetensors, or any other name for torch.load"
     )
+    to.add_argument(
+        "--format", choices=("safetensors", "torch", "dcp"),
+        help="dcp: FILE is a new folder that torch's dcp.load reads (by the name of the file)",
+    )  # fmt: skip
     to.add_argument(
         "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (model)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,9 @@ from rich.text import Text
 from outlast.app.words import count, escaped, long_duration
 from outlast.runtime.tiers.catalogue import BAD, GOOD, Entry, RestorePlan
 from outlast.runtime.tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from outlast.runtime.worker.weights_diff import Difference
 
 TIER = "disk"
 SURVIVES = "the loss of all processes, and a reboot; not of the disk"
@@ -56,6 +59,24 @@ def print_table(console: Console, tier: Tier, entries: Sequence[Entry], *, now_s
             said = f"step {one.step:,} is bad: {escaped(one.reason)}"
             console.print(said, markup=False, soft_wrap=True)
     console.print(f"they survive {SURVIVES}", style="dim")
+
+
+def diff_words(found: Sequence[Difference], *, most: int, compared: int) -> str:
+    """Say which tensors differ, those that are furthest apart first."""
+    if not found:
+        return f"all {count(compared, 'tensor')} are the same, bit for bit"
+    order = sorted(found, key=lambda one: (one.kind == "values", -(one.relative or 0), one.name))
+    lines = [f"{len(found):,} of {count(compared, 'tensor')} differ"]
+    for one in order[:most]:
+        said = f"  {escaped(one.name)}  {one.said}: {one.kind}"
+        if one.kind == "values":
+            said = f"  {escaped(one.name)}  {one.said}: {one.differing:,} of {one.of:,} values"
+            said += f", at most {one.max_apart:.3g} apart"
+            said += "" if one.relative is None else f", {one.relative:.3g} of the norm"
+        lines.append(said)
+    if len(order) > most:
+        lines.append(f"  and {len(order) - most:,} more (--most N, --json)")
+    return "\n".join(lines)
 
 
 def plan_words(tier: Tier, plan: RestorePlan) -> str:

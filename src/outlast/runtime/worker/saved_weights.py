@@ -13,6 +13,7 @@ Limits     Only what a checkpoint holds: `outlast run --checkpoint-every STEPS` 
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from outlast.runtime.worker.dcp import chunks
 from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
 from outlast.runtime.worker.modules import Modules
 from outlast.runtime.worker.sharding import is_distributed
-from outlast.runtime.worker.tensors import to_tensor
+from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, to_tensor
 
 _BEHIND = ("private/", "random:", "text")  # names of private pieces that are no buffers begin so
 
@@ -122,27 +123,34 @@ def _fitting(weights: Weights, targets: Modules) -> list[tuple[torch.Tensor, tor
     return pairs
 
 
-def export(weights: Weights, file: Path, *, name: str) -> int:
+def export(weights: Weights, file: Path, *, name: str, form: str | None = None) -> int:
     """Write the weights of module `name` to `file`, and return how many tensors that are.
 
-    A name that ends in `.safetensors` gets that format. Every other file is for `torch.load`. The
-    file appears whole, or not at all. Raises UsageError where there is one already.
+    `form` is "safetensors", "torch" for `torch.load`, or "dcp" for a folder that torch's `dcp.load`
+    reads. Without it a name that ends in `.safetensors` gets that format, and every other file is
+    for `torch.load`. The file appears whole, or not at all. Raises UsageError where there is one
+    already.
     """
     if file.exists():
         raise UsageError(f"{file} exists already", hint="name a new file, or remove that one")
     if not file.parent.is_dir():
         raise UsageError(f"there is no folder {file.parent}", hint="make it first")
     found = weights.state_dict(name)
+    form = form or ("safetensors" if file.suffix == ".safetensors" else "torch")
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        if file.suffix == ".safetensors":
+        if form == "safetensors":
             _write_safetensors(found, temporary, step=weights.step)
+        elif form == "dcp":
+            _write_dcp({name: found}, temporary)
         else:
             torch.save(found, temporary)
         temporary.rename(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None
     finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
     return len(found)
 
@@ -267,8 +275,25 @@ def _find(where: Path, step: int | None) -> tuple[Tier, local.Checkpoint, tuple[
     return place.tier, checkpoint, refused
 
 
+def _write_dcp(state: dict[str, Any], folder: Path) -> None:
+    """Write the folder that torch's own writer makes, in this process alone."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group is as it should be
+        save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
+
+
 def _write_safetensors(found: Mapping[str, torch.Tensor], file: Path, *, step: int) -> None:
     from safetensors.torch import save_file
+
+    foreign = [name for name, one in found.items() if DTYPES.get(one.dtype) in NOT_FOR_OTHERS]
+    if foreign:
+        raise UsageError(
+            f"{some(foreign)}: {found[foreign[0]].dtype} has no place in a safetensors file",
+            hint="--format torch, or --format dcp",
+        )
 
     apart = dict(_apart(found))
     save_file(apart, file, metadata={"format": "pt", "outlast_step": str(step)})

@@ -40,6 +40,8 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.complex64: "C64",
     **({torch.float8_e8m0fnu: "F8_E8M0"} if hasattr(torch, "float8_e8m0fnu") else {}),  # torch 2.7
 }
+# other readers of safetensors, torch's own among them, refuse a file that has any of these
+NOT_FOR_OTHERS = ("C128", "F8_E8M0")
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 

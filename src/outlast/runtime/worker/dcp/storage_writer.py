@@ -27,10 +27,8 @@ from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec, draft
 from outlast.runtime.tiers.tensor_record import RECORD_NAME, Chunk, Record, Stored, Whole
 from outlast.runtime.tiers.tier import Tier, superfluous
-from outlast.runtime.worker.tensors import DTYPES, piece
+from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, piece
 
-# torch's HuggingFaceStorageReader cannot read these: a file that it lists must not hold any
-_NOT_FOR_OTHERS = ("C128", "F8_E8M0")
 _STOCK, _OWN = ".safetensors", ".image"
 
 
@@ -204,7 +202,7 @@ def _files(plan: SavePlan, planner: SavePlanner) -> Iterator[tuple[str, list[_Pa
     files: dict[str, dict[str, _Part]] = {}
     for item in plan.items:
         part = _part(item, planner)
-        own = part.data is not None or part.spec.dtype in _NOT_FOR_OTHERS
+        own = part.data is not None or part.spec.dtype in NOT_FOR_OTHERS
         number = 0
         while True:
             more = f"-{number + 1}" if number else ""
