@@ -75,17 +75,25 @@ def test_a_difference_says_where_and_how_far(
     assert "and 1 more" in text
 
 
+def half(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.bfloat16)
+
+
+def small(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values).to(torch.float8_e4m3fn)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "differing", "apart"),
     [
         (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 2.0]), 1, 0.0),
         (torch.tensor([0.0]), torch.tensor([-0.0]), 1, 0.0),
-        (torch.tensor([1, 2], dtype=torch.bfloat16), torch.tensor([1, 4], dtype=torch.bfloat16), 1, 2),
+        (half([1.0, 2.0]), half([1.0, 4.0]), 1, 2),
         (torch.tensor([True, False]), torch.tensor([False, False]), 1, 1.0),
         (torch.tensor([1j]), torch.tensor([4j]), 1, 3.0),
-        (torch.tensor([1.0]).to(torch.float8_e4m3fn), torch.tensor([2.0]).to(torch.float8_e4m3fn), 1, 1),
+        (small([1.0]), small([2.0]), 1, 1),
     ],
-)  # fmt: skip
+)
 def test_values_of_any_dtype_are_compared_by_their_bits(
     a: torch.Tensor, b: torch.Tensor, differing: int, apart: float
 ) -> None:
