@@ -108,10 +108,10 @@ class Outcome:
         for one in self.interruptions:
             taken.update(one["seconds"])
             over_s = one["restored_s"]
-            if over_s is None or not one["steps_seen"]:
-                # its end is not known: survivors that commit the step at once resume before the
-                # lost rank is back, and the record is closed by that
-                return
+            if not one["steps_seen"]:
+                return  # when such a script goes on is not seen
+            assert over_s is not None, one
+            assert one["resumed_s"] is None or over_s <= one["resumed_s"], one
             fault_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
             detect_s += one["detected_s"] - fault_s
             recover_s += over_s - one["detected_s"]

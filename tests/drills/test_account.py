@@ -55,3 +55,24 @@ def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[
     detection_s = one.detected_s - one.fault_s
     assert books.rank_seconds[Cause.DETECTION] <= 2 * detection_s + SLACK_S, str(outcome)
     assert books.rank_seconds[Cause.RESTORE] > 0, str(outcome)
+
+
+def test_an_interruption_lasts_until_a_step_that_the_lost_rank_takes_part_in(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 is killed as it votes, so its peer finishes the step in flight at once and alone.
+
+    That step is not the end of the interruption: the times say when the rank was back.
+    """
+    kill = {"mark": "voting", "rank": 1, "step": 4, "do": "SIGKILL"}
+    with Drill(tmp_path, "heavy.py", "--steps", 8, workers=2, marks=[kill]) as drill:
+        outcome = drill.finish()
+        assert drill.fired()
+    assert outcome.code == 0, str(outcome)
+    (one,) = outcome.interruptions
+    assert "had sealed step 4 as prepared" in one["reason"], str(outcome)
+    assert one["detected_s"] < one["left_s"] <= one["regrouped_s"], one
+    assert one["regrouped_s"] <= one["restored_s"] <= one["resumed_s"], one
+    started_s = one["restored_s"] - one["detected_s"]  # a process, its imports and 216 MB
+    assert one["mttr_s"] >= started_s > 0.02, one
+    outcome.ledger_is_sound()

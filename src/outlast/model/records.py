@@ -114,8 +114,10 @@ class Interruption:
     restored_s          state is in place on all ranks of the next generation
     regrouped_s         so long before that as it took to hand state over and to load it
     tier                the costliest tier that state was taken from; None: nothing was restored
-    resumed_s           first new commit. A child (parent set) resumes together with its parent. Of
-                        a script whose steps are not seen: when all its processes ran again
+    resumed_s           first new commit: of a step behind the one that was gone on from, for which
+                        all ranks voted, the replaced ones included. A child (parent set) resumes
+                        together with its parent. Of a script whose steps are not seen: when all
+                        its processes ran again
     steps_repeated, steps_lost  or UNKNOWN_COUNT, UNSEEN_COUNT
     """
 

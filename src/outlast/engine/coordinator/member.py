@@ -64,7 +64,7 @@ class Path:
     plan_generation   the generation of the newest plan that was sent; 0: none was
     waypoint          how far it has come since then, as it says itself (Underway)
     joined            it is in the current generation
-    committed_s       when it committed its first step in this generation
+    committed_s       when it committed its first new step in this generation
     inventory         what it holds; it has left the generation and stands still
     said              generation and step of its newest word; a word that is older comes again
     raised            error and traceback, if its script raised in this generation

@@ -436,13 +436,16 @@ class Regroup:
             now_s=now_s, restore_s=run.faults.restore_s, tier=_tier(run.roster.members())
         )
         spares = set_timer(Timer.SPARES, now_s)
-        return [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
+        joined = [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
+        # The commit that ends the interruption may have been heard of before the last Joined.
+        at_s = run.first_commit_s(run.roster.members())
+        return joined if at_s is None else [*joined, *run.resumed(now_s, at_s)]
 
     def on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
-        """Take in that members committed their first step of the generation: training goes on.
+        """Take in that members committed their first new step: training goes on.
 
-        Under replicated state, one rank's commit counts for all. Under sharded state, the step is
-        committed once the last owner has sealed it.
+        Under replicated state, one rank's commit counts for all, for all have voted. Under sharded
+        state, the step is committed once the last owner has sealed it.
         """
         run = self.run
         if message.generation != run.course.generation:
@@ -455,12 +458,13 @@ class Regroup:
         if not run.roster.outlast:
             # Only now it shows from where the script's own checkpoint let it go on.
             run.interruptions.went_on_from(message.step - 1 if message.step else None)
-        at_s = message.at_s
-        if run.roster.sharded:
-            if run.roster.first("not committed", lambda m: m.path.committed_s is None) is not None:
-                return []
-            at_s = max(m.path.committed_s or 0.0 for m in run.roster.members())
+        at_s = run.first_commit_s(run.roster.members())
+        if at_s is None:
+            return []
         run.progress.has_trained()
+        if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
+            # All have joined, for they voted. Their words of that are still on their way.
+            return []
         return run.resumed(now_s, at_s)
 
     def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:

@@ -96,6 +96,16 @@ class Run:
         """Take in which steps one rank says it has committed and executed."""
         self.progress.note_of_rank(committed, executed, sharded=self.roster.sharded)
 
+    def first_commit_s(self, members: Iterable[Member]) -> float | None:
+        """Return when the first new step of this generation was committed; None: it was not yet.
+
+        Under sharded state the last owner counts, and all of them have to be among `members`.
+        """
+        known = [m.path.committed_s for m in members if m.path.committed_s is not None]
+        if not self.roster.sharded:
+            return min(known, default=None)
+        return max(known) if len(known) == self.options.world_size else None
+
     def resumed(self, now_s: float, at_s: float) -> list[Output]:
         """Close what was interrupted: a step of this generation was committed at `at_s`."""
         if not self.interruptions.resumed(at_s=at_s, generation=self.course.generation):

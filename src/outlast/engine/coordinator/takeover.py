@@ -383,12 +383,9 @@ class Takeover:
         present = [
             m for m in run.roster.members() if m.path.plan_generation == run.course.generation
         ]
-        committed = [m.path.committed_s for m in present if m.path.committed_s is not None]
-        sharded = run.roster.sharded
-        if not committed or (sharded and len(committed) < run.options.world_size):
-            return []
-        # The run has gone on, so the open interruptions are over.
-        return run.resumed(now_s, max(committed) if sharded else min(committed))
+        at_s = run.first_commit_s(present)
+        # If the run has gone on, the open interruptions are over.
+        return [] if at_s is None else run.resumed(now_s, at_s)
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         """Begin the run, or the next generation: not all members are in the present one."""

@@ -132,7 +132,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """This worker has made its first commit of a generation."""
+    """This worker has committed its first step behind the one that its generation goes on from.
+
+    All ranks have voted for that step, so all of them are in the generation.
+    """
 
     worker: int
     generation: int

@@ -23,11 +23,14 @@ class RecoveryTimes:
         self._stood_s: dict[int, float] = {}  # since when all ranks have committed a step in it
         self._steps: list[tuple[float, int]] = []  # when each was first committed
 
-    def committed(self, generation: int, rank: int, step: int, *, now_s: float) -> None:
-        """Note a commit. Under replicated state, one rank's commit counts for all."""
+    def committed(self, generation: int, rank: int, step: int, *, new: bool, now_s: float) -> None:
+        """Note a commit. Under replicated state, one rank's commit counts for all.
+
+        new   it is not the step that the plan of the generation goes on from
+        """
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((now_s, step))
-        if generation in self._stood_s:
+        if not new or generation in self._stood_s:
             return
         did = self._did.setdefault(generation, set())
         did.add(rank)

@@ -367,6 +367,7 @@ class World:
         """Note that a rank, or each rank of a stand-in, has committed `step`."""
         options, now_s, node = self.frame.options, self.frame.now_s, process.node
         generation, self.steps.last = process.machine.generation, step
+        plan = process.machine.plan
         late, count, content = node.still.outlives_lease, node.count, process.content
         silent, traced = self.skip_ahead.silent, node.traced
         odd = process.began_ran - options.pieces(step - 1) if step > 1 else 0
@@ -377,7 +378,9 @@ class World:
             self.frame.see(
                 StepDone(one.worker, one.rank, generation, step, content, owners, count, odd)
             )
-            self.accounts.recovery_times.committed(generation, one.rank, step, now_s=now_s)
+            self.accounts.recovery_times.committed(
+                generation, one.rank, step, new=plan is None or step > plan.step, now_s=now_s
+            )
             self.accounts.worked.did(one.rank, step, now_s - process.step_began_s)
             if not silent:
                 self.steps.commits.append((now_s, generation, one.rank, step))
