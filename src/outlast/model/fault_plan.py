@@ -152,6 +152,7 @@ STAGES = (
     "stopping",
 )
 FOR_S = 4.0
+NO_MORE: Mapping[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +226,20 @@ def parse(text: str, *, source: str) -> tuple[PlannedFault, ...]:
     return read(toml(text, source=source, schema=SCHEMA), source=source)
 
 
-def read(plan: Mapping[str, Any], *, source: str) -> tuple[PlannedFault, ...]:
-    """Read a plan that is data already. Raises UsageError as `parse` does."""
+def read(
+    plan: Mapping[str, Any], *, source: str, more: Mapping[str, bool] = NO_MORE
+) -> tuple[PlannedFault, ...]:
+    """Read a plan that is data already. Raises UsageError as `parse` does.
+
+    more   further kinds that the reader knows, and whether they pass
+    """
     check_schema(plan, source=source, schema=SCHEMA)
     known(plan, ("schema", "fault"), source)
     faults = plan.get("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
         raise UsageError(f"{source}: faults are tables", hint="write each as `[[fault]]`")
     out = tuple(
-        _fault(one, number, f"{source}, fault {one.get('id', number)}")
+        _fault(one, number, f"{source}, fault {one.get('id', number)}", more)
         for number, one in enumerate(faults, 1)
     )
     twice = {one.id for one in out if sum(other.id == one.id for other in out) > 1}
@@ -257,19 +263,21 @@ def render(faults: tuple[PlannedFault, ...]) -> str:
 _FAULT = ("id", "kind", "target", "when", "after_s", "for_s", "times", "needs")
 
 
-def _fault(given: Mapping[str, Any], number: int, where: str) -> PlannedFault:
+def _fault(
+    given: Mapping[str, Any], number: int, where: str, more: Mapping[str, bool]
+) -> PlannedFault:
     known(given, _FAULT, where)
-    kind = given.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"{where}: there is no fault kind {kind!r}", hint=meant(str(kind), KINDS))
+    kind, kinds = given.get("kind"), {**KINDS, **more}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise UsageError(f"{where}: there is no fault kind {kind!r}", hint=meant(str(kind), kinds))
     needs = given.get("needs", "sim" if kind in SIM_ONLY else "both")
     if needs not in ("sim", "real", "both"):
         raise UsageError(f'{where}: needs is {needs!r}; it can be "sim", "real" or "both"')
-    if needs != "sim" and kind in SIM_ONLY:
+    if needs != "sim" and kind in SIM_ONLY and kind not in more:
         raise UsageError(
             f"{where}: {kind} can only be had in the simulated world", hint='needs = "sim"'
         )
-    if "for_s" in given and kind not in PASSING:
+    if "for_s" in given and not more.get(kind, kind in PASSING):
         raise UsageError(f"{where}: {kind} does not pass, so it has no for_s")
     when: dict[str, Any] = {"mark": "", "nth": 1, "at_s": None, "at_step": None} | _when(
         given.get("when"), where

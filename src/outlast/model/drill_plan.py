@@ -1,0 +1,221 @@
+"""Plans of `outlast drill`: what is injected, how much of it, and over how long.
+
+    schema = 1
+    name = "ours"             # optional
+    time_scale = 60           # all times are divided by this (1)
+
+    [draw]                    # faults that are drawn with the seed
+    count = 40
+    over_s = 36000            # they come within so many seconds, before they are divided;
+                              # or over_steps = 380: within so many steps of the run
+    waves = 0.3               # this share follows closely on another fault (0)
+    lemon = 0.2               # this share strikes one rank more (0)
+
+    [draw.kinds]              # weights; all kinds stand in `drill_faults.KINDS`
+    kill = 3
+    raise = 1
+
+    [[fault]]                 # beside them: exact ones, as in the plans of `outlast sim`
+    kind = "segv"
+    target = { rank = 1 }
+    when = { at_s = 12.5 }    # or { at_step = 40 }
+
+Seconds count from the third step of the run under fire, because a run that has not begun to train
+is not drilled.
+
+This module is pure: text in, data out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outlast.errors import UsageError
+from outlast.model import fault_plan
+from outlast.model.drill_faults import KINDS, LLAMA3, NOT_HERE, PLANNED, Portion
+from outlast.model.fault_plan import PlannedFault
+from outlast.model.strict import known, meant, toml, whole
+from outlast.model.strict import seconds as checked_s
+
+SCHEMA = 1
+DAY_S = 86_400.0
+COUNT_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan of faults. Times are those of the plan: real ones are `time_scale` times shorter.
+
+    over_steps what is drawn comes within so many steps, and not within `over_s`
+    portions   what is drawn. `exact`: so many of each; otherwise their counts are weights
+    count      how many are drawn
+    each       one fault of each of these kinds, evenly spread, in a drawn order
+    fixed      faults that the plan names one by one
+    left_out   kinds that this host cannot have, and how many of them the plan wants
+    """
+
+    name: str
+    over_s: float = 0.0
+    over_steps: int = 0
+    time_scale: float = 1.0
+    count: int = 0
+    portions: tuple[Portion, ...] = ()
+    exact: bool = False
+    each: tuple[str, ...] = ()
+    waves: float = 0.0
+    lemon: float = 0.0
+    fixed: tuple[PlannedFault, ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def length_s(self) -> float:
+        """Return how long the plan takes on this machine."""
+        ends_s = [one.at_s + one.after_s for one in self.fixed if one.at_s is not None]
+        return max([self.over_s, *ends_s]) / self.time_scale
+
+    @property
+    def planned_count(self) -> int:
+        return self.count + len(self.each) + len(self.fixed)
+
+
+_LLAMA3_MIX = (*LLAMA3, PLANNED)
+NAMED: Mapping[str, Plan] = {
+    one.name: one
+    for one in (
+        Plan("smoke", over_s=60.0, each=tuple(KINDS)),
+        Plan(
+            "llama3-day", over_s=DAY_S, time_scale=1_440.0, count=9, portions=_LLAMA3_MIX,
+            waves=0.3, lemon=0.2,
+        ),
+        Plan(
+            "llama3", over_s=54 * DAY_S, time_scale=1_440.0, count=466, portions=_LLAMA3_MIX,
+            exact=True, waves=0.3, lemon=0.2,
+        ),
+        Plan(
+            "everything", over_s=4_000.0, count=2_000, waves=0.3, lemon=0.1,
+            portions=tuple(Portion(one.stands_for, 1, {one.name: 1.0}) for one in KINDS.values()),
+        ),
+    )
+}  # fmt: skip
+
+
+def named(name: str) -> Plan | None:
+    """Return the plan of this name, or None if there is none."""
+    return NAMED.get(name)
+
+
+def parse(text: str, *, source: str) -> Plan:
+    """Read a plan. Raises UsageError, which names `source` and the key."""
+    given = toml(text, source=source, schema=SCHEMA)
+    known(given, ("schema", "name", "time_scale", "draw", "fault"), source)
+    name = given.get("name", source)
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{source}: name is {name!r}; it is a text")
+    fixed, left_out = _fixed(given, source)
+    plan = Plan(
+        name, fixed=fixed, left_out=tuple(left_out.items()),
+        time_scale=_positive(given.get("time_scale", 1.0), f"{source}: time_scale"),
+    )  # fmt: skip
+    if "draw" in given:
+        plan = _drawn(plan, given["draw"], f"{source}: draw")
+    if not plan.planned_count:
+        raise UsageError(
+            f"{source} plans no fault that this host can have",
+            hint="add a table [draw] or [[fault]]; docs/how-to/rehearse.md shows both",
+        )
+    return plan
+
+
+def scaled(plan: Plan, factor: float | None) -> Plan:
+    """Return the plan at another time scale, if one is given."""
+    if factor is None:
+        return plan
+    return replace(plan, time_scale=_positive(factor, "--time-scale"))
+
+
+def _fixed(
+    given: Mapping[str, Any], source: str
+) -> tuple[tuple[PlannedFault, ...], dict[str, int]]:
+    """Read the faults that are named one by one, without those that this host cannot have."""
+    more = {name: one.passes for name, one in KINDS.items()}
+    faults = fault_plan.read(
+        {"schema": SCHEMA, "fault": given.get("fault", [])}, source=source, more=more
+    )
+    kept, left_out = [], dict[str, int]()
+    for one in faults:
+        if one.kind in NOT_HERE or one.agent:
+            what = f"{one.kind} of an agent" if one.agent else one.kind
+            left_out[what] = left_out.get(what, 0) + 1
+            continue
+        if one.kind not in KINDS:
+            raise UsageError(f"{source}, fault {one.id}: no drill has the kind {one.kind!r}")
+        if one.mark:
+            raise UsageError(
+                f"{source}, fault {one.id}: on_mark names a place in the simulated world",
+                hint="a drill takes when = { at_s = ... } or { at_step = ... }",
+            )
+        kept.append(_meant_for(one, f"{source}, fault {one.id}"))
+    return tuple(kept), left_out
+
+
+def _meant_for(one: PlannedFault, where: str) -> PlannedFault:
+    """Return the fault. One that strikes a spare has a kind of its own."""
+    kind = KINDS[one.kind]
+    if one.rank != -1 or kind.struck == "spare":
+        return one
+    if one.kind != "kill":
+        raise UsageError(
+            f"{where}: {one.kind} cannot strike a spare", hint='a spare can be struck by "kill"'
+        )
+    return replace(one, kind="kill_spare")
+
+
+def _drawn(plan: Plan, table: object, where: str) -> Plan:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} is {table!r}; it is a table", hint="write it as [draw]")
+    known(table, ("count", "over_s", "over_steps", "waves", "lemon", "kinds"), where)
+    if ("over_s" in table) == ("over_steps" in table):
+        raise UsageError(f"{where} needs one of over_s and over_steps", hint="as in over_s = 600")
+    kinds = table.get("kinds", dict.fromkeys(KINDS, 1))
+    if not isinstance(kinds, dict) or not kinds:
+        raise UsageError(f"{where}.kinds is {kinds!r}; it is a table of kinds and weights")
+    portions, left_out = [], dict(plan.left_out)
+    for name, weight in kinds.items():
+        share = _positive(weight, f"{where}.kinds.{name}")
+        if name in NOT_HERE:
+            left_out[name] = left_out.get(name, 0) + 1
+        elif name not in KINDS:
+            raise UsageError(f"{where}.kinds: there is no kind {name!r}", hint=meant(name, KINDS))
+        else:
+            portions.append(Portion(KINDS[name].stands_for, share, {name: 1.0}))
+    count = whole(table.get("count"), f"{where}.count")
+    if count > COUNT_MAX:
+        raise UsageError(f"{where}.count is {count:,}; at most {COUNT_MAX:,} faults are drawn")
+    return replace(
+        plan,
+        count=count if portions else 0,
+        over_s=_positive(table["over_s"], f"{where}.over_s") if "over_s" in table else 0.0,
+        over_steps=whole(table["over_steps"], f"{where}.over_steps", least=10)
+        if "over_steps" in table
+        else 0,
+        waves=_share(table.get("waves", 0.0), f"{where}.waves"),
+        lemon=_share(table.get("lemon", 0.0), f"{where}.lemon"),
+        portions=tuple(portions),
+        left_out=tuple(left_out.items()),
+    )
+
+
+def _positive(value: object, where: str) -> float:
+    number = checked_s(value, where) if type(value) in (int, float) else 0.0
+    if number <= 0.0:
+        raise UsageError(f"{where} is {value!r}; it is a number above 0")
+    return number
+
+
+def _share(value: object, where: str) -> float:
+    number = checked_s(value, where)
+    if number > 1.0:
+        raise UsageError(f"{where} is {value!r}; it is a share from 0 to 1")
+    return number

@@ -1,0 +1,242 @@
+"""The score of a drill: what was survived, what it took, and what was said about it.
+
+The truth of each fault is what was injected and when. What the run says of it is in the ledger. A
+fault belongs to the interruption that began with it; if it came during a recovery, to that one.
+
+MTTR here is from the strike to the first newly committed step, by the strike's own time. A fault
+that interrupted nothing (a spare that was killed, a short stop) has none.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.model.drill_faults import FaultKind, Leaves
+from outlast.model.terms import FailureClass, Mechanism
+
+SCHEMA = "outlast.drill/1"
+SURE = 0.8  # of a wrong verdict from which on it is counted as confident
+EARLY_S = 0.1  # an interruption's own time may lie this far before the strike that caused it
+# what is detected later than this does not belong to a strike: the end of a process, and a hang
+LATE_S, HANG_LATE_S = 5.0, 120.0
+
+Facts = Mapping[str, Any]  # the JSON of `outlast report`, or a part of it
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """One fault that has fired. `at_s`: seconds since the run began. `rank` -1: no rank."""
+
+    id: str
+    kind: FaultKind
+    stands_for: FailureClass
+    rank: int
+    pid: int
+    at_s: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one fault.
+
+    interruption   number of the interruption it belongs to; None: the run was not interrupted
+    mttr_s         from the strike to the first newly committed step; None: not interrupted
+    survived       a step was committed behind it, or the run ended well
+    said           the class of the verdict, and how sure it is
+    judged         "right", "wrong", "unknown", or "" where there was nothing to diagnose
+    """
+
+    struck: Struck
+    interruption: int | None
+    mttr_s: float | None
+    survived: bool
+    said: str
+    confidence: float
+    judged: str
+
+    @property
+    def is_confident_wrong(self) -> bool:
+        return self.judged == "wrong" and self.confidence >= SURE
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the run under fire ended. `step`: its last committed one."""
+
+    well: bool
+    step: int
+
+
+def outcomes(struck: Sequence[Struck], report: Facts, ended: Ended) -> tuple[Outcome, ...]:
+    """Return what became of each fault. `report` is the JSON of `outlast report` on the run."""
+    verdicts = {one["interruption"]: one for one in report["verdicts"]}
+    owned = _owners(struck, report["interruptions"])
+    return tuple(_outcome(one, owned.get(one.id), verdicts, ended) for one in struck)
+
+
+def _owners(
+    struck: Sequence[Struck], interruptions: Sequence[Facts]
+) -> dict[str, tuple[Facts, bool]]:
+    """Return the interruption that each fault belongs to, by the fault's id.
+
+    With it comes whether the fault began it. Otherwise it came in the midst of that recovery, which
+    had to begin again; such a fault has no verdict of its own.
+    """
+    owned: dict[str, tuple[Facts, bool]] = {}
+    for one in interruptions:
+        able = [fault for fault in struck if fault.id not in owned and _begins(one, fault)]
+        if able:
+            owned[max(able, key=lambda fault: fault.at_s).id] = (one, True)
+    for fault in struck:
+        if fault.id in owned or not fault.kind.interrupts:
+            continue
+        around = [one for one in interruptions if _spans(one, fault.at_s)]
+        if around:
+            owned[fault.id] = (around[-1], False)
+    return owned
+
+
+def _began_s(one: Facts) -> float:
+    at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
+    return float(at_s)
+
+
+def _begins(one: Facts, fault: Struck) -> bool:
+    """Return whether an interruption can be the answer to this fault.
+
+    It shows on the same rank, in the way in which this kind shows, and soon enough.
+    """
+    if fault.rank not in one["ranks"] or one["mechanism"] not in fault.kind.shows:
+        return False
+    late_s = float(one["detected_s"]) - fault.at_s
+    hangs = one["mechanism"] in (Mechanism.HANG.value, Mechanism.SLOW.value)
+    return -EARLY_S <= late_s <= (HANG_LATE_S if hangs else LATE_S)
+
+
+def _spans(one: Facts, at_s: float) -> bool:
+    until_s = math.inf if one["resumed_s"] is None else one["resumed_s"]
+    return bool(_began_s(one) - EARLY_S <= at_s <= until_s + EARLY_S)
+
+
+def _outcome(
+    fault: Struck,
+    owner: tuple[Facts, bool] | None,
+    verdicts: Mapping[int, Facts],
+    ended: Ended,
+) -> Outcome:
+    if owner is None:
+        survived = ended.well or ended.step > fault.step
+        return Outcome(fault, None, None, survived, "", 0.0, "")
+    one, began = owner
+    resumed_s = one["resumed_s"]
+    mttr_s = None if resumed_s is None else max(0.0, resumed_s - fault.at_s)
+    survived = resumed_s is not None or ended.well
+    if not began:
+        return Outcome(fault, one["id"], mttr_s, survived, "unknown", 0.0, "unknown")
+    verdict = verdicts.get(one["id"], {})
+    said = str(verdict.get("class", one["class"]))
+    confidence = float(verdict.get("confidence", 1.0 if said != "unknown" else 0.0))
+    judged = _judged(fault.kind, said, str(verdict.get("reason", "")))
+    return Outcome(fault, one["id"], mttr_s, survived, said, confidence, judged)
+
+
+def _judged(kind: FaultKind, said: str, reason: str) -> str:
+    """Judge what was said of a fault of this kind.
+
+    Where only a signal is left, its name is all that can be known: who names it is right.
+    """
+    if said in {one.value for one in kind.classes}:
+        return "right"
+    if said != FailureClass.UNKNOWN.value:
+        return "wrong"
+    return "right" if kind.leaves is Leaves.SIGNAL and kind.signal in reason else "unknown"
+
+
+def spread(values_s: Iterable[float]) -> dict[str, float | None]:
+    """Return median, 95th percentile and maximum; each None where there is no value."""
+    ordered = sorted(values_s)
+    if not ordered:
+        return {"median": None, "p95": None, "max": None}
+    at = max(0, math.ceil(0.95 * len(ordered)) - 1)
+    return {"median": statistics.median(ordered), "p95": ordered[at], "max": ordered[-1]}
+
+
+def score(
+    found: Sequence[Outcome],
+    report: Facts,
+    *,
+    plan: str,
+    seed: int,
+    planned_count: int,
+    left_out: Mapping[str, int],
+    digest_equal: bool | None,
+    ended: Ended,
+    leaks: Mapping[str, float],
+    predicted: float | None = None,
+) -> dict[str, Any]:
+    """Return the score, with the keys that programs may rely on. What is not measured is None."""
+    lost = [one["steps_lost"] for one in report["interruptions"]]
+    by_class: dict[str, list[float]] = {}
+    for one in found:
+        if one.mttr_s is not None:
+            by_class.setdefault(one.struck.stands_for.value, []).append(one.mttr_s)
+    return {
+        "schema": SCHEMA,
+        "plan": plan,
+        "seed": seed,
+        "steps": ended.step,
+        "faults_left_out": dict(left_out),
+        "faults_planned": planned_count,
+        "faults_fired": len(found),
+        "survived": sum(one.survived for one in found),
+        "manual_interventions": 0 if ended.well else 1,
+        "steps_lost": None if None in lost else sum(lost),
+        "digest_equal": digest_equal,
+        "ettr": report["ettr"],
+        "ettr_training": report["ettr_training"],
+        "predicted_ettr_training": predicted,
+        "mttr_s": spread(value for values in by_class.values() for value in values),
+        "mttr_s_by_class": {name: spread(values) for name, values in sorted(by_class.items())},
+        "diagnosis": {
+            "right": sum(one.judged == "right" for one in found),
+            "wrong": sum(one.judged == "wrong" for one in found),
+            "unknown": sum(one.judged == "unknown" for one in found),
+            "confident_wrong": sum(one.is_confident_wrong for one in found),
+        },
+        "leaks": dict(leaks),
+    }
+
+
+def wrong(facts: Facts, found: Sequence[Outcome], reason: str) -> list[str]:
+    """Return what the drill has failed at, a sentence each; empty if nothing was lost.
+
+    reason   why the run ended, if it did not end well
+    """
+    out = []
+    if facts["manual_interventions"]:
+        out.append(f"the run under fire did not reach its end: {reason or 'it says no reason'}")
+    if missing := facts["faults_planned"] - facts["faults_fired"]:
+        out.append(f"{missing} of {facts['faults_planned']} faults did not fire")
+    if gone := facts["faults_fired"] - facts["survived"]:
+        out.append(f"{gone} faults were not survived")
+    if facts["steps_lost"]:
+        out.append(f"{facts['steps_lost']} committed steps were lost")
+    if facts["digest_equal"] is False:
+        out.append("the state differs from that of the undisturbed run")
+    unbooked = [
+        one.struck for one in found if one.struck.kind.interrupts and one.interruption is None
+    ]
+    if unbooked:
+        ids = ", ".join(f"{one.id} ({one.kind.name})" for one in unbooked[:5])
+        out.append(f"the ledger has no interruption for {len(unbooked)} faults: {ids}")
+    for name in ("processes", "segments"):
+        if left := facts["leaks"].get(name):
+            out.append(f"{left:g} {name} were left behind")
+    return out

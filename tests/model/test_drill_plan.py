@@ -1,0 +1,110 @@
+"""Plans of drills: what is read, what is refused, and what is left out by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.model import drill_plan
+from outlast.model.drill_faults import KINDS, LLAMA3, NOT_HERE, PLANNED
+from outlast.model.fault_plan import KINDS as PLAN_KINDS
+from outlast.model.terms import Mechanism
+
+PLAN = """
+schema = 1
+name = "ours"
+time_scale = 10
+[draw]
+count = 4
+over_s = 600
+waves = 0.5
+[draw.kinds]
+kill = 3
+raise = 1
+cut = 1
+[[fault]]
+kind = "segv"
+target = { rank = 1 }
+when = { at_s = 900.0 }
+[[fault]]
+kind = "stop"
+target = { rank = 0 }
+when = { at_step = 40 }
+for_s = 2.5
+[[fault]]
+kind = "kill"
+target = { spare = true }
+when = { at_s = 1.0 }
+[[fault]]
+kind = "lose_node"
+target = { node = 0 }
+when = { at_s = 1.0 }
+"""
+
+
+def test_a_plan_is_read_and_what_one_host_cannot_have_is_left_out() -> None:
+    plan = drill_plan.parse(PLAN, source="plan.toml")
+    assert [(one.kind, one.rank, one.at_s, one.at_step) for one in plan.fixed] == [
+        ("segv", 1, 900.0, None),
+        ("stop", 0, None, 40),
+        ("kill_spare", -1, 1.0, None),
+    ]
+    assert plan.fixed[1].for_s == 2.5
+    assert dict(plan.left_out) == {"cut": 1, "lose_node": 1}
+    assert plan.planned_count == 4 + 3
+    assert plan.length_s == pytest.approx(90.0), "the last fault ends it, not the drawn ones"
+    assert drill_plan.scaled(plan, 100.0).length_s == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = 'x'", "schema"),
+        ("schema = 1", "no fault"),
+        ("schema = 1\n[draw]\ncount = 0\nover_s = 3", "draw.count"),
+        ("schema = 1\n[draw]\ncount = 3", "over_s and over_steps"),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 1\nover_steps = 50", "over_s and over_steps"),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 0", "draw.over_s"),
+        ("schema = 1\n[draw]\ncount = 3\nover_steps = 2", "draw.over_steps"),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 1\nwaves = 1.5", "draw.waves"),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 1\nkind = 4", "draw.kinds" + "'"[:0]),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 1\n[draw.kinds]\nkil = 1", "'kill'"),
+        ("schema = 1\n[draw]\ncount = 3\nover_s = 1\n[draw.kinds]\nkill = -1", "kinds.kill"),
+        ("schema = 1\ntime_scale = 0\n[draw]\ncount = 3\nover_s = 1", "time_scale"),
+        ("schema = 1\n[[fault]]\nkind = 'sgv'\ntarget = {rank = 0}", "'segv'"),
+        (
+            "schema = 1\n[[fault]]\nkind = 'kill'\ntarget = {rank = 0}\nwhen = {on_mark = 'voting'}",
+            "at_step",
+        ),
+        (
+            "schema = 1\n[[fault]]\nkind = 'segv'\ntarget = {spare = true}\nwhen = {at_s = 1.0}",
+            "spare",
+        ),
+    ],
+)
+def test_a_bad_plan_is_refused_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        drill_plan.parse(text, source="plan.toml")
+    assert "plan.toml" in str(refused.value)
+    assert said.removeprefix("draw.") in str(refused.value)
+
+
+def test_the_table_of_llama_3_is_whole() -> None:
+    """Method: the published sums, 419 unplanned and 47 planned, and one row each."""
+    assert sum(one.count for one in LLAMA3) == 419
+    assert PLANNED.count == 47
+    assert len({one.stands_for for one in LLAMA3}) == len(LLAMA3)
+    assert drill_plan.NAMED["llama3"].count == 466
+    assert {kind for one in LLAMA3 for kind in one.kinds} <= set(KINDS)
+
+
+def test_every_kind_of_the_simulator_is_had_or_left_out_by_name() -> None:
+    assert set(PLAN_KINDS) <= set(KINDS) | set(NOT_HERE)
+    assert not set(KINDS) & set(NOT_HERE)
+
+
+def test_every_kind_says_how_it_shows() -> None:
+    for one in KINDS.values():
+        assert one.how
+        assert set(one.shows) <= {mechanism.value for mechanism in Mechanism}
+        assert one.interrupts or one.passes or one.struck != "rank"

@@ -1,0 +1,138 @@
+"""The score of a drill: whose interruption it is, what was right, and what fails a drill.
+
+Method: reports made by hand, with the keys of `outlast report --json` that the score reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlast.model.drill_faults import KINDS
+from outlast.model.drill_score import Ended, Struck, outcomes, score, spread, wrong
+
+WELL = Ended(well=True, step=100)
+NO_LEAKS = {"processes": 0, "segments": 0}
+
+
+def struck(number: int, kind: str, *, rank: int = 1, at_s: float, step: int = 10) -> Struck:
+    return Struck(str(number), KINDS[kind], KINDS[kind].stands_for, rank, 77, at_s, step)
+
+
+def interruption(number: int, mechanism: str, at_s: float, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number, "ranks": [1], "mechanism": mechanism, "fault_s": at_s,
+        "detected_s": at_s + 0.01, "resumed_s": at_s + 0.25, "steps_lost": 0, "class": "unknown",
+    } | more  # fmt: skip
+
+
+def report(*some: dict[str, Any], verdicts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return {
+        "interruptions": list(some), "verdicts": list(verdicts), "ettr": 0.9, "ettr_training": 0.95
+    }  # fmt: skip
+
+
+def scored(found: Any, facts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "plan": "x", "seed": 1, "planned_count": len(found), "left_out": {}, "digest_equal": True,
+        "ended": WELL, "leaks": NO_LEAKS,
+    } | more  # fmt: skip
+    return score(found, facts, **given)
+
+
+def test_a_slow_rank_does_not_take_the_interruption_of_another_fault() -> None:
+    """A rank was slow, and raised two seconds later. The exception is not the slowness's."""
+    faults = [struck(1, "slow", at_s=5.0), struck(2, "shape", at_s=7.0)]
+    facts = report(interruption(1, "exception", 7.0))
+    slow, shape = outcomes(faults, facts, WELL)
+    assert (slow.interruption, slow.mttr_s, slow.judged) == (None, None, "")
+    assert shape.interruption == 1
+    assert shape.mttr_s == pytest.approx(0.25)
+
+
+def test_a_fault_in_the_midst_of_a_recovery_belongs_to_it() -> None:
+    faults = [struck(1, "kill", at_s=5.0), struck(2, "kill", rank=0, at_s=5.1)]
+    first, second = outcomes(faults, report(interruption(1, "signal", 5.0)), WELL)
+    assert first.interruption == second.interruption == 1
+    assert second.mttr_s == pytest.approx(0.15)
+    assert second.judged == "unknown", "it has no verdict of its own"
+    assert not wrong(scored((first, second), report()), (first, second), "")
+
+
+def test_a_hang_is_found_long_after_the_strike_and_a_kill_is_not() -> None:
+    facts = report(interruption(1, "hang", 4.0, detected_s=30.0, resumed_s=31.0))
+    assert outcomes([struck(1, "deaf", at_s=5.0)], facts, WELL)[0].mttr_s == pytest.approx(26.0)
+    late = report(interruption(1, "signal", 30.0))
+    found = outcomes([struck(1, "kill", at_s=5.0)], late, WELL)
+    assert found[0].interruption is None
+    assert "the ledger has no interruption for 1 faults" in wrong(scored(found, late), found, "")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mechanism", "said", "confidence", "reason", "judged"),
+    [
+        ("raise", "exception", "user_code", 0.9, "", "right"),
+        ("raise", "exception", "network", 0.9, "", "wrong"),
+        ("raise", "exception", "unknown", 0.3, "", "unknown"),
+        ("kill", "signal", "unknown", 0.3, "killed by signal 9 (SIGKILL)", "unknown"),
+        ("kill", "signal", "gpu", 0.6, "", "wrong"),
+        ("segv", "signal", "unknown", 0.3, "rank 1 died of signal 11 (SIGSEGV)", "right"),
+        ("segv", "signal", "unknown", 0.3, "rank 1 died", "unknown"),
+        ("io", "exception", "storage", 0.7, "", "right"),
+    ],
+)
+def test_a_verdict_is_judged_by_what_the_evidence_allows(
+    kind: str, mechanism: str, said: str, confidence: float, reason: str, judged: str
+) -> None:
+    verdict = {"interruption": 1, "class": said, "confidence": confidence, "reason": reason}
+    facts = report(interruption(1, mechanism, 5.0), verdicts=(verdict,))
+    found = outcomes([struck(1, kind, at_s=5.0)], facts, WELL)
+    assert found[0].judged == judged
+    counts = scored(found, facts)["diagnosis"]
+    assert counts[judged] == 1
+    assert counts["confident_wrong"] == (judged == "wrong" and confidence >= 0.8)
+
+
+def test_what_was_lost_fails_the_drill_with_a_sentence_each() -> None:
+    faults = [struck(1, "kill", at_s=5.0)]
+    facts = report(interruption(1, "signal", 5.0, resumed_s=None, steps_lost=3))
+    ended = Ended(well=False, step=10)
+    found = outcomes(faults, facts, ended)
+    result = scored(
+        found, facts, planned_count=2, digest_equal=False, ended=ended,
+        leaks={"processes": 1, "segments": 2},
+    )  # fmt: skip
+    said = wrong(result, found, "a crash loop")
+    assert len(said) == 7
+    assert "a crash loop" in said[0]
+    assert result["manual_interventions"] == 1
+    assert (result["faults_planned"], result["faults_fired"], result["survived"]) == (2, 1, 0)
+
+
+def test_nothing_is_wrong_with_a_drill_that_is_survived() -> None:
+    facts = report(interruption(1, "signal", 5.0))
+    found = outcomes([struck(1, "kill", at_s=5.0)], facts, WELL)
+    result = scored(found, facts)
+    assert not wrong(result, found, "")
+    assert list(result) == [
+        "schema", "plan", "seed", "steps", "faults_left_out", "faults_planned", "faults_fired",
+        "survived", "manual_interventions", "steps_lost", "digest_equal", "ettr", "ettr_training",
+        "predicted_ettr_training", "mttr_s", "mttr_s_by_class", "diagnosis", "leaks",
+    ]  # fmt: skip
+    assert result["mttr_s_by_class"] == {"gpu": result["mttr_s"]}
+
+
+def test_steps_that_a_plain_script_loses_are_not_known() -> None:
+    facts = report(interruption(1, "signal", 5.0, steps_lost=None))
+    found = outcomes([struck(1, "kill", at_s=5.0)], facts, WELL)
+    assert scored(found, facts, digest_equal=None)["steps_lost"] is None
+
+
+def test_the_spread_is_by_rank_of_the_values() -> None:
+    assert spread([]) == {"median": None, "p95": None, "max": None}
+    assert spread(float(one) for one in range(1, 101)) == {
+        "median": 50.5,
+        "p95": 95.0,
+        "max": 100.0,
+    }
