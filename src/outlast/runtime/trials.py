@@ -135,11 +135,12 @@ class TrialFolder:
         finally:
             with stop_signals.masked(signal.SIG_BLOCK):
                 if process.poll() is None:
-                    _stop(process, folder / "run")
+                    stop_run(process, folder / "run")
                     _put_back(folder / "touched", (self._home, os.getcwd()))
 
 
-def _stop(process: subprocess.Popen[bytes], run: Path) -> None:
+def stop_run(process: subprocess.Popen[bytes], run: Path) -> None:
+    """End a run that is not over, and remove what it leaves in shared memory."""
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(TRIAL_STOP_S)

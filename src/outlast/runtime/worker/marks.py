@@ -9,6 +9,10 @@ once      a file that is made when the fault fires: it fires only while the file
           a replaced process is spared
 A list of such objects is a plan of several faults.
 
+A fault can also be ordered while the run goes on. OUTLAST_DRILL_FOLDER names a folder, and a file
+`rank-<rank>` in it is an order for that rank: {"id", "do"}. The rank carries it out once, at its
+next optimizer call, and notes in `fired-<id>` when that was (`outlast drill`).
+
     stepping   in front of the first optimizer call of a step
     stepped    behind an optimizer call of a script without outlast calls; `step` counts the calls
     prepared   private state of the step is sealed           voting     about to enter the vote
@@ -32,6 +36,8 @@ import signal
 import time
 from typing import Any
 
+from outlast.runtime.worker import drill_code
+
 
 class Drilled(RuntimeError):
     """The error that a drill raises in a script."""
@@ -39,11 +45,13 @@ class Drilled(RuntimeError):
 
 def any_planned() -> bool:
     """Return whether this process has anything to strike at."""
-    return bool(_plan)
+    return bool(_plan or _folder)
 
 
 def mark(name: str, *, rank: int, step: int, generation: int) -> None:
-    """Strike here if the plan says so."""
+    """Strike here if the plan or an order says so."""
+    if _folder and name in _ORDERED_AT:
+        drill_code.obey(_folder, rank=rank, step=step)
     for fault in _plan:
         here = fault["mark"] == name and fault.get("rank", -1) in (-1, rank)
         if (
@@ -81,4 +89,6 @@ def _read_plan() -> list[dict[str, Any]]:
     return value if isinstance(value, list) else [value]
 
 
+_ORDERED_AT = ("stepping", "stepped")
+_folder = os.environ.get("OUTLAST_DRILL_FOLDER", "")
 _plan = _read_plan()

@@ -26,7 +26,7 @@ from outlast.diagnose.carried import carried
 from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.model.texts import some
 from outlast.runtime import linux
-from outlast.runtime.worker import ddp, devices, session, trial
+from outlast.runtime.worker import ddp, devices, run_ends, run_ends_folder, session, trial
 from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt, attempts
@@ -251,6 +251,8 @@ class Run:
             before.call_again(accumulate=accumulate, log_every=log_every)
         if (tried := trial.current()) is not None and self._membership.session is not None:
             return tried.watch(before, before.steps(tried.last_step(until)), until=until)
+        if (folder := run_ends_folder.asked()) and self._membership.session is not None:
+            return run_ends.watched(before, before.steps(until), folder)
         return before.steps(until)
 
     def phase(self, name: str) -> Iterator[Attempt]:

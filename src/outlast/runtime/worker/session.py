@@ -38,7 +38,13 @@ from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import image_fetch, marks, rank_variables, trial_plan
+from outlast.runtime.worker import (
+    image_fetch,
+    marks,
+    rank_variables,
+    run_ends_folder,
+    trial_plan,
+)
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
@@ -345,6 +351,8 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
         importlib.import_module("outlast.runtime.worker.trial").begin(
             plan, worker=spec.worker, run_folder=spec.run_folder, vault=spec.vault_folder
         )
+    if run_ends_folder.asked():
+        importlib.import_module("outlast.runtime.worker.run_ends").begin(spec.worker)
     session.listen()
     return session
 

@@ -1,0 +1,161 @@
+"""The faults of a drill, injected into a run while it goes on.
+
+`Strikes.look` is called many times a second, with the step that the run has committed. It injects
+what is due, ends what has lasted long enough, and writes each fault that has fired to a file, one
+JSON object a line. That file is the truth that the run's own ledger is held against.
+
+A fault that is due while its process is not there waits for the next one that takes the rank.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from outlast.model.drill_faults import FaultKind
+from outlast.runtime.striking import Target, Victim
+
+SLOW_TURN_S = 0.05  # a slow process is stopped for so long, and goes on for so long, in turn
+_TITLES = {"spare": ("outlast-hot", "outlast-warm"), "store": ("outlast-store",)}
+
+
+class Due(Protocol):
+    """A fault of a calendar (`sim/drill_calendar.py`)."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> FaultKind: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def at_s(self) -> float | None: ...
+    @property
+    def at_step(self) -> int | None: ...
+    @property
+    def for_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A fault that has fired. `at_s`: the monotonic clock."""
+
+    id: str
+    at_s: float
+    pid: int
+    step: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """A process that is stopped, or slow, until a time."""
+
+    victim: Victim
+    until_s: float
+    slow: bool
+    turn_s: float
+    stopped: bool = True
+
+
+class Strikes:
+    """The faults of one drill. `orders` is the folder for faults that a process does to itself."""
+
+    def __init__(self, target: Target, faults: Sequence[Due], *, orders: Path, truth: Path) -> None:
+        self.fired: list[Fired] = []
+        self._target = target
+        self._waiting = list(faults)
+        self._orders = orders
+        self._truth = truth
+        self._ordered: dict[str, Due] = {}
+        self._held: list[_Held] = []
+
+    @property
+    def left_count(self) -> int:
+        """Return how many faults have not fired yet."""
+        return len(self._waiting) + len(self._ordered)
+
+    def look(self, now_s: float, *, since_s: float, step: int) -> None:
+        """Inject what is due. `since_s`: when seconds began to count; `step`: the newest one."""
+        self._let_go(now_s)
+        self._collect()
+        for one in [due for due in self._waiting if _is_due(due, now_s - since_s, step)]:
+            done = self._order(one) if one.kind.inside else self._strike(one, now_s, step)
+            if done:
+                self._waiting.remove(one)
+
+    # --- from outside -----------------------------------------------------------------------------
+
+    def _strike(self, one: Due, now_s: float, step: int) -> bool:
+        victim = self._victim(one)
+        if victim is None or any(held.victim == victim for held in self._held):
+            return False
+        if not self._target.send(victim, signal.Signals[one.kind.signal]):
+            return False
+        if one.kind.passes:
+            slow = one.kind.name == "slow"
+            self._held.append(_Held(victim, now_s + one.for_s, slow, now_s + SLOW_TURN_S))
+        self._note(one, Fired(one.id, now_s, victim.pid, step))
+        return True
+
+    def _victim(self, one: Due) -> Victim | None:
+        if one.kind.struck == "rank":
+            return self._target.find(f"outlast-rank{one.rank}")
+        titles = _TITLES.get(one.kind.struck, (f"outlast-{one.kind.struck}",))
+        found = [victim for title in titles if (victim := self._target.find(title)) is not None]
+        return found[0] if found else None
+
+    def _let_go(self, now_s: float) -> None:
+        """Let those go on that were stopped for long enough, and give slow ones their turn."""
+        for held in list(self._held):
+            if now_s >= held.until_s:
+                self._held.remove(held)
+                self._target.send(held.victim, signal.SIGCONT)
+            elif held.slow and now_s >= held.turn_s:
+                held.turn_s, held.stopped = now_s + SLOW_TURN_S, not held.stopped
+                what = signal.SIGSTOP if held.stopped else signal.SIGCONT
+                if not self._target.send(held.victim, what):
+                    self._held.remove(held)
+
+    # --- from inside ------------------------------------------------------------------------------
+
+    def _order(self, one: Due) -> bool:
+        """Put an order down for a rank. One that has an order already gets it later."""
+        path = self._orders / f"rank-{one.rank}"
+        if path.exists():
+            return False
+        part = self._orders / f".rank-{one.rank}"
+        part.write_text(json.dumps({"id": one.id, "do": one.kind.name}))
+        part.replace(path)
+        self._ordered[one.id] = one
+        return True
+
+    def _collect(self) -> None:
+        """Take in what the ranks say of the orders that they have carried out."""
+        for name, one in list(self._ordered.items()):
+            try:
+                told = json.loads((self._orders / f"fired-{name}").read_text())
+            except FileNotFoundError:
+                continue
+            del self._ordered[name]
+            self._note(one, Fired(name, told["at_s"], told["pid"], told["step"]))
+
+    def close(self) -> None:
+        """Take in the last orders. Call it once the run is over."""
+        self._collect()
+
+    def _note(self, one: Due, fired: Fired) -> None:
+        self.fired.append(fired)
+        line = {"id": one.id, "kind": one.kind.name, "rank": one.rank, "pid": fired.pid,
+                "at_s": fired.at_s, "step": fired.step, "for_s": one.for_s}  # fmt: skip
+        with self._truth.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _is_due(one: Due, since_s: float, step: int) -> bool:
+    if one.at_step is not None:
+        return step >= one.at_step - 1
+    return one.at_s is not None and since_s >= one.at_s

@@ -1,0 +1,32 @@
+"""Where `outlast drill` has each rank's state at the end written. It imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "OUTLAST_DRILL_ENDS"
+
+
+def asked() -> str:
+    """Return the folder that this process is asked to write to, or "" if nobody asks."""
+    return os.environ.get(VARIABLE, "")
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """The end of one rank: its last committed step, and the prints of its state by part."""
+
+    step: int
+    parts: dict[str, str]
+
+
+def read_ends(folder: Path) -> dict[int, RankEnd]:
+    """Return the end of each rank that has written one."""
+    out = {}
+    for path in sorted(folder.glob("rank-*.json")):
+        told = json.loads(path.read_text())
+        out[int(path.stem.partition("-")[2])] = RankEnd(told["step"], told["parts"])
+    return out
