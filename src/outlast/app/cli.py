@@ -41,6 +41,11 @@ COMMANDS = {
         "main",
         "run a script for a few steps, kill ranks, and name what was not kept",
     ),
+    "drill": Command(
+        "outlast.app.drill",
+        "main",
+        "train with a script under faults, again without, and score what was survived",
+    ),
     "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"

@@ -23,6 +23,7 @@ from outlast.model.terms import FailureClass
 GENERATOR = "outlast diagnose"  # the HTML's <meta name="generator">
 PLAN_GENERATOR = "outlast plan"
 REPORT_GENERATOR = "outlast report"
+DRILL_GENERATOR = "outlast drill"
 FIRST_WORDS = "outlast diagnose: "
 LAST_WORDS = "end of outlast diagnose"
 
@@ -73,7 +74,7 @@ def is_own_file(head: bytes) -> bool:
     start = head[:2048]
     pages = any(
         f'name="generator" content="{one}'.encode() in start
-        for one in (GENERATOR, PLAN_GENERATOR, REPORT_GENERATOR)
+        for one in (GENERATOR, PLAN_GENERATOR, REPORT_GENERATOR, DRILL_GENERATOR)
     )
     return pages or (start.lstrip()[:1] == b"{" and b'"ettr"' in head and b'"rank_seconds"' in head)
 

@@ -1,0 +1,362 @@
+"""`outlast drill`: train twice, once under fire, and say what was survived and what it took.
+
+    outlast drill smoke -- train.py --steps 800
+    outlast drill plan.toml --seed 7 --nproc-per-node 4 -- train.py
+
+The first run is undisturbed. It tells the digest of every rank's whole state, and the time of a
+step. The second one is struck by the faults of the plan. Both do the same steps, and their states
+are compared bit by bit.
+
+Exit codes   0 nothing was lost; 1 something was, or a fault did not fire; 2 wrong usage;
+             3 undetermined: the script itself gives other results each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outlast.app import drill_text
+from outlast.app.command_line import Parser, add_json, finite, whole
+from outlast.app.json_text import json_text
+from outlast.app.report_facts import report_facts
+from outlast.errors import OutlastError, UsageError
+from outlast.model import drill_plan
+from outlast.model.drill_plan import Plan
+from outlast.model.drill_score import Ended, Outcome, Struck, outcomes, score, wrong
+from outlast.runtime import clock, stop_signals
+from outlast.runtime.drill_runs import DrilledRun, DrillFolder
+from outlast.runtime.given import check_page, read_text, write_page
+from outlast.runtime.ledger.view import RunView, look
+from outlast.sim.drill_calendar import Calendar, draw, without_hangs
+
+UNDETERMINED = 3
+TAIL_LINES = 12
+TAIL_S = 5.0  # of training behind the last fault, in which it is survived
+STANDSTILL_S = 300.0  # a run under fire without a new step for so much longer than all of its steps
+NEAREST_S = 0.5  # faults that come nearer than this on average come faster than a recovery
+NOT_OURS = ("--run-dir", "--resume", "--from-scratch", "--nnodes", "--node-rank")
+OURS = ("--nproc-per-node", "--spares")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a drill and return its exit code."""
+    own, words = _split(list(argv))
+    args = parser().parse_args(own)
+    plan = _plan(args.plan, args.time_scale)
+    _check(words, args)
+    seed = args.seed if args.seed is not None else int(clock.wall_s()) % 100_000
+    folder = DrillFolder.make(args.run_dir, name=f"{plan.name.rpartition('/')[2]}-{seed}")
+    with stop_signals.raising():
+        drill = _Drill(args, plan, seed, words, folder)
+        calm = drill.undisturbed()
+        calendar = drill.calendar(calm)
+        fire = drill.under_fire(calm, calendar)
+        result = drill.judged(calm, fire, calendar)
+    folder.write("score.json", json_text(result.facts) + "\n")
+    if args.html is not None:
+        from outlast.app.drill_page import drill_page
+
+        write_page(args.html, drill_page(result))
+    print(json_text(result.facts) if args.json else drill_text.result_text(result))
+    sys.stdout.flush()
+    if result.wrong:
+        return 1
+    return UNDETERMINED if result.varies else 0
+
+
+def parser() -> Parser:
+    """Return the parser of `outlast drill`."""
+    out = Parser(
+        prog="outlast drill",
+        usage="outlast drill PLAN [options] -- [options of outlast run] SCRIPT [arguments]",
+        description=(
+            "Train twice, once undisturbed and once under fire, and compare. The script runs in"
+            " the current folder. Only processes that this command has started are struck."
+        ),
+        epilog=(
+            "Give the script enough steps to train for as long as the plan strikes. In its"
+            " arguments {run} stands for a new folder of each of the two runs. Plans:"
+            f" {', '.join(drill_plan.NAMED)}, or a file (docs/how-to/rehearse.md)."
+        ),
+    )
+    out.add_argument("plan", metavar="PLAN", help="name of a plan, or a TOML file")
+    out.add_argument("--seed", type=whole, metavar="N", help="of the faults (another each time)")
+    out.add_argument(
+        "--time-scale", type=finite, metavar="X",
+        help="divide the plan's times by X (the plan says by how much)",
+    )  # fmt: skip
+    out.add_argument(
+        "--nproc-per-node", type=whole, default=4, metavar="N", help="how many ranks (4)"
+    )
+    out.add_argument(
+        "--spares", type=whole, default=1, metavar="N", help="processes that stand ready (1)"
+    )
+    out.add_argument("--run-dir", metavar="PATH", help="a new folder for both runs (under runs/)")
+    out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
+    add_json(out)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A drill that is over.
+
+    facts   the score, as `--json` prints it
+    found   what became of each fault
+    wrong   what was lost, a sentence each
+    notes   what was promised less than usual, and what was left out and why
+    varies  the script gives other results each time, so states cannot be compared
+    """
+
+    facts: dict[str, typing.Any]
+    found: tuple[Outcome, ...]
+    wrong: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str
+    varies: bool = False
+
+
+class _Drill:
+    """One drill: its two runs, and what is made of them."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        plan: Plan,
+        seed: int,
+        words: Sequence[str],
+        folder: DrillFolder,
+    ) -> None:
+        self._args = args
+        self._plan = plan
+        self._seed = seed
+        self._words = [
+            "--nproc-per-node", str(args.nproc_per_node), "--spares", str(args.spares), *words
+        ]  # fmt: skip
+        self._folder = folder
+        self._progress = drill_text.Progress(sys.stderr)
+        self._plain = False
+
+    # --- the two runs -----------------------------------------------------------------------------
+
+    def undisturbed(self, name: str = "undisturbed") -> DrilledRun:
+        """Train in peace. Raises OutlastError if the script does not come to its end by itself."""
+        self._progress.begin(f"{name}: the same training, and nobody strikes")
+        run = self._folder.run(name, self._words, self._progress.show)
+        if run.code == 0:
+            run.step = look(str(run.path)).step  # the last ones may have come between two looks
+        self._progress.end(run.step, run.trained_s)
+        if run.code != 0:
+            raise OutlastError(
+                f"the undisturbed run ended with {run.code}:\n{self._folder.tail(name, TAIL_LINES)}",
+                hint="a drill needs a script that trains to its end; try `outlast run` on it first",
+            )
+        if not run.step:
+            raise OutlastError(
+                "the undisturbed run ended well, and no step was seen",
+                hint="a drill needs a script that trains with a torch optimizer",
+            )
+        return run
+
+    def calendar(self, calm: DrilledRun) -> Calendar:
+        """Draw the faults, and refuse what this script cannot be drilled with."""
+        view = look(str(calm.path))
+        size = view.records.meta.world_size
+        self._plain = not calm.ends
+        calendar = draw(self._plan, seed=self._seed, world_size=size, spares=self._args.spares)
+        if self._plain and "--hang-after" not in _options_of_run(self._words):
+            calendar = without_hangs(calendar)
+        _refuse_ranks(calendar, size)
+        _refuse_pace(calendar, self._plan, calm)
+        _refuse_length(calendar, self._plan, calm)
+        return calendar
+
+    def under_fire(self, calm: DrilledRun, calendar: Calendar) -> DrilledRun:
+        """Train once more, under fire. A run that stands still for long is given up."""
+        count = len(calendar.faults)
+        self._progress.begin(
+            f"under fire: {count} faults of the plan {self._plan.name}, seed {self._seed}; `outlast"
+            f" top {self._folder.path}/under-fire` shows it live"
+        )
+        words = list(self._words)
+        if self._plain:
+            # It restarts as a whole after each fault. All of these are known to come from outside.
+            words = ["--max-restarts", str(count + 3), *words]
+        run = self._folder.run(
+            "under-fire", words, self._progress.show, faults=calendar.faults,
+            patience_s=STANDSTILL_S + calm.trained_s,
+        )  # fmt: skip
+        self._progress.end(run.step, run.trained_s)
+        return run
+
+    # --- the score --------------------------------------------------------------------------------
+
+    def judged(self, calm: DrilledRun, fire: DrilledRun, calendar: Calendar) -> Result:
+        view = look(str(fire.path))
+        report = report_facts(view)
+        ended = Ended(fire.code == 0 and view.state == "ended", view.step)
+        struck = _struck(fire, calendar, view)
+        found = outcomes(struck, report, ended)
+        equal, varies = self._compared(calm, fire, ended)
+        facts = score(
+            found, report, plan=self._plan.name, seed=self._seed,
+            planned_count=len(calendar.faults), left_out=calendar.left_out, digest_equal=equal,
+            ended=ended, leaks=_leaks(fire),
+        )  # fmt: skip
+        reason = view.records.sessions[-1].session.reason
+        if fire.stood_still_s:
+            reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
+        elif not ended.well and not reason:
+            reason = f"outlast run ended with {fire.code}"
+        failures = tuple(wrong(facts, found, reason))
+        return Result(
+            facts, found, failures, tuple(self._notes(calendar, varies)),
+            str(self._folder.path), varies and not failures,
+        )  # fmt: skip
+
+    def _compared(
+        self, calm: DrilledRun, fire: DrilledRun, ended: Ended
+    ) -> tuple[bool | None, bool]:
+        """Compare the states. If they differ, see whether those of two undisturbed runs do, too.
+
+        Return whether they are equal (None: not known), and whether the script varies by itself.
+        """
+        if self._plain or not ended.well:
+            return None, False
+        if calm.ends == fire.ends:
+            return True, False
+        again = self.undisturbed("undisturbed-again")
+        return (False, False) if again.ends == calm.ends else (None, True)
+
+    def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
+        notes = drill_text.left_out_notes(calendar.left_out)
+        if self._plain:
+            notes.append(
+                "The script makes no outlast call. So it is restarted as a whole, it goes on from"
+                " its own checkpoint, and neither lost steps nor its state can be compared."
+            )
+        if varies:
+            notes.append(
+                "Two undisturbed runs of the script end with different states, so nothing can be"
+                " said of the one under fire. Set its seeds, and let it begin anew each time: what"
+                " it saves under {run} is not seen by the next run."
+            )
+        return notes
+
+
+def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]:
+    began_s = view.records.sessions[-1].began_s
+    planned = {one.id: one for one in calendar.faults}
+    return [
+        Struck(
+            one.id, planned[one.id].kind, planned[one.id].stands_for, planned[one.id].rank,
+            one.pid, one.at_s - began_s, one.step,
+        )
+        for one in sorted(fire.fired, key=lambda fired: fired.at_s)
+    ]  # fmt: skip
+
+
+def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:
+    """Return what was left behind, and what the launcher used more than after its first minute."""
+    out: dict[str, typing.Any] = {"processes": fire.left[0], "segments": fire.left[1]}
+    names = ("descriptors", "threads", "memory_bytes", "zombies")
+    if fire.usage is None:
+        return out | dict.fromkeys(names)
+    first, last = fire.usage
+    return out | {name: getattr(last, name) - getattr(first, name) for name in names}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Split at the first `--`: what follows is for `outlast run`."""
+    if "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _plan(name: str, time_scale: float | None) -> Plan:
+    plan = drill_plan.named(name)
+    if plan is None and not name.endswith(".toml") and not os.path.exists(name):
+        raise UsageError(
+            f"there is no plan {name!r}",
+            hint=f"one of {', '.join(drill_plan.NAMED)}, or a TOML file",
+        )
+    if plan is None:
+        plan = drill_plan.parse(read_text(name), source=name)
+    return drill_plan.scaled(plan, time_scale)
+
+
+def _check(words: Sequence[str], args: argparse.Namespace) -> None:
+    """Refuse what cannot work, before anything is made."""
+    if not words:
+        raise UsageError("no script is named", hint="outlast drill smoke -- train.py --steps 1000")
+    for word in _options_of_run(words):
+        name = word.partition("=")[0].replace("_", "-")
+        if name in NOT_OURS:
+            raise UsageError(
+                f"{word} cannot be given to a drill: it makes two runs on this host",
+                hint="leave it out; --run-dir in front of `--` names the drill's folder",
+            )
+        if name in OURS:
+            raise UsageError(f"{word} stands behind `--`", hint=f"give {name} in front of `--`")
+    if args.nproc_per_node < 1:
+        raise UsageError("--nproc-per-node 0: no rank", hint="give 1 or more")
+    if args.html is not None:
+        check_page(args.html)
+
+
+def _options_of_run(words: Sequence[str]) -> Sequence[str]:
+    """Return the words in front of the script: what follows it is the script's own."""
+    for at, word in enumerate(words):
+        if word.endswith((".py", ".pyz", ".zip")) or word in ("-m", "--module", "--no-python"):
+            return words[:at]
+    return words[:-1]
+
+
+def _refuse_ranks(calendar: Calendar, size: int) -> None:
+    for one in calendar.faults:
+        if one.rank >= size:
+            raise UsageError(
+                f"fault {one.id} strikes rank {one.rank}, and the run has {size} ranks",
+                hint=f"name a rank below {size}, or raise --nproc-per-node",
+            )
+
+
+def _refuse_pace(calendar: Calendar, plan: Plan, calm: DrilledRun) -> None:
+    """Refuse a plan whose faults come faster than a run can recover and do a step."""
+    timed = [one for one in calendar.faults if one.at_s is not None]
+    least_s = max(NEAREST_S, 2 * calm.pace_s)
+    if len(timed) < 3 or plan.length_s / len(timed) >= least_s:
+        return
+    scale = plan.time_scale * plan.length_s / len(timed) / least_s
+    raise UsageError(
+        f"{len(timed)} faults in {plan.length_s:.1f} s come faster than this run can recover: it"
+        f" needs {least_s:.2f} s for each, with steps of {calm.pace_s:.3f} s",
+        hint=f"--time-scale {math.floor(scale * 100) / 100:g} or less",
+    )
+
+
+def _refuse_length(calendar: Calendar, plan: Plan, calm: DrilledRun) -> None:
+    """Refuse a plan that is longer than the script trains."""
+    last_step = max((one.at_step or 0 for one in calendar.faults), default=0)
+    pace_s = max(calm.pace_s, 1e-6)
+    needed = max(math.ceil((plan.length_s + TAIL_S) / pace_s), last_step + 5)
+    timed = any(one.at_s is not None for one in calendar.faults)
+    enough = calm.trained_s >= plan.length_s + TAIL_S / 2 or not timed
+    if enough and calm.step >= last_step + 2:
+        return
+    what = f"for {plan.length_s:.0f} s" if timed else f"up to step {last_step}"
+    raise UsageError(
+        f"the plan {plan.name} strikes {what}, and the script trained {calm.step:,} steps in"
+        f" {calm.trained_s:.1f} s: it needs {needed:,} steps",
+        hint=f"let the script train {needed:,} steps, or shorten the plan by --time-scale",
+    )

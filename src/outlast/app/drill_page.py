@@ -1,0 +1,28 @@
+"""The score of a drill as one page to mail: no script, and no reference to the outside."""
+
+from __future__ import annotations
+
+import typing
+
+from outlast.app.drill_text import by_kind, rows, verdict_word
+from outlast.app.page.page_html import environment, shipped
+from outlast.diagnose.self_output import DRILL_GENERATOR
+from outlast.model.drill_faults import KINDS
+
+if typing.TYPE_CHECKING:
+    from outlast.app.drill import Result
+
+FAULTS_MOST = 500  # in the page; the newest ones
+
+
+def drill_page(result: Result) -> str:
+    """Return the page."""
+    return (
+        environment()
+        .get_template("drill.html")
+        .render(
+            result=result, rows=rows(result), kinds=by_kind(result.found), most=FAULTS_MOST,
+            how={name: one.how for name, one in KINDS.items()}, verdict=verdict_word(result),
+            style=shipped("page.css"), generator=DRILL_GENERATOR,
+        )
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""The words of `outlast drill`: how it goes on, and the score as a text."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping
+
+from outlast.app import words
+from outlast.model.drill_faults import Leaves
+from outlast.model.drill_score import Outcome, spread
+from outlast.model.texts import count, escaped
+from outlast.runtime import clock
+from outlast.runtime.drill_runs import Glance
+from outlast.sim.drill_calendar import why_left_out
+
+if typing.TYPE_CHECKING:
+    from outlast.app.drill import Result
+
+SHOWN_EACH_S = 0.25
+SAID_EACH_S = 60.0  # where nobody looks at a terminal
+
+
+class Progress:
+    """Say on stderr how a run of a drill goes on: one line that changes, if it is a terminal."""
+
+    def __init__(self, stream: typing.TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._last_s = clock.now_s()
+
+    def begin(self, text: str) -> None:
+        self._last_s = clock.now_s()
+        self._write(f"outlast drill: {text}\n")
+
+    def show(self, seen: Glance) -> None:
+        now_s = clock.now_s()
+        if now_s - self._last_s < (SHOWN_EACH_S if self._live else SAID_EACH_S):
+            return
+        self._last_s = now_s
+        line = f"  step {seen.step:,}, {words.duration(seen.since_s)}"
+        if seen.fired_count or seen.left_count:
+            line += f", {seen.fired_count} of {seen.fired_count + seen.left_count} faults"
+        self._write(f"\r{line}\033[K" if self._live else f"{line}\n")
+
+    def end(self, step: int, trained_s: float) -> None:
+        line = f"  {count(step, 'step')} in {words.duration(trained_s)}"
+        self._write(f"\r{line}\033[K\n" if self._live else f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def left_out_notes(left_out: Mapping[str, int]) -> list[str]:
+    """Say which faults were left out, and why."""
+    return [
+        f"Left out: {number} x {name}, because {why_left_out(name)}."
+        for name, number in sorted(left_out.items())
+    ]
+
+
+def result_text(result: Result) -> str:
+    """Return the score as people read it."""
+    lines = [f"{name:<13}{value}" for name, value in rows(result)]
+    lines += ["", *_table(by_kind(result.found)), ""]
+    lines += list(result.notes)
+    lines.append(f"Both runs are in {result.folder}; `outlast report` shows each second.")
+    lines += ["", *(f"failed: {one}" for one in result.wrong)]
+    if not result.wrong:
+        lines.append(verdict_word(result))
+    return escaped("\n".join(lines), lines=True)
+
+
+def verdict_word(result: Result) -> str:
+    """Return the whole result in a few words."""
+    if result.wrong:
+        return "something was lost"
+    return "undetermined" if result.varies else "nothing was lost"
+
+
+def rows(result: Result) -> list[tuple[str, str]]:
+    """Return the figures of the score, each with its name."""
+    facts = result.facts
+    fired = f"{facts['faults_planned']} planned, {facts['faults_fired']} fired"
+    return [
+        ("plan", f"{facts['plan']}, seed {facts['seed']}, {count(facts['steps'], 'step')}"),
+        ("faults", f"{fired}, {facts['survived']} survived"),
+        ("people", f"needed {facts['manual_interventions']} times"),
+        ("steps lost", _or_unknown(facts["steps_lost"])),
+        ("state", _STATE[facts["digest_equal"]]),
+        ("MTTR", _spread(facts["mttr_s"])),
+        ("ETTR", _ettr(facts)),
+        ("diagnosis", _diagnosis(facts["diagnosis"], result.found)),
+        ("left behind", _leaks(facts["leaks"])),
+    ]
+
+
+_STATE = {
+    True: "equal on every rank, bit for bit, to that of the undisturbed run",
+    False: "DIFFERS from that of the undisturbed run",
+    None: "not compared",
+}
+
+
+def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
+    """Return a row for each kind of fault and class that it stands for."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for one in found:
+        key = (one.struck.kind.name, one.struck.stands_for.value)
+        groups.setdefault(key, []).append(one)
+    return [
+        {
+            "kind": kind,
+            "stands_for": stands_for.replace("_", " "),
+            "count": len(some),
+            "survived": sum(one.survived for one in some),
+            "mttr_s": spread(one.mttr_s for one in some if one.mttr_s is not None),
+            "said": _said(some),
+        }
+        for (kind, stands_for), some in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _said(some: Iterable[Outcome]) -> str:
+    counts: dict[str, int] = {}
+    for one in some:
+        said = one.said.replace("_", " ") if one.judged else "nothing"
+        counts[said] = counts.get(said, 0) + 1
+    return ", ".join(f"{number} {said}" for said, number in sorted(counts.items()))
+
+
+def _table(some: list[dict[str, typing.Any]]) -> list[str]:
+    head = ("fault", "stands for", "fired", "survived", "MTTR median", "max", "diagnosis said")
+    cells = [
+        (
+            one["kind"], one["stands_for"], str(one["count"]), str(one["survived"]),
+            _seconds(one["mttr_s"]["median"]), _seconds(one["mttr_s"]["max"]), one["said"],
+        )
+        for one in some
+    ]  # fmt: skip
+    widths = [max(len(row[at]) for row in [head, *cells]) for at in range(len(head))]
+    right = (2, 3, 4, 5)
+    return [
+        "  ".join(
+            cell.rjust(widths[at]) if at in right else cell.ljust(widths[at])
+            for at, cell in enumerate(row)
+        ).rstrip()
+        for row in [head, *cells]
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else words.duration(value)
+
+
+def _spread(some: Mapping[str, float | None]) -> str:
+    if some["median"] is None:
+        return "nothing was interrupted"
+    return (
+        f"median {_seconds(some['median'])}, 95 % below {_seconds(some['p95'])}, maximum"
+        f" {_seconds(some['max'])}"
+    )
+
+
+def _ettr(facts: Mapping[str, typing.Any]) -> str:
+    if facts["ettr"] is None:
+        return "not known, because not all steps that stayed were seen"
+    foreseen = facts["predicted_ettr_training"]
+    return (
+        f"{words.percent(facts['ettr'])} of all rank-seconds,"
+        f" {words.percent(facts['ettr_training'])} without start-up and shutdown"
+        + ("" if foreseen is None else f"; predicted {words.percent(foreseen)}")
+    )
+
+
+def _diagnosis(counts: Mapping[str, int], found: Iterable[Outcome]) -> str:
+    bare = sum(
+        one.judged == "unknown" and one.struck.kind.leaves is Leaves.NOTHING for one in found
+    )
+    return (
+        f"{counts['right']} right, {counts['wrong']} wrong ({counts['confident_wrong']} of them"
+        f" confident), {counts['unknown']} unknown ({bare} of them left nothing to name)"
+    )
+
+
+def _leaks(some: Mapping[str, typing.Any]) -> str:
+    left = f"{count(some['processes'], 'process', 'processes')}, "
+    left += count(some["segments"], "file in shared memory", "files in shared memory")
+    if some["descriptors"] is None:
+        return left
+    return (
+        f"{left}; the launcher since its first minute: {some['descriptors']:+d} descriptors,"
+        f" {some['threads']:+d} threads, {some['memory_bytes'] / 2**20:+.1f} MiB,"
+        f" {some['zombies']:+d} zombies"
+    )
+
+
+def _or_unknown(value: int | None) -> str:
+    return "not known" if value is None else f"{value:,}"

@@ -1,0 +1,122 @@
+"""`outlast drill`: bad input is refused before anything runs, and the score reads well."""
+
+from __future__ import annotations
+
+import argparse
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from outlast.app import drill
+from outlast.app.drill import Result
+from outlast.app.drill_page import drill_page
+from outlast.app.drill_text import result_text
+from outlast.diagnose.self_output import is_own_file
+from outlast.errors import UsageError
+from outlast.model.drill_faults import KINDS
+from outlast.model.drill_plan import NAMED
+from outlast.model.drill_score import Ended, Outcome, Struck, score
+from outlast.runtime.drill_runs import DrilledRun
+from outlast.sim.drill_calendar import draw
+from tests.app.command import outlast
+
+SCRIPT = ("--", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("smoke",), "no script"),
+        (("smok", *SCRIPT), "smoke, llama3-day"),
+        (("nowhere.toml", *SCRIPT), "nowhere.toml cannot be read"),
+        (("smoke", "--nproc-per-node", "0", *SCRIPT), "--nproc-per-node 0"),
+        (("smoke", "--time-scale", "0", *SCRIPT), "--time-scale"),
+        (("smoke", "--", "--nnodes", "2", "train.py"), "--nnodes"),
+        (("smoke", "--", "--run-dir=x", "train.py"), "--run-dir"),
+        (("smoke", "--", "--spares", "2", "train.py"), "in front of"),
+        (("smoke", "--html", "none/x.html", *SCRIPT), "none"),
+        (("smoke", "--run-dir", "full", *SCRIPT), "full is not empty"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    done = outlast("drill", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "kept"]
+
+
+def calm(**more: object) -> DrilledRun:
+    given: dict[str, object] = {"step": 600, "pace_s": 0.1, "trained_s": 60.0}
+    return DrilledRun(Path("x"), **(given | more))  # type: ignore[arg-type]
+
+
+def test_a_plan_longer_than_the_training_is_refused_with_its_steps() -> None:
+    plan = NAMED["smoke"]
+    calendar = draw(plan, seed=1, world_size=4, spares=1)
+    with pytest.raises(UsageError, match="650 steps"):
+        drill._refuse_length(calendar, plan, calm(step=200, trained_s=20.0))
+    drill._refuse_length(calendar, plan, calm(step=650, trained_s=65.0))
+
+
+def test_faults_faster_than_a_recovery_are_refused_with_a_scale() -> None:
+    plan = drill.drill_plan.scaled(NAMED["smoke"], 20.0)
+    calendar = draw(plan, seed=1, world_size=4, spares=1)
+    with pytest.raises(UsageError, match=r"--time-scale 7\.5 or less"):
+        drill._refuse_pace(calendar, plan, calm())
+    fitting = drill.drill_plan.scaled(NAMED["smoke"], 7.5)
+    drill._refuse_pace(draw(fitting, seed=1, world_size=4, spares=1), fitting, calm())
+
+
+def test_a_rank_that_the_run_does_not_have_is_named() -> None:
+    text = "schema = 1\n[[fault]]\nkind='kill'\ntarget={rank = 4}\nwhen={at_s = 1.0}"
+    plan = drill.drill_plan.parse(text, source="x")
+    with pytest.raises(UsageError, match="rank 4, and the run has 4 ranks"):
+        drill._refuse_ranks(draw(plan, seed=1, world_size=4, spares=1), 4)
+
+
+def result(*, wrong: tuple[str, ...] = ()) -> Result:
+    struck = Struck("1", KINDS["kill"], KINDS["kill"].stands_for, 1, 77, 5.0, 10)
+    found = (Outcome(struck, 1, 0.25, True, "unknown", 0.2, "unknown"),)
+    report = {"interruptions": [{"steps_lost": 0}], "ettr": 0.9, "ettr_training": 0.95}
+    facts = score(
+        found, report, plan="<smoke>", seed=1, planned_count=1, left_out={"cut": 2},
+        digest_equal=True, ended=Ended(True, 100), leaks={"processes": 0, "segments": 0,
+        "descriptors": None, "threads": None, "memory_bytes": None, "zombies": None},
+    )  # fmt: skip
+    return Result(facts, found, wrong, ("Left out: 2 x cut.",), "runs/x")
+
+
+def test_the_text_says_what_was_survived_and_what_was_not() -> None:
+    assert result_text(result()).endswith("nothing was lost")
+    text = result_text(result(wrong=("1 faults were not survived",)))
+    assert "failed: 1 faults were not survived" in text
+    assert "nothing was lost" not in text
+
+
+def test_the_page_is_one_file_that_outlast_knows_again() -> None:
+    page = drill_page(result(wrong=("<script>",)))
+    HTMLParser().feed(page)
+    assert "<script" not in page
+    assert "&lt;smoke&gt;" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert is_own_file(page.encode()), "so a second drill may write over it"
+
+
+def test_what_follows_the_dashes_is_for_the_run() -> None:
+    own, words = drill._split(
+        ["smoke", "--seed", "1", "--", "--hang-after", "9", "t.py", "--", "x"]
+    )
+    assert own == ["smoke", "--seed", "1"]
+    assert words == ["--hang-after", "9", "t.py", "--", "x"]
+    assert isinstance(drill.parser().parse_args(own), argparse.Namespace)
+
+
+def test_an_option_of_the_script_is_its_own() -> None:
+    words = ["--hang-after", "9", "train.py", "--resume", "--spares", "3"]
+    assert list(drill._options_of_run(words)) == ["--hang-after", "9"]
+    assert list(drill._options_of_run(["-m", "train", "--resume"])) == []
