@@ -62,8 +62,17 @@ for step in run.steps(state, until=200):
 """
 
 
-def drill(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "plan.toml").write_text(PLAN)
+NAN = """
+schema = 1
+[[fault]]
+kind = "nan"
+target = { rank = 0 }
+when = { at_step = 40 }
+"""
+
+
+def drill(tmp_path: Path, script: str, plan: str = PLAN) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "plan.toml").write_text(plan)
     (tmp_path / "train.py").write_text(script)
     command = ["plan.toml", "--seed", "3", "--nproc-per-node", "2", "--run-dir", "drill", "--json"]
     return subprocess.run(
@@ -92,15 +101,15 @@ def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:
 
 
 def test_a_state_that_a_fault_has_changed_fails_the_drill(tmp_path: Path) -> None:
-    """A count is carried in a plain variable, so a replaced rank trains with another rate."""
+    """Blocks are counted in a plain variable. A repeated step counts twice, on all ranks alike."""
     script = SCRIPT.format(
         before="count = 0",
-        inside="optimizer.param_groups[0]['lr'] = 1e-3 * (1 + count % 7)",
-        behind="count += 1",
+        inside="count += 1; optimizer.param_groups[0]['lr'] = 1e-3 * (1 + count % 7)",
+        behind="",
     )
-    done = drill(tmp_path, script)
+    done = drill(tmp_path, script, NAN)
     assert done.returncode == 1, done.stderr + done.stdout
-    assert json.loads(done.stdout)["digest_equal"] is False
+    assert json.loads(done.stdout)["digest_equal"] is False, done.stdout
     assert (tmp_path / "drill" / "undisturbed-again").exists(), "it was seen that it does not vary"
 
 

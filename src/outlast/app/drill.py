@@ -154,7 +154,8 @@ class _Drill:
         self._progress.end(run.step, run.trained_s)
         if run.code != 0:
             raise OutlastError(
-                f"the undisturbed run ended with {run.code}:\n{self._folder.tail(name, TAIL_LINES)}",
+                f"the undisturbed run ended with {run.code}:\n"
+                f"{self._folder.tail(name, TAIL_LINES)}",
                 hint="a drill needs a script that trains to its end; try `outlast run` on it first",
             )
         if not run.step:
