@@ -31,6 +31,8 @@ FLAWS = {  # what is replaced, by what, the line it is named at, and a word of t
               3, "process group"),
     "twice": ("run.replicate(net)",
               "run.replicate(torch.nn.parallel.DistributedDataParallel(net))", 6, "twice"),
+    "sharded": ("run.replicate(net)",
+                "torch.distributed.fsdp.FullyShardedDataParallel(net)", 6, "FSDP1"),
     "barrier": ("net =", "torch.distributed.barrier()\nnet =", 5, "barrier"),
     "forgotten": (", optimizer=optimizer", "", 7, "optimizer is not in run.state"),
     "lbfgs": ("AdamW", "LBFGS", 7, "LBFGS"),

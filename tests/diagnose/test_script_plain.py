@@ -83,3 +83,8 @@ def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
     joined = read_script("import loop\n", {"/a/loop.py": "import outlast\noutlast.join()\n"})
     assert joined.calls_outlast
     assert not read_script("x = 1\n", {"/a/bad.py": "for x in\n"}).calls_outlast
+
+
+def test_a_model_of_fsdp1_is_told_to_become_one_of_fsdp2() -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nm = FSDP(net)\n"
+    assert named(read_script(source)) == {"the model (FSDP1)": 2}

@@ -152,6 +152,12 @@ def _changes(module: Module) -> Iterator[Remark]:
             yield here.remark("the end of the process group", "delete it")
         elif short == "DistributedDataParallel":
             yield here.remark("the model", "model = run.replicate(model)")
+        elif short == "FullyShardedDataParallel":
+            yield here.remark(
+                "the model (FSDP1)",
+                "fully_shard(model, mesh=run.mesh), which is FSDP2, in a function that is given to"
+                " outlast.main",
+            )
         elif short == "DistributedSampler" and not _in_order(call):
             yield here.remark(
                 "the order of the samples",

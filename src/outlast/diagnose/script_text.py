@@ -65,7 +65,7 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
         )
         return ScriptText(True, ()) if elsewhere else _plain(modules)
     remarks = [
-        *_groups(calls), *_wrapped_twice(calls), *_too_early(calls, joins[0].lineno),
+        *_groups(calls), *_old_sharding(calls), *_wrapped_twice(calls), *_too_early(calls, joins[0].lineno),
         *_before_steps(tree, calls), *_closures(calls), *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
@@ -101,6 +101,17 @@ def _groups(calls: Calls) -> Iterator[Remark]:
                 call.lineno,
                 "the script makes its process group by itself, which is refused",
                 "delete that line: outlast.join() makes the process group",
+            )
+
+
+def _old_sharding(calls: Calls) -> Iterator[Remark]:
+    for name, call in calls:
+        if last_name(name) == "FullyShardedDataParallel":
+            yield Remark(
+                call.lineno,
+                "FullyShardedDataParallel (FSDP1) is refused",
+                "use fully_shard(model, mesh=run.mesh), which is FSDP2, in a function that is given"
+                " to outlast.main",
             )
 
 

@@ -1,0 +1,142 @@
+"""Twenty random faults in each script that promises equal bits.
+
+    python -m tests.drills.foreign.twenty [--seed N] [NAME ...]
+
+prints one line for each script: how many faults struck, what became of them, and whether every
+rank's whole state at the end is that of a run that was left alone. The scripts are those that
+`outlast check` must find nothing to change in (tests/drills/checked/good), and the loop of nanoGPT's
+shape. Each is run unchanged by scripts/paced.py. A script takes about a minute.
+
+Faults are SIGKILL and SIGSTOP to a random rank at a random moment, from outside. The next one comes
+once the last one is over. Exit code 1 if a line is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.drills._run import Drill, Outcome
+
+HERE = Path(__file__).parent
+GOOD = HERE.parent / "checked" / "good"
+FAULTS = 20
+SCRIPTS = {
+    **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},
+    "draws": HERE / "scripts" / "draws.py",
+}
+TIMES = {"recurrent": 5, "schedule": 2, "draws": 6}  # how much longer the short ones are made
+UNTIL, PACE_S = 240, 0.1
+SLOWER = {"early_stop": 0.3}  # it leaves its loop in step 60
+WITHIN_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What twenty faults did to one script."""
+
+    name: str
+    seed: int
+    faults: int
+    calm: Outcome
+    hit: Outcome
+
+    @property
+    def well(self) -> bool:
+        return (
+            self.calm.code == self.hit.code == 0
+            and self.hit.digests == self.calm.digests != {}
+            and self.faults == FAULTS
+            and not any(one["steps_lost"] for one in self.hit.interruptions)
+        )
+
+    def __str__(self) -> str:
+        hit = self.hit
+        times = [one["mttr_s"] for one in hit.interruptions if one["mttr_s"] is not None]
+        equal = "equal" if hit.digests == self.calm.digests != {} else "DIFFERENT"
+        lost = sum(one["steps_lost"] or 0 for one in hit.interruptions)
+        return (
+            f"{'ok ' if self.well else 'BAD'} {self.name:16} {self.faults:2} faults"
+            f"  {len(hit.interruptions):2} interruptions  digests {equal:9}  {lost} lost"
+            f"  MTTR {statistics.median(times) if times else float('nan'):.2f} s"
+            f"  exit {hit.code}  seed {self.seed}"
+        )
+
+
+def struck(name: str, seed: int) -> Row:
+    """Run a script in peace, and once more under faults."""
+    chance = random.Random(f"{name} {seed}")
+    with tempfile.TemporaryDirectory(prefix="twenty-") as folder:
+        calm = _run(Path(folder) / "calm", name, None, 0)[0]
+        hit, faults = _run(Path(folder) / "hit", name, chance, FAULTS)
+    return Row(name, seed, faults, calm, hit)
+
+
+def _run(folder: Path, name: str, chance: random.Random | None, faults: int) -> tuple[Outcome, int]:
+    folder.mkdir()
+    pace_s = SLOWER.get(name, PACE_S) if faults else 0.0
+    env = {
+        "PACED_S": str(pace_s), "PACED_UNTIL": str(UNTIL), "PACED_TIMES": str(TIMES.get(name, 1))
+    }  # fmt: skip
+    fired = 0
+    paced = str(HERE / "scripts" / "paced.py")
+    with Drill(folder, paced, SCRIPTS[name], workers=2, env=env, within_s=WITHIN_S) as drill:
+        while fired < faults and drill.process.poll() is None:
+            assert chance is not None
+            fired += _strike(drill, chance, fired)
+        return drill.finish(), fired
+
+
+def _strike(drill: Drill, chance: random.Random, before: int) -> bool:
+    """Strike once, when all faults before are over. Return False if the run has ended first."""
+
+    def ready() -> bool:
+        status: dict[str, Any] = drill.status
+        over = sum(
+            one["resumed_s"] is not None and one["parent"] is None
+            for one in status.get("interruptions", ())
+        )
+        training = [one["state"] for one in status.get("workers", ())] == ["training"] * 2
+        return drill.process.poll() is not None or (
+            training and over >= before and status.get("step", 0) > 0
+        )
+
+    drill.until(ready, f"recovery {before}")
+    time.sleep(chance.uniform(0.0, 0.3))  # the moment is random, and nothing is waited for
+    rank, number = chance.randrange(2), chance.choice((signal.SIGKILL, signal.SIGSTOP))
+    pids = [one["pid"] for one in drill.status.get("workers", ()) if one["rank"] == rank]
+    if drill.process.poll() is not None or not pids:
+        return False
+    try:
+        os.kill(pids[0], number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCRIPTS))
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    well = True
+    for name in given.names or SCRIPTS:
+        row = struck(name, given.seed)
+        print(row, flush=True)
+        if not row.well:
+            print(row.hit, flush=True)
+        well = well and row.well
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
