@@ -41,6 +41,18 @@ def test_a_live_run_shows_what_the_launcher_said_last(tmp_path: Path) -> None:
     assert set(facts["workers"][0]) >= {"rank", "pid", "node", "state"}
 
 
+def test_a_rank_without_a_process_has_no_pid(tmp_path: Path) -> None:
+    """All ranks are started again: their processes are not there yet."""
+    folder, ledger = a_run.live_run(tmp_path)
+    nobody = [{"rank": 0, "pid": 0, "node": "", "state": "starting"}]
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        ledger.set_snapshot(a_run.SNAPSHOT | {"workers": nobody}, now_s=a_run.clock.now_s())
+        ledger.flush()
+        page = outlast("status", folder.path).stdout
+    (row,) = [line.split() for line in page.splitlines() if line.endswith("starting")]
+    assert row == ["-", "0", "-", "starting"], page
+
+
 def test_before_the_first_snapshot_a_run_is_starting(tmp_path: Path) -> None:
     folder, ledger = a_run.live_run(tmp_path)
     with contextlib.closing(folder), contextlib.closing(ledger):

@@ -410,9 +410,9 @@ def _processes(facts: Facts) -> Table:
     for node, kind, _, one in sorted(rows, key=lambda row: row[:3]):
         state = one["kind"] if kind else one["state"]
         table.add_row(
-            one["node"] if node != before else "",
+            (one["node"] or "-") if node != before else "",
             "spare" if kind else str(one["rank"]),
-            str(one["pid"]),
+            str(one["pid"] or "-"),  # 0: its process is being started
             Text(state, STATE_STYLE.get(state, "")),
         )
         before = node
