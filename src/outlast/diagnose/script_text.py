@@ -65,7 +65,8 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
         )
         return ScriptText(True, ()) if elsewhere else _plain(modules)
     remarks = [
-        *_groups(calls), *_old_sharding(calls), *_wrapped_twice(calls), *_too_early(calls, joins[0].lineno),
+        *_groups(calls), *_old_sharding(calls), *_wrapped_twice(calls),
+        *_too_early(calls, joins[0].lineno),
         *_before_steps(tree, calls), *_closures(calls), *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
