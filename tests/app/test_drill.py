@@ -36,6 +36,7 @@ SCRIPT = ("--", "train.py")
         (("smoke", "--", "--run-dir=x", "train.py"), "--run-dir"),
         (("smoke", "--", "--spares", "2", "train.py"), "in front of"),
         (("smoke", "--html", "none/x.html", *SCRIPT), "none"),
+        (("smoke", "--predict", "none.toml", *SCRIPT), "none.toml cannot be read"),
         (("smoke", "--run-dir", "full", *SCRIPT), "full is not empty"),
     ],
 )

@@ -25,10 +25,13 @@ from outlast.app import drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.json_text import json_text
 from outlast.app.report_facts import report_facts
+from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import drill_plan
 from outlast.model.drill_plan import Plan
 from outlast.model.drill_score import Ended, Outcome, Struck, outcomes, score, wrong
+from outlast.planner.cluster_file import parse
+from outlast.planner.resolve import resolve
 from outlast.runtime import clock, stop_signals
 from outlast.runtime.drill_runs import DrilledRun, DrillFolder
 from outlast.runtime.given import check_page, read_text, write_page
@@ -98,6 +101,10 @@ def parser() -> Parser:
         "--spares", type=whole, default=1, metavar="N", help="processes that stand ready (1)"
     )
     out.add_argument("--run-dir", metavar="PATH", help="a new folder for both runs (under runs/)")
+    out.add_argument(
+        "--predict", metavar="CLUSTER",
+        help="before the faults, predict the ETTR by this cluster file (`outlast calibrate`)",
+    )  # fmt: skip
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
     add_json(out)
     return out
@@ -142,6 +149,7 @@ class _Drill:
         self._folder = folder
         self._progress = drill_text.Progress(sys.stderr)
         self._plain = False
+        self._foreseen: float | None = None
 
     # --- the two runs -----------------------------------------------------------------------------
 
@@ -176,6 +184,10 @@ class _Drill:
         _refuse_ranks(calendar, size)
         _refuse_pace(calendar, self._plan, calm)
         _refuse_length(calendar, self._plan, calm)
+        if self._args.predict is not None:
+            self._foreseen = expected_of(
+                self._args.predict, gpus=size, training_s=calm.trained_s, source=str(calm.path)
+            ).ettr_mean
         return calendar
 
     def under_fire(self, calm: DrilledRun, calendar: Calendar) -> DrilledRun:
@@ -208,7 +220,7 @@ class _Drill:
         facts = score(
             found, report, plan=self._plan.name, seed=self._seed,
             planned_count=len(calendar.faults), left_out=calendar.left_out, digest_equal=equal,
-            ended=ended, leaks=_leaks(fire),
+            ended=ended, leaks=_leaks(fire), predicted=self._foreseen,
         )  # fmt: skip
         reason = view.records.sessions[-1].session.reason
         if fire.stood_still_s:
@@ -237,6 +249,8 @@ class _Drill:
 
     def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
         notes = drill_text.left_out_notes(calendar.left_out)
+        if self._plan.portions and any(one.kind.name == "stop" for one in calendar.faults):
+            notes.append(drill_text.ONE_HOST)
         if self._plain:
             notes.append(
                 "The script makes no outlast call. So it is restarted as a whole, it goes on from"
@@ -313,6 +327,10 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
         raise UsageError("--nproc-per-node 0: no rank", hint="give 1 or more")
     if args.html is not None:
         check_page(args.html)
+    if args.predict is not None:
+        resolve(
+            parse(read_text(args.predict), source=args.predict)
+        )  # it is read before anything runs
 
 
 def _options_of_run(words: Sequence[str]) -> Sequence[str]:

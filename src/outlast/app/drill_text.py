@@ -16,6 +16,10 @@ from outlast.sim.drill_calendar import why_left_out
 if typing.TYPE_CHECKING:
     from outlast.app.drill import Result
 
+ONE_HOST = (
+    "On one host a rank that is stopped stands for a broken link, and a rank that is killed for a"
+    " host that is lost."
+)
 SHOWN_EACH_S = 0.25
 SAID_EACH_S = 60.0  # where nobody looks at a terminal
 

@@ -49,11 +49,21 @@ def predicted(facts: Facts, cluster_file: str) -> list[dict[str, typing.Any]]:
             "this run has not trained yet, so there is nothing to lay a prediction beside",
             hint="leave --predict out until some steps are committed",
         )
-    cluster = parse(read_text(cluster_file), source=cluster_file)
-    for path, value in (("job.gpus", facts["world_size"]), ("job.duration", f"{training_s}s")):
-        cluster = cluster.put(path, value, origin=Origin.LEDGER, source=facts["run"])
-    expected = estimate(resolve(cluster).scenario, seed=SEED, replicas=REPLICAS)
+    expected = expected_of(
+        cluster_file, gpus=facts["world_size"], training_s=training_s, source=facts["run"]
+    )
     return [_row(*one) for one in _pairs(facts, expected)]
+
+
+def expected_of(cluster_file: str, *, gpus: int, training_s: float, source: str) -> Estimate:
+    """Return what the planner expects of so many ranks that train for so long.
+
+    source   where these two numbers come from
+    """
+    cluster = parse(read_text(cluster_file), source=cluster_file)
+    for path, value in (("job.gpus", gpus), ("job.duration", f"{training_s}s")):
+        cluster = cluster.put(path, value, origin=Origin.LEDGER, source=source)
+    return estimate(resolve(cluster).scenario, seed=SEED, replicas=REPLICAS)
 
 
 Pair = tuple[str, float | None, float | None, float | None, float | None]
