@@ -236,7 +236,7 @@ def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
     script = tmp_path / "train.py"
     script.write_text(f"from outlast.errors import UsageError\nraise {raised}\n")
     failed: list[BaseException] = []
-    spec = SimpleNamespace(script=str(script), args=(), entry="script")
+    spec = SimpleNamespace(script=str(script), args=(), entry="script", cwd=str(tmp_path))
     session = SimpleNamespace(user_failed=failed.append)
     assert bootstrap._run_guarded(spec, session) == 1  # type: ignore[arg-type]
     assert len(failed) == 1

@@ -168,7 +168,7 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         session.user_failed(hidden_library(error, _script_folder(spec)) or error)
         _write_error_file(error)
         if not isinstance(error, UsageError):  # the launcher says it, once for all ranks
-            sys.excepthook(type(error), error, error.__traceback__)
+            _show(error)
         if isinstance(error, KeyboardInterrupt):
             atexit.register(_die_of, signal.SIGINT)
         return 1
@@ -225,8 +225,20 @@ def _exit_code(left: SystemExit) -> int:
         return 0
     if isinstance(left.code, int):
         return left.code & 0xFF
-    print(left.code, file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+        print(left.code, file=sys.stderr)
     return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print a traceback by the script's own hook. If that fails, print both, as Python does."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as failed:  # boundary: the script's own hook
+        for why, one in (("Error in sys.excepthook:", failed), ("Original exception was:", error)):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                print(why, file=sys.stderr)
+            sys.__excepthook__(type(one), one, one.__traceback__)
 
 
 def _without_our_frames(where: types.TracebackType | None) -> types.TracebackType | None:

@@ -5,6 +5,7 @@ They are reduced with the vote, printed by rank 0, and handed to the script's ow
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -152,4 +153,13 @@ class Logbook:
         self.newest_step = max((self.newest_step, *(one.number for one in said)))
         for one, values in said.items():
             if rank == 0 and self.every and (one.number % self.every == 0 or one.number == 1):
-                print(f"step {one.number} {' '.join(values)}", file=sys.stdout, flush=True)
+                _say(f"step {one.number} {' '.join(values)}")
+
+
+def _say(line: str) -> None:
+    """Print a line, unless the script has closed its output, or put something broken in its place.
+
+    The step is committed: what becomes of a line about it must not undo that.
+    """
+    with contextlib.suppress(Exception):  # boundary: the script's own sys.stdout
+        print(line, file=sys.stdout, flush=True)
