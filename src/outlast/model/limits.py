@@ -253,6 +253,7 @@ METADATA_RESERVE_BYTES = 1 << 10
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
 MANIFEST_MAX_BYTES = 64 << 20  # about 500,000 files; a longer one is refused unread
 RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
+WRITEBACK_BYTES = 16 << 20  # of a checkpoint that is written, before its disk is told to begin
 READ_BLOCK_BYTES = 2 << 20  # of a checkpoint that is loaded, read and summed at once
 
 # --- ledger ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ _PR_SET_NAME = 15
 _PF_EXITING = 0x4  # in the flags of /proc/<pid>/stat
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
+_SYNC_FILE_RANGE_WRITE = 2
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
@@ -50,6 +51,14 @@ def stop_with(parent_pid: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent_pid:
         raise ProcessLookupError(f"the parent {parent_pid} is gone")
+
+
+def start_writeback(fd: int, begin: int, size: int) -> None:
+    """Have the kernel begin to write a part of a file to its disk, without waiting for it.
+
+    It is a hint: a file system that cannot do it does not. An fsync has to follow all the same.
+    """
+    _libc.sync_file_range(fd, ctypes.c_int64(begin), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def line_buffer_c_stdout() -> None:
