@@ -306,3 +306,72 @@ def test_what_follows_is_shown_after_the_failure_of_the_same_second(tmp_path: Pa
     )
     got = verdict_of(tmp_path, out=text)
     assert [one.rank for one in got.timeline] == [1, 0]
+
+
+def test_an_old_line_of_the_kernel_did_not_break_what_fails_today(tmp_path: Path) -> None:
+    """The job's log does not say when it began, only when it failed."""
+    text = f"[rank2]: {TRACEBACK.splitlines()[-1]}"
+    failed = f"2026-11-24 03:10:00,101 ERROR {TRACEBACK}\n{text}\n"
+    xid = (
+        "[Mon Nov  {} 03:09:51 2026] NVRM: Xid (PCI:0000:43:00): 79, GPU has fallen off the bus.\n"
+    )
+    got = verdict_of(tmp_path / "old", train_dot_log=failed, dmesg=xid.format(2))
+    assert got.failure_class.value == "user_code"
+    now = xid.format("24").replace("  24", " 24")
+    got = verdict_of(tmp_path / "now", train_dot_log=failed, dmesg=now)
+    assert got.failure_class.value == "gpu"
+
+
+def test_rows_of_other_jobs_in_slurms_accounting_count_for_nothing(tmp_path: Path) -> None:
+    rows = "8999     OUT_OF_ME+    0:125\n9001        FAILED      1:0\n"
+    got = verdict_of(tmp_path / "other", **{"slurm-9001_dot_out": TRACEBACK, "sacct": rows})
+    assert got.failure_class.value == "user_code"
+    assert "8999" in got.reason
+    got = verdict_of(tmp_path / "own", **{"slurm-8999_dot_out": TRACEBACK, "sacct": rows})
+    assert got.failure_class.value == "host_memory"
+
+
+def test_a_program_that_finished_its_training_did_not_fail(tmp_path: Path) -> None:
+    """A language model may write a traceback as its sample. Another rank's end tells nothing."""
+    end = "\nTraining finished in 1:02:11\n"
+    got = verdict_of(tmp_path / "one", log_dot_txt=f"sample 1:\n{TRACEBACK}{end}")
+    assert got.reason.startswith("Nothing that was read tells of a failure")
+    failed = labelled("[rank2]: ", TRACEBACK) + "[rank0]: Training finished\n"
+    got = verdict_of(tmp_path / "two", log_dot_txt=failed)
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [2])
+
+
+def test_words_that_only_look_like_a_full_disk_or_a_kill(tmp_path: Path) -> None:
+    watches = "OSError: [Errno 28] inotify watch limit reached"
+    got = verdict_of(tmp_path / "watches", log=TRACEBACK.rpartition("\n")[0] + f"\n{watches}")
+    assert got.failure_class.value == "user_code"
+    got = verdict_of(tmp_path / "lived", inspect='[\n  {\n    "OOMKilled": false\n  }\n]\n')
+    assert got.failure_class.value == "unknown"
+    got = verdict_of(tmp_path / "killed", inspect='[\n  {\n    "OOMKilled": true\n  }\n]\n')
+    assert got.failure_class.value == "host_memory"
+    cut = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"
+    got = verdict_of(tmp_path / "cut", log=TRACEBACK.rpartition("\n")[0] + f"\n{cut}")
+    assert got.failure_class.value == "storage"
+
+
+def test_a_rank_that_only_repeats_what_another_one_met_is_innocent(tmp_path: Path) -> None:
+    text = labelled("[rank3]: ", TRACEBACK)
+    text += labelled("[rank0]: ", TRACEBACK.rpartition("\n")[0] + "\nRuntimeError: rank 3 failed")
+    assert ranks_of(verdict_of(tmp_path / "other", log=text)) == [3]
+    text = labelled("[rank3]: ", TRACEBACK.rpartition("\n")[0] + "\nRuntimeError: rank 3 failed")
+    assert ranks_of(verdict_of(tmp_path / "own", log=text)) == [3]
+
+
+def test_a_server_that_refuses_is_neither_a_disk_nor_a_peer(tmp_path: Path) -> None:
+    """In "refused" there is the name of a file system, and torch's store has such words, too."""
+    head = TRACEBACK.rpartition("\n")[0]
+    text = f"{head}\nConnectionRefusedError: [Errno 111] Connection refused"
+    got = verdict_of(tmp_path, log_dot_txt=labelled("[rank2]: ", text))
+    assert (got.failure_class.value, ranks_of(got)) == ("unknown", [2])
+    assert got.others[0][0].value == "dependency"
+
+
+def test_a_breakpoint_that_was_left_in_the_script_is_the_scripts_fault(tmp_path: Path) -> None:
+    head = TRACEBACK.rpartition("\n")[0]
+    got = verdict_of(tmp_path, log_dot_txt=labelled("[rank1]: ", f"{head}\nbdb.BdbQuit"))
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])

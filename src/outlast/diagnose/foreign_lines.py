@@ -5,9 +5,10 @@ A kernel's log goes back for weeks, and tells of everything that runs on the hos
 *Older*: the job's own logs tell since when the job was there. Those are logs in which a rank,
 torch's launcher or a collective speaks. Only logs with a time in their very first lines count. A
 log whose first time is that of its failure does not say when it began. A line of another log is
-marked if it is OLD_S older. The end of a process leaves nothing behind that a later job could
-suffer from. So a line about it is marked once it is BEFORE_S older than a log that has the job's
-start in it.
+marked if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older
+than the job's first report of a failure: what breaks a job does not wait for a day. The end of a
+process leaves nothing behind that a later job could suffer from. So a line about it is marked once
+it is BEFORE_S older than a log that has the job's start in it.
 
 A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
 so the line may be of the job after all. It counts for its class alone, and not for how the job
@@ -70,6 +71,9 @@ def without_foreign_lines(
         _began_s(ours, near_s=near_s),
         _began_s([one for one in ours if one.starts], near_s=near_s),
     )
+    since = "the job's own logs"
+    if began_s is None and (failed_s := _failed_s(findings, own)) is not None:
+        began_s, since = failed_s - ZONES_S + OLD_S, "what the job says of its failure"
     if began_s is None:
         return list(findings), ""
     old: dict[int, float] = {}
@@ -95,7 +99,7 @@ def without_foreign_lines(
         or (old[id(one)] <= ZONES_S and one.failure_class not in {None, *said})
     ]
     return [_marked(one, "older") if id(one) in old else one for one in kept], _note(
-        [one for one in findings if id(one) in old], began_s
+        [one for one in findings if id(one) in old], began_s, since
     )
 
 
@@ -184,7 +188,19 @@ def _nearest(day: Day, near_s: float) -> float | None:
     return min(moments, key=lambda moment: abs(moment - near_s), default=None)
 
 
-def _note(old: Sequence[Finding], began_s: float) -> str:
+def _failed_s(findings: Sequence[Finding], own: set[str]) -> float | None:
+    """Return when the job's own logs first tell of a failure."""
+    told = (
+        one.at_s
+        for one in findings
+        if one.at_s is not None
+        and one.evidence.file in own
+        and one.evidence.role in (Role.ROOT, Role.MESSENGER)
+    )
+    return min(told, default=None)
+
+
+def _note(old: Sequence[Finding], began_s: float, since: str) -> str:
     if not old:
         return ""
     files = sorted({one.evidence.file for one in old})
@@ -192,6 +208,6 @@ def _note(old: Sequence[Finding], began_s: float) -> str:
     newest_s = max(one.at_s or 0.0 for one in old)
     what, verb = (f"{len(old):,} lines", "are") if len(old) > 1 else ("1 line", "is")
     return (
-        f"{what} of {named} {verb} {(began_s - newest_s) / 3_600:.1f} hours or more older than the"
-        " job's own logs, and of little or no weight"
+        f"{what} of {named} {verb} {(began_s - newest_s) / 3_600:.1f} hours or more older than"
+        f" {since}, and of little or no weight"
     )

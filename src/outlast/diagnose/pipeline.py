@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from outlast.diagnose import clocks, same_job
+from outlast.diagnose.accounting import with_other_jobs_marked
 from outlast.diagnose.attempts import split_attempts
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.contradictions import with_contradicted_marked
@@ -87,6 +88,8 @@ def conclude(material: Material) -> Conclusion:
     findings, blame = _on_one_clock(split.findings, split.dumps, blame, notes)
     findings, older = without_foreign_lines(findings, material.samples)
     notes += [older] if older else []
+    findings, other_jobs = with_other_jobs_marked(findings, material.samples)
+    notes += [other_jobs] if other_jobs else []
     findings, strangers = with_strangers_marked(
         findings,
         material.samples,

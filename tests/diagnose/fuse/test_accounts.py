@@ -317,3 +317,16 @@ def test_a_hang_booked_to_the_program_by_default_names_no_class() -> None:
         verdict(None, *standing(**{"class": "user_code", "mechanism": "exception"})).failure_class
         is FailureClass.USER_CODE
     )
+
+
+def test_a_rank_that_alone_makes_a_group_is_what_the_others_wait_for() -> None:
+    """Rank 3 called new_group, in which it waits for all. Another rank there would clear it."""
+    waits = {
+        f"s{rank}": stack(rank, WAITS.format(what="all_reduce" if rank else "all_gather"))
+        for rank in range(3)
+    }
+    makes = WAITS.format(what="_new_process_group_helper")
+    for blame in (BEHIND, None):
+        assert who(verdict(blame, **waits, s3=stack(3, makes)))[0] == [3]
+        waits_too = {**waits, "s2": stack(2, makes)}
+        assert who(verdict(blame, **waits_too, s3=stack(3, makes)))[0] == []

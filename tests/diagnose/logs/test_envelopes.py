@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import commands_of, hosts_of_pods
@@ -195,3 +197,30 @@ def test_the_node_of_a_pod_is_cordoned_and_not_the_pod() -> None:
     asks, cordons, _ = commands([f"[pod/{PODS[0]}/trainer] x"])
     assert f"metadata.name={PODS[0]}" in asks
     assert (asks[:7], cordons) == ("NODE=$(", "kubectl cordon $NODE")
+
+
+def test_a_name_that_cannot_be_printed_is_no_node() -> None:
+    line = r'{"MESSAGE": "NVRM: Xid (PCI:0000:43:00): 79, GPU lost", "_HOSTNAME": "n\ud800"}'
+    assert [one.node for one in found([line])] == ["localhost"]
+
+
+KEYS = [
+    *("log", "stream", "time", "textPayload", "jsonPayload", "resource", "labels", "pod_name"),
+    *("MESSAGE", "_HOSTNAME", "__REALTIME_TIMESTAMP", "message", "event", "exception", "level"),
+    *("kubernetes", "host", "_source", "line", "rank", "timestamp", "pod", "name", "attrs"),
+]
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+RECORDS = st.recursive(
+    LEAVES | st.just("RuntimeError: boom") | st.just("2026-11-24T02:41:09Z"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), RECORDS), min_size=1, max_size=4))
+def test_records_of_any_shape_are_read(records: list[dict[str, object]]) -> None:
+    """Nothing in a record raises, and what it names can be printed."""
+    for one in found([json.dumps(record) for record in records]):
+        (one.node or "").encode()
+        one.evidence.text.encode()

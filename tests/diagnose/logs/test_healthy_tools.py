@@ -450,3 +450,16 @@ def test_what_every_pod_tolerates_is_no_state_of_a_node_and_a_taint_is() -> None
     assert rules("Taints:             node.kubernetes.io/unreachable:NoExecute") == [
         "kube.node_lost"
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pydantic-2.14.4",
+        "hydra.errors==1.0.2",
+        "validationerror              0.1.1",
+        "straggler-detected    0.3.0+cu128   pypi_0    pypi",
+    ],
+)
+def test_a_package_is_no_failure_whatever_its_name(line: str) -> None:
+    assert list(read_lines([f"{line}\n".encode()], name="versions.txt")) == []

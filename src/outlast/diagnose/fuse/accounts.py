@@ -41,6 +41,7 @@ _FORCED = re.compile(r"unable to shutdown process (\d{1,9})\b", re.IGNORECASE)
 _AGENT_FAILED = re.compile(r"failed \(exitcode: (?:-15|-2|-1)\).{0,60}\(pid: (\d{1,9})\)")
 _ASKED = re.compile(r"(?:sending|closing) process (\d{1,9}) (?:closing|via) ", re.IGNORECASE)
 OUTSIDE = "exit.outside"  # the launcher itself was sent a signal
+_SAID_RANK = re.compile(r"error: .{0,80}\brank (\d{1,6}) ", re.IGNORECASE)
 _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
 
 
@@ -139,6 +140,8 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
 
 
 def _is_of_peer(one: Finding) -> bool:
+    if one.rule == "c10d.peer_said" and (found := _SAID_RANK.search(one.evidence.text)):
+        return int(found[1]) != one.rank
     return one.rule.startswith(PEER) and one.rule not in OWN
 
 
@@ -223,7 +226,7 @@ def _tells(one: Finding) -> bool:
         )
     ):
         return False
-    if _is_of_peer(one):
+    if _is_of_peer(one) or one.rule == "c10d.peer_said":
         return one.evidence.role is not Role.ADVICE
     return one.evidence.role in (Role.ROOT, Role.MESSENGER) and one.mechanism in _RAISES
 

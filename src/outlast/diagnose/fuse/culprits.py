@@ -62,6 +62,10 @@ _NOT_COME = re.compile(
     r"\branks? (\d[\d, ]{0,200}?) failed to pass monitoredbarrier", re.IGNORECASE
 )
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
+_IN_SETUP = [
+    ("waiting", name)
+    for name in ("_new_process_group_helper", "init_process_group", "_store_based_barrier")
+]
 BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
 
@@ -334,6 +338,7 @@ def _not_cleared(
     victims = accounts.late | (
         accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed
     )
+    victims -= _alone_in_setup(findings)
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
     # if all ranks wait, waiting does not clear any of them
@@ -409,6 +414,20 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
         for rank, stacks in newest_of_ranks(findings).items()
         if any(doing_what(one.frames) == barrier for one in stacks)
     )
+
+
+def _alone_in_setup(findings: Sequence[Finding]) -> frozenset[int]:
+    """Return the one rank whose stack makes a group of processes, while no other rank makes one.
+
+    It waits for all others to come there. So its wait does not clear it, as that in a collective
+    would.
+    """
+    inside = {
+        rank
+        for rank, stacks in newest_of_ranks(findings).items()
+        if any(doing_what(one.frames) in _IN_SETUP for one in stacks)
+    }
+    return frozenset(inside) if len(inside) == 1 else frozenset()
 
 
 def _elsewhere(findings: Sequence[Finding]) -> int | None:
@@ -511,6 +530,9 @@ def _shown(
             Mechanism.HANG,
             tuple(outliers),
         )
+    making = _alone_in_setup(findings)
+    if making and accounts.seen and accounts.seen <= accounts.waiting:
+        return Culprits("shown", _all(making, ODD_CONFIDENCE), (), Mechanism.HANG)
     alone = _ended_alone(findings)
     return Culprits("alone" if alone else "", alone)
 

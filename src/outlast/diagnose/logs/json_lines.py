@@ -36,6 +36,7 @@ _RANKS = ("rank", "global_rank", "world_rank", "RANK")
 _LEVELS = ("level", "levelname", "severity")
 _NOT_SAID_AGAIN = {*_MESSAGES, *_TRACEBACKS, *_TIMES, *_LEVELS, *_RANKS, "record"}
 _REST_CHARACTERS = 400
+_NAME = re.compile(r"[A-Za-z0-9_][\w.:@/ -]{0,252}", re.ASCII)
 # a number that counts seconds, milliseconds, microseconds or nanoseconds since 1970
 _UNITS = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9))
 
@@ -185,7 +186,7 @@ def _name(some: Mapping[str, Any], *keys: str) -> str | None:
         one = some.get(key)
         if isinstance(one, dict):  # {"pod": {"name": "..."}}
             one = one.get("name")
-        if isinstance(one, str) and one:
+        if isinstance(one, str) and _NAME.fullmatch(one.lstrip("/")):
             return one.lstrip("/")
     return None
 
@@ -219,8 +220,8 @@ def _journal_line(found: Mapping[str, Any]) -> Inner:
     if _MICROSECONDS.fullmatch(stamp):
         moment = datetime.fromtimestamp(int(stamp) / 1e6, tz=timezone.utc)
         at = moment.isoformat(timespec="microseconds")
-    host = str(found.get("_HOSTNAME") or found.get("_MACHINE_ID") or "localhost")
-    name = str(found.get("SYSLOG_IDENTIFIER") or found.get("_COMM") or "kernel")
+    host = _name(found, "_HOSTNAME", "_MACHINE_ID") or "localhost"
+    name = _name(found, "SYSLOG_IDENTIFIER", "_COMM") or "kernel"
     pid = found.get("_PID") or found.get("SYSLOG_PID")
     process = f"[{pid}]" if isinstance(pid, str) and pid.isdigit() and name != "kernel" else ""
     said = f"{at} {host} {name}{process}: {' '.join(text.splitlines())}".strip()

@@ -103,6 +103,8 @@ _WARNING = re.compile(
     r"(?:user|future|deprecation|resource|runtime|import)warning: |\[w(?:\d{3,6})? [^\]]{1,80}\] ?"
     r"|^.{0,60}?(?<![\w.])warn(?:ing)?(?:[\]:|]| -)|^w\d{4} [\d:.]{8,15} "
 )
+# what Python's own sockets raise: torch's store and gloo have errors of their own
+_OF_PYTHON = re.compile(r"\b(?:connection(?:refused|reset|aborted)|brokenpipe)error\b")
 _POD_NODE = re.compile(
     r"^(?:Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}"
     r"|\s{1,16}\"?nodeName\"?: \"?([A-Za-z0-9][\w.-]{0,80})\"?,?)$"
@@ -347,6 +349,14 @@ class LineReader:
             raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken")
         ):
             rule, match = RULES["python.group_down"], None
+        elif (
+            raised is not None
+            and rule is not None
+            and rule.name == "store.broken"
+            and not raised.in_distributed
+            and _OF_PYTHON.search(low) is not None
+        ):
+            rule, match = RULES["python.os"], None
         elif raised is not None and (rule is None or rule.name in GENERIC):
             rule, match = self._raised(rule, raised), None
         if rule is None:

@@ -82,6 +82,11 @@ _COUNT = re.compile(
 _CLEAR = re.compile(
     r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$"
 )
+# a line of `pip freeze`, `pip list` or `conda list`: names of packages may be words of rules
+_PACKAGE = re.compile(
+    r"\s{0,8}[a-z0-9][\w.-]{0,60}?(?:==|-| {1,40})v?\d{1,6}(?:\.\w{1,12}){1,5}(?:[+-][\w.]{1,40})?"
+    r"(?: {1,20}[\w./<>-]{1,60}){0,2}\s{0,4}$"
+)
 
 
 def says_nothing(low: str) -> bool:
@@ -92,6 +97,7 @@ def says_nothing(low: str) -> bool:
     return (
         low.startswith(("# help ", "# type ", "dcgm_fi_"))
         or is_header(low)
+        or _PACKAGE.match(low) is not None
         or _CLEAR.search(low[-80:].rstrip()) is not None
         or _all_clear(low)
     )

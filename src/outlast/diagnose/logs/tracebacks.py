@@ -52,6 +52,7 @@ class Raised:
     path             the file of the innermost frame
     by_launcher      only frames of the standard library are below torchrun's own
     in_collectives   torch.distributed raised it
+    in_distributed   below torch's own packages for distributed jobs
     in_pipe          multiprocessing raised it, about a child or parent process and not about
                      another rank
     by_outlast       it is a bug of ours
@@ -63,6 +64,7 @@ class Raised:
     place: str = ""
     by_launcher: bool = False
     in_collectives: bool = False
+    in_distributed: bool = False
     in_pipe: bool = False
     by_outlast: bool = False
 
@@ -136,6 +138,7 @@ class Tracebacks:
             one.place,
             by_launcher,
             in_collectives,
+            "torch/distributed/" in one.owner,
             in_pipe,
             raised_here(one.path, body),
         )

@@ -7,6 +7,8 @@ print until they notice that one is gone. An exception before the first step is 
 lines of one form follow in which a number grows: steps, which no rank takes without the others.
 Lines that tell of exceptions are no progress, however often they come.
 
+A program that says that its training is finished has handled whatever it printed before.
+
 The form of a line is its letters: numbers, dates and bars change.
 
 This module is pure: no clock, no files, no torch.
@@ -38,6 +40,12 @@ _LETTERS_MIN, _CHARACTERS = 4, 200
 _NUMBER = re.compile(rb"(?<![\d.,\w-])(?<!\d:)(\d{1,9}(?:\.\d{1,9})?)(?![\d.:,\w]*[.:\w-])")
 # such lines come again and again while nothing goes on
 _IDLES = re.compile(rb"wait|retr|attempt|time[d ]?.?out|still|heartbeat", re.IGNORECASE)
+_FINISHED = re.compile(
+    rb"\btrain(?:ing)?(?: run| job)?:? (?:has |is |was |run )?"
+    rb"(?:finished|complete[d.!]?(?![\w ]{0,12}\bfor\b)|done|ended successfully)"
+    rb"|finished training|trainer\.fit. stopped: .max_|stopped: .max_(?:steps|epochs)",
+    re.IGNORECASE,
+)
 _POD = re.compile(r"\bpod/([\w.-]{1,253})", re.IGNORECASE)
 _NOT_LETTERS = bytes(one for one in range(256) if not (65 <= one <= 90 or 97 <= one <= 122))
 
@@ -88,6 +96,9 @@ class _Open:
         """
         for line in lines[: self.left_count]:
             if self.is_handled:
+                return
+            if _FINISHED.search(line) and _writer(line) == self.label:
+                self.has_steps = True
                 return
             form = form_of(line)
             if form in failures:

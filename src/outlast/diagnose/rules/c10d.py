@@ -28,6 +28,14 @@ RULES: tuple[Rule, ...] = (
         NCCL_PG + ", heartbeat monitor",
         priority=10005,
     ),
+    effect(  # a program's own words about another rank
+        "c10d.peer_said",
+        r"error: .{0,80}\b(?:rank \d{1,6}|(?:an)?other ranks?|a peer|one of the ranks|some ranks?)"
+        r" (?:has |have )?(?:already )?(?:failed|crashed|died|raised|aborted)\b(?! to\b)",
+        "torch: an exception is raised by the rank that has it; incident: a barrier of its own",
+        mechanism=EXC,
+        priority=10007,
+    ),
     # reported by the rank that noticed
     messenger(
         "c10d.timeout",

@@ -263,7 +263,7 @@ RULES: tuple[Rule, ...] = (
         r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)"
         r"|gpfs.{0,60}(?:error|unmount|stale)|juicefs.{0,60}(?:error"
         r"|slow|timeout|blocked|fail)|cifs.{0,60}(?:not responding|error|has not"
-        r" responded)|fuse.{0,40}(?:abort|error|dead|not connected)"
+        r" responded)|(?:\b|gcs|s3)fuse\b.{0,40}(?:abort|error|dead|not connected)"
         r"|wekafs.{0,60}(?:error|fail|timed)|task"
         r" (?:jfsmount|juicefs|mount\.nfs|nfsd|nfsv4|ll_|ptlrpcd|ceph|fuse|s3fs|gcsfuse|goofys"
         r"|mount\.weka|mmfsd|kworker/\S{0,20}nfs)\S{0,20}:\d+ blocked",

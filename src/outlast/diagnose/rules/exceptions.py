@@ -216,7 +216,7 @@ RULES: tuple[Rule, ...] = (
         r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid"
         r" choice|ambiguous option)|omegaconf\."
         r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue"
-        r"|pydantic|invalid"
+        r"|pydantic(?:_core)?\.\w{0,40}error|validation errors? for \w|invalid"
         r" (?:option|config)|unknown (?:option"
         r"|argument|config)",
         C.USER_CODE,
@@ -225,6 +225,15 @@ RULES: tuple[Rule, ...] = (
         also=(C.DEPENDENCY,),
         mechanism=EXC,
         priority=12150,
+    ),
+    root(
+        "python.breakpoint",
+        r"\bbdb\.bdbquit\b",
+        C.USER_CODE,
+        G.NAMED,
+        PYTHON + ": a breakpoint() without a terminal",
+        mechanism=EXC,
+        priority=12155,
     ),
     root(
         "python.syntax",

@@ -123,7 +123,7 @@ RULES: tuple[Rule, ...] = (
         "torch.stream_failed",
         (
             r"pytorchstreamwriter failed writing.{0,120}file write failed|basic_ios::clear"
-            r"|iostream error"
+            r"|iostream error|inline_container.{0,40}unexpected pos \d{1,16} vs"
         ),
         C.STORAGE,
         G.LIKELY,

@@ -340,7 +340,8 @@ RULES: tuple[Rule, ...] = (
         "kernel.files",
         r"file-max limit \d+ reached|too many open files|emfile\b|enfile\b|nf_conntrack: table"
         r" full|cannot fork|fork: retry|pids?\.max"
-        r"|resource temporarily unavailable|can't start new thread",
+        r"|resource temporarily unavailable|can't start new thread"
+        r"|inotify (?:watch|instance) limit",
         C.USER_CODE,
         G.POSSIBLE,
         "linux fs/file_table.c, kernel/cgroup/pids.c; posix EMFILE, EAGAIN",

@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "kube.oom",
-        r"\boomkilled\b|systemoom|oomkilling|memory limit exceeded.{0,20}pod",
+        r"\boomkilled\b(?!\"? ?: ?false)|systemoom|oomkilling|memory limit exceeded.{0,20}pod",
         C.HOST_MEMORY,
         G.NAMED,
         KUBE,
