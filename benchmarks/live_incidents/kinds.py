@@ -3,7 +3,7 @@
 This table is written before anything runs. `SEEN` kinds may be looked at while rules change, and
 those of `EARLIER` were held back once: their first look is in RESULTS.md, so they count as seen
 since. `HELD_BACK` kinds are made beside them and judged once the rules are frozen; that first look
-is what is reported.
+is what is reported. `LATER` kinds were written when those had been seen too.
 
 classes     the classes that count as right
 class_in    the parts of the folder, any of which tells the class; without them UNKNOWN is right
@@ -158,5 +158,31 @@ HELD_BACK = (
         from_outside=True,
     ),
 )
-KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK)}
-SETS = {"seen": (*SEEN, *EARLIER), "held-back": HELD_BACK}
+LATER = (
+    _hang("semaphore", "user_code"),
+    _hang("event_loop", "user_code"),
+    _hang("gzip_read", "user_code", "storage"),
+    _hang("locked_index", "user_code", "storage", "software_bug"),
+    _hang("full_pipe", "user_code", "storage"),
+    _hang("client_recv", "user_code", "dependency", "network", "storage"),
+    _hang("lone_gather", "user_code", "software_bug", class_in="dumps"),
+    _hang("lone_broadcast", "user_code", "software_bug", class_in="dumps"),
+    _hang("lone_group", "user_code", "software_bug"),
+    _hang("send_nobody", "user_code", "software_bug"),
+    _hang("two_stopped", rank_in="dumps", guilty=2),
+    _hang("polls_file", "user_code"),
+    _end("other_weights", "user_code"),
+    _end("no_gradient", "user_code"),
+    _end("quota", "storage"),
+    _end("read_only", "storage"),
+    _end("leaves", UNKNOWN, "user_code"),
+    _end("user_signal", UNKNOWN, "user_code"),
+    _end("torn_json", "user_data", "user_code"),
+    _end("no_more", "user_data", "user_code"),
+    _end("left_breakpoint", "user_code"),
+    _end("refused", "dependency", "network", "user_code", UNKNOWN),
+    _end("wrong_width", "user_code", "user_data"),
+    _end("interrupted", UNKNOWN, "user_code", "host_maintenance"),
+)
+KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK, *LATER)}
+SETS = {"seen": (*SEEN, *EARLIER), "held-back": HELD_BACK, "later": LATER}

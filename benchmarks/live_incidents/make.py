@@ -108,7 +108,7 @@ def lay_out(work: Path, **plan: object) -> None:
     """Copy the job's code into its folder, beside the plan."""
     code = work / "code"
     code.mkdir()
-    for name in ("train.py", "faults.py"):
+    for name in ("train.py", "faults.py", "later_faults.py"):
         shutil.copy2(HERE / name, code / name)
     (code / "plan.json").write_text(json.dumps({**plan, "folder": str(work / "fr")}))
 

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from faults import FAULTS  # type: ignore[import-not-found]  # lies beside this script
+from later_faults import LATER_FAULTS  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.distributed.device_mesh import init_device_mesh
@@ -171,8 +172,8 @@ class Job:
                 dist.monitored_barrier(timeout=timedelta(seconds=6))
 
     def broken(self, batch: Tensor) -> Tensor:
-        if self.kind in FAULTS:
-            return FAULTS[self.kind](self.folder, self.rank, self.model, batch)
+        if (fault := {**FAULTS, **LATER_FAULTS}.get(self.kind)) is not None:
+            return fault(self.folder, self.rank, self.model, batch)
         match self.kind:
             case "sleep_data" | "time_out":
                 time.sleep(3_600)
