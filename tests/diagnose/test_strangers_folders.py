@@ -362,7 +362,7 @@ def test_a_rank_that_only_repeats_what_another_one_met_is_innocent(tmp_path: Pat
     assert ranks_of(verdict_of(tmp_path / "own", log=text)) == [3]
 
 
-def test_a_server_that_refuses_is_neither_a_disk_nor_a_peer(tmp_path: Path) -> None:
+def test_a_server_that_refuses_is_no_disk_and_no_peer(tmp_path: Path) -> None:
     """In "refused" there is the name of a file system, and torch's store has such words, too."""
     head = TRACEBACK.rpartition("\n")[0]
     text = f"{head}\nConnectionRefusedError: [Errno 111] Connection refused"
@@ -371,7 +371,7 @@ def test_a_server_that_refuses_is_neither_a_disk_nor_a_peer(tmp_path: Path) -> N
     assert got.others[0][0].value == "dependency"
 
 
-def test_a_breakpoint_that_was_left_in_the_script_is_the_scripts_fault(tmp_path: Path) -> None:
+def test_a_breakpoint_left_in_the_script_is_its_fault(tmp_path: Path) -> None:
     head = TRACEBACK.rpartition("\n")[0]
     got = verdict_of(tmp_path, log_dot_txt=labelled("[rank1]: ", f"{head}\nbdb.BdbQuit"))
     assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
