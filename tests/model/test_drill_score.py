@@ -123,6 +123,15 @@ def test_nothing_is_wrong_with_a_drill_that_is_survived() -> None:
     assert result["mttr_s_by_class"] == {"gpu": result["mttr_s"]}
 
 
+def test_steps_that_a_plain_script_does_again_fail_no_drill() -> None:
+    facts = report(interruption(1, "signal", 5.0, steps_lost=9))
+    found = outcomes([struck(1, "kill", at_s=5.0)], facts, WELL)
+    result = scored(found, facts, digest_equal=None)
+    assert result["steps_lost"] == 9
+    assert wrong(result, found, "") == ["9 committed steps were lost"]
+    assert wrong(result, found, "", plain=True) == []
+
+
 def test_steps_that_a_plain_script_loses_are_not_known() -> None:
     facts = report(interruption(1, "signal", 5.0, steps_lost=None))
     found = outcomes([struck(1, "kill", at_s=5.0)], facts, WELL)

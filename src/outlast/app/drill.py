@@ -227,7 +227,7 @@ class _Drill:
             reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
         elif not ended.well and not reason:
             reason = f"outlast run ended with {fire.code}"
-        failures = tuple(wrong(facts, found, reason))
+        failures = tuple(wrong(facts, found, reason, plain=self._plain))
         return Result(
             facts, found, failures, tuple(self._notes(calendar, varies)),
             str(self._folder.path), varies and not failures,
@@ -253,8 +253,9 @@ class _Drill:
             notes.append(drill_text.ONE_HOST)
         if self._plain:
             notes.append(
-                "The script makes no outlast call. So it is restarted as a whole, it goes on from"
-                " its own checkpoint, and neither lost steps nor its state can be compared."
+                "The script makes no outlast call. So it is restarted as a whole, and goes on from"
+                " its own checkpoint: steps behind that are done again, and its state is not"
+                " compared."
             )
         if varies:
             notes.append(

@@ -79,7 +79,10 @@ def verdict_word(result: Result) -> str:
     """Return the whole result in a few words."""
     if result.wrong:
         return "something was lost"
-    return "undetermined" if result.varies else "nothing was lost"
+    if result.varies:
+        return "undetermined"
+    again = result.facts["steps_lost"]
+    return f"survived, with {count(again, 'step')} done again" if again else "nothing was lost"
 
 
 def rows(result: Result) -> list[tuple[str, str]]:

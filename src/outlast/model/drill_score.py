@@ -214,10 +214,11 @@ def score(
     }
 
 
-def wrong(facts: Facts, found: Sequence[Outcome], reason: str) -> list[str]:
-    """Return what the drill has failed at, a sentence each; empty if nothing was lost.
+def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = False) -> list[str]:
+    """Return what the drill has failed at, a sentence each; empty if all was survived.
 
     reason   why the run ended, if it did not end well
+    plain    the script makes no outlast call, so nobody has promised that no step is done again
     """
     out = []
     if facts["manual_interventions"]:
@@ -226,7 +227,7 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str) -> list[str]:
         out.append(f"{missing} of {facts['faults_planned']} faults did not fire")
     if gone := facts["faults_fired"] - facts["survived"]:
         out.append(f"{gone} faults were not survived")
-    if facts["steps_lost"]:
+    if facts["steps_lost"] and not plain:
         out.append(f"{facts['steps_lost']} committed steps were lost")
     if facts["digest_equal"] is False:
         out.append("the state differs from that of the undisturbed run")
