@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.records import Event
+from outlast.model.records import LEADS, Event
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
 
@@ -51,6 +51,22 @@ def test_a_rank_without_a_process_has_no_pid(tmp_path: Path) -> None:
         page = outlast("status", folder.path).stdout
     (row,) = [line.split() for line in page.splitlines() if line.endswith("starting")]
     assert row == ["-", "0", "-", "starting"], page
+
+
+def test_a_run_on_several_nodes_says_who_leads_and_who_votes(tmp_path: Path) -> None:
+    """The newest of two coordinators counts. A run on one node has none."""
+    folder, ledger = a_run.live_run(tmp_path)
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        assert status(folder.path)["coordinator"] is None
+        for epoch, node in ((1, "alpha"), (2, "beta")):
+            data = {"node": node, "epoch": epoch, "voters": ["alpha", "beta", "gamma"]}
+            ledger.add(Event(a_run.clock.now_s(), 0.0, LEADS, data))
+        ledger.flush()
+        facts = status(folder.path)
+        said = outlast("status", folder.path).stdout
+    assert facts["coordinator"]["node"] == "beta"
+    assert facts["coordinator"]["voters"] == ["alpha", "beta", "gamma"]
+    assert "led by node beta; voters: alpha, beta, gamma" in said
 
 
 def test_before_the_first_snapshot_a_run_is_starting(tmp_path: Path) -> None:

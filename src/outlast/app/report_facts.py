@@ -19,7 +19,7 @@ from outlast.app.words import Facts
 from outlast.engine.coordinator.policy_actions import REQUESTED
 from outlast.engine.coordinator.requests import ANSWERED
 from outlast.model.goodput import Accounting, recovery
-from outlast.model.records import Event, SessionRecords
+from outlast.model.records import LEADS, Event, SessionRecords
 from outlast.model.step_buckets import median_step_s
 from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
 from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
@@ -36,6 +36,7 @@ _NODE_EVENTS = (
     "node_unbarred",
     "node_draining",
     "node_departed",
+    LEADS,
 )
 _SAVES = ("checkpoint", "checkpoint_failed", "checkpoint_refused")
 

@@ -347,18 +347,20 @@ def _listen(loop: Loop, leave: Callable[[int, str], None]) -> None:
 def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, float]) -> int:
     """Lead the run from this node, and take part in it."""
     folder, ledger = open_folder(ground.options, *began)
-    closing.callback(folder.close)
-    closing.callback(ledger.close)
+    opened = closing.enter_context(contextlib.ExitStack())  # until the helm has them
+    opened.callback(folder.close)
+    opened.callback(ledger.close)
     try:
-        return _lead_in(ground, closing, folder, ledger)
+        return _lead_in(ground, closing, opened, folder, ledger)
     except BaseException as error:
         end_unrun(ledger, error)
         raise
 
 
 def _lead_in(
-    ground: Ground, closing: contextlib.ExitStack, folder: RunFolder, ledger: Ledger
-) -> int:
+    ground: Ground, closing: contextlib.ExitStack, opened: contextlib.ExitStack,
+    folder: RunFolder, ledger: Ledger,
+) -> int:  # fmt: skip
     options, nodes, loop = ground.options, ground.nodes, ground.loop
     root = checkpoint_root(options, folder).resolve()
     facts = Admitted(folder.run, str(folder.path.resolve()), str(root), nodes.lease_s)
@@ -373,7 +375,7 @@ def _lead_in(
     helm = helm_of(ground, facts)
     parts, serves = open_node(
         ground, facts, folder.path, closing, life_over=helm.life_over,
-        missing=folder.missing, on_verdict=helm.on_verdict,
+        missing=helm.missing, on_verdict=helm.on_verdict,
     )  # fmt: skip
     standby, votes = make_standby(ground, facts, helm)
     helm.join(parts, standby)
@@ -383,8 +385,9 @@ def _lead_in(
     reign = helm.open_reign(
         folder, ledger, engine, listening, lives=ToldLives(), start_step=beginning.start.step
     )
+    opened.pop_all()
+    closing.callback(helm.close)
     reign.headquarters.listen()
-    closing.callback(reign.headquarters.close)
     ground.view.print_line(
         f"node {nodes.name} leads the run at {ground.spot.endpoint[0]} port {nodes.port}, and waits"
         f" for {engine.nodes} nodes"

@@ -197,7 +197,6 @@ class Helm:
         if reign is None:
             return
         reign.headquarters.close()
-        reign.control.close()
         self._seat.view.print_line(
             "this node has lost the majority of the voters, and leads the run no longer: what"
             " follows is in the ledger of the node that leads now"
@@ -207,11 +206,16 @@ class Helm:
                 ended_s=clock.now_s(), state="stopped", exit_code=1,
                 reason="another node leads the run on",
             )  # fmt: skip
+        self._let_go()  # the folder too: whoever leads now may bring its ledger there
+
+    def missing(self) -> str:
+        """Say what of the run's folder is missing, while this node leads."""
+        return "" if self.reign is None else self.reign.folder.missing()
 
     def left(self) -> None:
         """Take in that this node's agent has left the run."""
         reign, agent = self.reign, self._agent
-        if reign is None or reign.headquarters.quorum.is_over:
+        if reign is None:
             self._seat.loop.stop()
         elif reign.headquarters.end is None and agent is not None and agent.over is not None:
             over = agent.over
@@ -219,7 +223,7 @@ class Helm:
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         """Take in what a diagnosis of this node has found."""
-        if self.reign is not None and not self.reign.headquarters.quorum.is_over:
+        if self.reign is not None:
             self.reign.headquarters.driver.on_verdict(interruption, verdict)
 
     # --- the end ----------------------------------------------------------------------------------
@@ -238,8 +242,26 @@ class Helm:
         self._parts.evidence.finish(reign.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
         self._seat.sink.close()
         close_books(reign.books, end, self._seat.view)
+        self._bring_home(reign)
         say_end(end, reign.folder)
         return end.exit_code
+
+    def _bring_home(self, reign: Reign) -> None:
+        """Bring the ledger to the folder in which the run began, if this node sees that.
+
+        Nothing is brought if another launcher still holds it: it has not heard yet that it leads no
+        longer.
+        """
+        home = Path(self._seat.facts.folder)
+        run, name = reign.folder.run, reign.folder.name
+        if reign.folder.path == home or not node_folders.is_folder_of(home, run):
+            return
+        release, card = version("outlast"), folder_card(self._seat.options)
+        with contextlib.suppress(OutlastError):
+            folder = RunFolder.take_over(home, run=run, name=name, version=release, options=card)
+            reign.folder.close()
+            reign.folder = folder
+            reign.ledger = reign.ledger.moved_to(folder.ledger, pid=os.getpid())
 
     def close(self) -> None:
         """Close what is open."""

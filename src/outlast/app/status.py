@@ -18,7 +18,7 @@ from rich.text import Text
 from outlast.app import words
 from outlast.app.diagnose_graph import spans
 from outlast.app.words import Facts
-from outlast.model.records import Records
+from outlast.model.records import LEADS, Records
 from outlast.model.verdict import summary
 from outlast.runtime.ledger.view import RunView
 
@@ -87,6 +87,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
         "logged": facts.get("logged"),
         "last_checkpoint": _last_checkpoint(records),
         "redundancy": facts.get("redundancy"),
+        "coordinator": _coordinator(records),
     }
     if view.is_over:  # what the launcher said last is up to a second older than the end
         facts |= {"generation": records.newest_generation, "step": view.step, "steps_per_s": 0.0}
@@ -138,6 +139,20 @@ def _with_verdicts(records: Records) -> list[dict[str, object]]:
         one.public(began_s=began_s) | {"verdict": said.get(key)}
         for key, (one, began_s) in both[-LAST_COUNT:]
     ]
+
+
+def _coordinator(records: Records) -> dict[str, typing.Any] | None:
+    """Return which node leads a run on several, since when, and who votes; None on one node."""
+    part = records.sessions[-1]
+    for event in reversed(part.events):
+        if event.kind == LEADS:
+            voters = event.data.get("voters")
+            return {
+                "node": str(event.data.get("node")),
+                "voters": [str(one) for one in voters] if isinstance(voters, list) else [],
+                "since_s": round(event.at_s - part.began_s, 6),
+            }
+    return None
 
 
 def _last_checkpoint(records: Records) -> dict[str, typing.Any] | None:
@@ -233,6 +248,8 @@ def show_status(console: Console, facts: Facts) -> None:
     ]
     if kept:
         console.print(Text("  " + "   ".join(kept)))
+    if facts["coordinator"]:
+        console.print(Text(f"  {leader_words(facts['coordinator'])}"))
     console.print()
     console.print(Padding(_processes(facts), (0, 0, 0, 2)))
     if facts["interruptions"]:
@@ -344,6 +361,13 @@ def copies_words(redundancy: Facts | None) -> str:
         return ""
     copies = words.count(redundancy["copies"], "copy", "copies")
     return f"{copies} of the state on {words.count(redundancy['nodes'], 'node')}"
+
+
+def leader_words(coordinator: Facts) -> str:
+    """Return `led by node a; voters: a, b, c`."""
+    voters = ", ".join(coordinator["voters"])
+    others = f"voters: {voters}" if voters else "no other node can take over"
+    return f"led by node {coordinator['node']}; {others}"
 
 
 def last_line(facts: Facts) -> Text:

@@ -24,6 +24,8 @@ RESUMED = (
     "resumed"  # kind of the event with which a session of --resume begins: step, from, steps_lost
 )
 
+LEADS = "node_leads"  # kind of the event with which a node begins to lead: node, epoch, voters
+
 # In place of a count of steps, for scripts without outlast calls:
 UNKNOWN_COUNT = -1  # steps are seen, but not from which one the script's own checkpoint goes on
 UNSEEN_COUNT = -2  # no step is seen, so it is not known either when training went on

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from outlast.engine.cluster.voting import Position, choose_voters
 from outlast.model.messages import Enrol, Kept, Message, Voters
-from outlast.model.records import Event, Records
+from outlast.model.records import LEADS, Event, Records
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.voter_copies import Copies
@@ -90,8 +90,8 @@ class Quorum:
             if self._listener is not None:
                 self._listener.tell_all(named)
             self.copies.begin(named, self._place.records(), loyal=voters, heard_s=clock.now_s())
-            self._note_voters(named)
             self._watch()
+        self._note_voters(voters)
         return voters
 
     def succeed(
@@ -99,12 +99,12 @@ class Quorum:
     ) -> None:
         """Lead after another coordinator, with the same voters."""
         self.copies.begin(named, records, loyal=loyal, heard_s=heard_s)
-        self._note_voters(named)
+        self._note_voters(named.nodes)
         self._watch()
 
-    def _note_voters(self, named: Voters) -> None:
-        data = {"epoch": named.epoch, "leads": self._place.node, "nodes": list(named.nodes)}
-        self._note(Event(clock.now_s(), clock.wall_s(), "voters", data))
+    def _note_voters(self, voters: tuple[str, ...]) -> None:
+        data = {"node": self._place.node, "epoch": self._epoch, "voters": list(voters)}
+        self._note(Event(clock.now_s(), clock.wall_s(), LEADS, data))
 
     # --- with a majority --------------------------------------------------------------------------
 
