@@ -62,7 +62,10 @@ def test_a_run_outlives_the_host_that_leads_it(
     )
     coordinator = json.loads(said.stdout)["coordinator"]
     assert coordinator["node"] in ("host1", "host2")
-    assert sorted(coordinator["voters"]) == ["host0", "host1", "host2"]
+    assert coordinator["voters"] == [], "two nodes are left"
+    leads = [one for one in report["node_events"] if one["kind"] == "leads"]
+    assert [one["node"] for one in leads[:2]] == ["host0", coordinator["node"]]
+    assert [sorted(one["voters"]) for one in leads[:2]] == [["host0", "host1", "host2"]] * 2
 
 
 def launcher_below(pid: int) -> int:

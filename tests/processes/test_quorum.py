@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from outlast.engine.cluster.voting import Position
-from outlast.model.messages import Admitted, Answer, Ask, Keep, Kept, Message, Voters
-from outlast.model.records import Event, Life, Meta, Records
+from outlast.model import limits
+from outlast.model.messages import Admitted, Answer, Ask, Enrol, Keep, Kept, Message, Voters
+from outlast.model.records import LEADS, Event, Life, Meta, Records
 from outlast.model.terms import Cause
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.voter_calls import VoterCalls
 from outlast.runtime.agent.voter_port import VoterPort
+from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
 from outlast.runtime.coordinator.voter_copies import Copies
 from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy
@@ -110,7 +112,7 @@ def test_a_new_copy_that_is_cut_short_leaves_the_old_one(tmp_path: Path, ledger:
     texts = list(record_text.write_all(ledger.read()))
     for number, text in enumerate(texts, start=1):
         assert kept.position == before
-        part = "last" if number == len(texts) else "more"
+        part = "first" if number == 1 else "last" if number == len(texts) else "more"
         if part == "last":
             break
         kept.take(Keep(2, number, part, 500.0, text), now_s=500.0)
@@ -134,6 +136,105 @@ def test_a_ledger_moves_to_another_file_and_is_written_on_there(
         sessions = there.read().sessions
     assert [len(part.events) for part in sessions] == [1, 2]
     assert sessions[-1].session.pid == 9
+
+
+class Office:
+    """A coordinator of node a that has a quorum, and what it says to whom."""
+
+    def __init__(self, ledger: Ledger, loop: Loop) -> None:
+        self.nodes = ["a", "b", "c"]
+        self.told: list[str] = []
+        self.noted: list[Event] = []
+        self.sent: list[tuple[str, Message]] = []
+        self.held = self.resigned = False
+        place = QuorumPlace(
+            loop, "a", 1, 0.5, ledger.read, lambda: self.nodes, lambda position: None,
+            self._resign, self.told.append, self._note,
+        )  # fmt: skip
+        self.quorum = Quorum(place)
+        self.quorum.stand_before(self)  # type: ignore[arg-type]  # it has what is needed of one
+        for node in self.nodes:
+            self.enrol(node)
+
+    def enrol(self, node: str) -> None:
+        self.quorum.let_in(Enrol(node, 1, 1, 0, 0, 0, None, (), (), (), "", 0.0, votes=f"{node}:1"))
+
+    def tell(self, node: str, message: Message) -> None:
+        self.sent.append((node, message))
+
+    def tell_all(self, message: Message) -> None:
+        self.sent += [(node, message) for node in self.nodes]
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+    def _resign(self) -> None:
+        self.resigned = True
+
+    def _note(self, event: Event) -> None:
+        self.noted.append(event)
+        self.quorum.copies.add(event)
+
+    def acknowledge(self, node: str) -> None:
+        number = self.quorum.copies.newest
+        self.quorum.hear(node, Kept(1, number, clock.now_s()))
+
+    def named(self, node: str) -> tuple[str, ...]:
+        return [said.nodes for to, said in self.sent if to == node and isinstance(said, Voters)][-1]
+
+
+def test_what_was_decided_waits_for_a_majority_and_without_one_it_resigns(
+    ledger: Ledger,
+) -> None:
+    with closing(Loop()) as loop:
+        office = Office(ledger, loop)
+        assert office.quorum.begin() == ("a", "b", "c")
+        assert office.named("b") == ("a", "b", "c")
+        office.quorum.copies.add(event(3))
+        office.quorum.wrote_at_once()
+        assert office.held
+        office.acknowledge("c")
+        assert not office.held
+        assert not office.resigned
+        assert loop.run_until(lambda: office.resigned, within_s=10.0)
+
+
+def test_a_lost_voter_ends_the_vote_until_there_are_three_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody votes once a majority of the old voters holds that; without voters it leads alone."""
+    monkeypatch.setattr(limits, "VOTERS_RENEW_S", 0.01)
+    with closing(Loop()) as loop:
+        office = Office(ledger, loop)
+        office.quorum.begin()
+        office.acknowledge("b")
+        office.nodes.remove("b")
+        office.quorum.lose("b")
+        assert office.noted[-1].data["voters"] == []
+        assert office.quorum.copies.voters == ("a", "b", "c"), "c does not know it yet"
+        office.acknowledge("c")
+        assert office.quorum.copies.voters == ()
+        assert office.named("c") == ()
+        assert "fewer than three nodes are left" in office.told[-1]
+        office.quorum.wrote_at_once()
+        assert not office.held
+        office.nodes.append("d")
+        office.enrol("d")
+        assert loop.run_until(lambda: bool(office.quorum.copies.voters), within_s=10.0)
+        assert office.named("d") == ("a", "c", "d")
+        assert not office.resigned
+        office.quorum.close()
+
+
+def test_a_voter_keeps_to_the_record_that_nobody_votes(ledger: Ledger) -> None:
+    ended = Event(1.0, 0.0, LEADS, {"node": "a", "epoch": 1, "voters": []})
+    goes_on = Event(1.0, 0.0, LEADS, {"node": "a", "epoch": 1, "voters": ["a", "b", "c"]})
+    assert record_text.ends_voting(record_text.write(ended))
+    assert not record_text.ends_voting(record_text.write(goes_on))
+    assert not record_text.ends_voting(record_text.write(event(1)))
 
 
 @pytest.mark.parametrize("token", [None, b"a secret of this test, 32 bytes!"])

@@ -163,11 +163,13 @@ class Helm:
             return ledger.read()
 
         place = QuorumPlace(
-            seat.loop, nodes.name, facts.lease_s, written,
+            seat.loop, nodes.name, epoch, facts.lease_s, written,
+            lambda: list(headquarters.driver.coordinator.nodes),
             (lambda position: None) if standby is None else standby.leads_with, self.resign,
+            seat.view.print_line, books.record,
         )  # fmt: skip
         headquarters = Headquarters(
-            desk, engine, doorway, place=place, lives=lives, ended=seat.loop.stop, epoch=epoch
+            desk, engine, doorway, place=place, lives=lives, ended=seat.loop.stop
         )
         self.reign = Reign(folder, ledger, headquarters, books, people, control)
         return self.reign

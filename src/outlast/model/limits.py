@@ -96,6 +96,7 @@ VOTERS_COUNT = 5  # agents that keep copies of the ledger, and of whom one may t
 VOTERS_LEAST = 3  # nodes without which nobody can take over
 MISSED_SHARE = 0.6  # of a lease: a coordinator that is silent for so long is missing
 CLAIM_STAGGER_S = 0.1  # voters try to take over one after the other, so much apart
+VOTERS_RENEW_S = 2.0  # so long after a voter was lost, or a node has come, others are named
 # so many leases after its vote, a voter gives it to nobody else: the candidate begins meanwhile
 CLAIM_LEASES = 2
 COPIES_QUEUE_MAX_COUNT = 50_000  # records that wait for a voter which does not acknowledge them

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 class Voters:
     """The coordinator names the voters, in the order in which they try to take over.
 
+    Nobody: no other node can take over until voters are named again.
+
     addresses  where each of them answers, as HOST:PORT, in the same order
     """
 
@@ -27,8 +29,8 @@ class Voters:
 class Keep:
     """The coordinator hands a voter record `number` of its epoch, to be kept.
 
-    part    "": a new record. "more" or "last": a part of what the ledger held when the coordinator
-            began to send copies; it takes the place of all that the voter kept, once it is whole
+    part    "": a new record. "first", "more", "last": a part of what the ledger held when the
+            voters were named; it takes the place of all that the voter kept, once it is whole
     record  as `runtime/ledger/record_text.py` writes it
     """
 

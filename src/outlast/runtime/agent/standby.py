@@ -38,6 +38,7 @@ from outlast.runtime import clock
 from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.voter_calls import VoterCalls, split_address
 from outlast.runtime.agent.voter_port import VoterPort
+from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import listen_at
@@ -185,7 +186,11 @@ class Standby:
             self._tell(f"warning: this node cannot keep a copy of the ledger: {error}")
             return
         self.voter.position = max(self.voter.position, kept.position)
-        if kept.position != before:
+        if not message.part and record_text.ends_voting(message.record):
+            # Nobody votes any more. It is acknowledged, so that this node keeps to it.
+            self._acknowledge(message.epoch, message.sent_s)
+            self._named = Voters(message.epoch, (), ())
+        elif kept.position != before:
             self._acknowledge(message.epoch, message.sent_s)
 
     def _acknowledge(self, epoch: int, seen_s: float) -> None:

@@ -76,12 +76,11 @@ class Headquarters:
     place    where it leads
     lives    what agents tell of their workers
     ended    is called once the run is over and every agent has gone, or had time to
-    epoch    the number of this coordinator; the first of a run is 1
     """
 
     def __init__(
         self, desk: RunDesk, options: CoordinatorOptions, doorway: Doorway, *, place: QuorumPlace,
-        lives: ToldLives, ended: Callable[[], object], epoch: int = 1,
+        lives: ToldLives, ended: Callable[[], object],
     ) -> None:  # fmt: skip
         self.end: End | None = None
         self._desk = desk
@@ -89,10 +88,11 @@ class Headquarters:
         self._lives = lives
         self._ended = ended
         self._warned: set[str] = set()  # nodes that run another script
-        self._named = False  # the voters, or that there are none
         coordinator = Coordinator(options=options)
-        sessions = CoordinatorSessions(coordinator, epoch=epoch, lease_s=doorway.facts.lease_s)
-        self.quorum = Quorum(place, epoch=epoch, note=desk.books.record)
+        sessions = CoordinatorSessions(
+            coordinator, epoch=place.epoch, lease_s=doorway.facts.lease_s
+        )
+        self.quorum = Quorum(place)
         self._listener = AgentListener(
             desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=doorway.token,
             reception=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
@@ -114,7 +114,6 @@ class Headquarters:
     def take_over(self, after: Succession) -> None:
         """Lead the run after a coordinator that is gone. Training goes on meanwhile."""
         self.driver.coordinator.remember(after.state)
-        self._named = True
         lease_s = self._doorway.facts.lease_s
         heard_s = elected_s(after.claimed_s, lease_s)
         self.quorum.succeed(after.named, after.records, loyal=after.loyal, heard_s=heard_s)
@@ -180,10 +179,9 @@ class Headquarters:
 
     def _name_voters(self) -> None:
         """Name the voters before the first generation is written: all nodes are in by then."""
-        if self.quorum.copies.voters or self._named:
+        if self.quorum.named:
             return
-        self._named = True
-        voters = self.quorum.begin(list(self.driver.coordinator.nodes))
+        voters = self.quorum.begin()
         others = ", ".join(voters[1:])
         words = (
             f"if this node is lost, one of {others} takes the run over"
@@ -201,6 +199,7 @@ class Headquarters:
         if event.kind == "node_lost":
             for life in self._lives.lose(str(event.data["node"])):
                 self._desk.books.life_over(life)
+            self.quorum.lose(str(event.data["node"]))
 
     def _on_end(self, end: End) -> None:
         """Tell all agents that the run is over, and wait a while for them to go."""

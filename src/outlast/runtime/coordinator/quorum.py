@@ -1,6 +1,11 @@
 """What a coordinator may do only with a majority of the voters, and what it does without one.
 
-    no voters ──the first generation is written──> leads ──not heard by a majority──> RESIGNED
+    LEADS ALONE ──voters are named──> LEADS WITH A MAJORITY ──not heard by one──> RESIGNED
+         ^                                  │
+         └──a voter is lost, and a majority holds that nobody votes any more
+
+Once a voter is lost, nobody votes for a moment. Then voters are named again, if there are enough
+nodes.
 
 While it leads, nothing that follows from a decisive record is carried out before a majority of the
 voters holds that record. Without a majority it prolongs no lease. A coordinator that has lost its
@@ -13,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outlast.engine.cluster.voting import Position, choose_voters
+from outlast.errors import OutlastError
+from outlast.model import limits
 from outlast.model.messages import Enrol, Kept, Message, Voters
 from outlast.model.records import LEADS, Event, Records
 from outlast.runtime import clock
@@ -28,33 +35,45 @@ class QuorumPlace:
     """Where a coordinator leads, and what it needs of the node there.
 
     node      its own
+    epoch     the number of the coordinator
     records   returns what the ledger holds
+    nodes     returns the nodes that are in
     wrote     is told how much the coordinator has written
     resigned  is called once the coordinator has resigned
+    tell      shows people a line
+    note      writes an event in the ledger
     """
 
     loop: Loop
     node: str
+    epoch: int
     lease_s: float
     records: Callable[[], Records]
+    nodes: Callable[[], list[str]]
     wrote: Callable[[Position], None]
     resigned: Callable[[], object]
+    tell: Callable[[str], None]
+    note: Callable[[Event], None]
 
 
 class Quorum:
     """Lead with a majority of the voters. The listener comes with `stand_before`."""
 
-    def __init__(self, place: QuorumPlace, *, epoch: int, note: Callable[[Event], None]) -> None:
+    def __init__(self, place: QuorumPlace) -> None:
         self._place = place
-        self._epoch = epoch
-        self._note = note
         self._votes_at: dict[str, str] = {}  # where each node answers as a voter
         self._listener: AgentListener | None = None
         self._awaited = 0  # the record that a majority has to hold before anything goes on; 0: none
+        self._ends_with = 0  # the record with which nobody votes any more; 0: there is none
         self._timer: Timer | None = None
         self.is_over = False
+        self.named = False  # voters were named, or that there are none
         self.copies = Copies(
-            epoch=epoch, own=place.node, lease_s=place.lease_s, send=self._send, wrote=place.wrote
+            epoch=place.epoch,
+            own=place.node,
+            lease_s=place.lease_s,
+            send=self._send,
+            wrote=place.wrote,
         )
 
     def stand_before(self, listener: AgentListener) -> None:
@@ -79,32 +98,77 @@ class Quorum:
         if enrol.votes:
             self._votes_at[enrol.node] = enrol.votes
         self.copies.introduce(enrol.node)
+        if self.named and not self.copies.voters:
+            self._send(enrol.node, self._nobody())
+            self._name_later()
 
-    def begin(self, nodes: list[str]) -> tuple[str, ...]:
-        """Name the voters of a run that begins, of these nodes. Return them."""
-        able = [node for node in nodes if node in self._votes_at]
+    def begin(self) -> tuple[str, ...]:
+        """Name the voters, of the nodes that are in. Return them; nobody, if those are too few."""
+        self.named, able = True, self._able()
         voters = choose_voters(self._place.node, able) if self._place.node in able else ()
+        try:
+            records = self._place.records()
+        except OutlastError as error:
+            # supervision boundary: the ledger is tried again each second, the voters are not
+            self._place.tell(f"warning: nobody can take the run over: {error}")
+            return ()
         if voters:
             addresses = tuple(self._votes_at[node] for node in voters)
-            named = Voters(self._epoch, voters, addresses)
+            named = Voters(self._place.epoch, voters, addresses)
             if self._listener is not None:
                 self._listener.tell_all(named)
-            self.copies.begin(named, self._place.records(), loyal=voters, heard_s=clock.now_s())
-            self._watch()
+            self.copies.begin(named, records, loyal=voters, heard_s=clock.now_s())
+            if self._timer is None:
+                self._watch()
         self._note_voters(voters)
         return voters
+
+    def _able(self) -> list[str]:
+        """Return the nodes that are in, and can vote."""
+        return [node for node in self._place.nodes() if node in self._votes_at]
+
+    def lose(self, node: str) -> None:
+        """Take in that a node is lost. If it was a voter, others are named."""
+        self._votes_at.pop(node, None)
+        if node in self.copies.voters and not self._ends_with:
+            self._note_voters(())
+            self._ends_with = self.copies.newest
+
+    def _end(self) -> None:
+        """Have no voters for a moment: a majority of those before holds that there are none."""
+        self._ends_with = 0
+        self.copies.end()
+        if self._listener is not None:
+            self._listener.tell_all(self._nobody())
+        self._release()
+        self._name_later()
+        if len(self._able()) < limits.VOTERS_LEAST:
+            self._place.tell("fewer than three nodes are left: nobody can take the run over now")
+
+    def _nobody(self) -> Voters:
+        return Voters(self._place.epoch, (), ())
+
+    def _name_later(self) -> None:
+        self._place.loop.call_at(clock.now_s() + limits.VOTERS_RENEW_S, self._name_again)
+
+    def _name_again(self) -> None:
+        few = len(self._able()) < limits.VOTERS_LEAST
+        if not self.is_over and not self.copies.voters and not few:
+            voters = self.begin()
+            self._place.tell(f"if this node is lost, one of {', '.join(voters[1:])} takes over")
 
     def succeed(
         self, named: Voters, records: Records, *, loyal: tuple[str, ...], heard_s: float
     ) -> None:
         """Lead after another coordinator, with the same voters."""
         self.copies.begin(named, records, loyal=loyal, heard_s=heard_s)
+        self.named = True
         self._note_voters(named.nodes)
         self._watch()
 
     def _note_voters(self, voters: tuple[str, ...]) -> None:
-        data = {"node": self._place.node, "epoch": self._epoch, "voters": list(voters)}
-        self._note(Event(clock.now_s(), clock.wall_s(), LEADS, data))
+        data = {"node": self._place.node, "epoch": self._place.epoch, "voters": list(voters)}
+        self._place.note(Event(clock.now_s(), clock.wall_s(), LEADS, data))
 
     # --- with a majority --------------------------------------------------------------------------
 
@@ -117,7 +181,13 @@ class Quorum:
     def hear(self, node: str, kept: Kept) -> None:
         """Take in what a voter holds."""
         self.copies.hear(node, kept)
-        if self._awaited and self.copies.counts(self._awaited) and self._listener is not None:
+        if self._ends_with and self.copies.counts(self._ends_with):
+            self._end()
+        elif self._awaited and self.copies.counts(self._awaited):
+            self._release()
+
+    def _release(self) -> None:
+        if self._awaited and self._listener is not None:
             self._awaited = 0
             self._listener.release()
 

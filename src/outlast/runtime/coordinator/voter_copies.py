@@ -71,9 +71,14 @@ class Copies:
             named.nodes, own=self._own, loyal=loyal, lease_s=self._lease_s, heard_s=heard_s
         )
         self._waiting = {node: _Waiting() for node in named.nodes if node != self._own}
-        texts = list(record_text.write_all(records))
+        texts = list(record_text.write_all(records))  # at least two, for the run and a session
         for place, text in enumerate(texts, start=1):
-            self._keep("last" if place == len(texts) else "more", text)
+            self._keep("first" if place == 1 else "last" if place == len(texts) else "more", text)
+
+    def end(self) -> None:
+        """Have no voters any more."""
+        self._named, self.authority = None, None
+        self._waiting.clear()
 
     def introduce(self, node: str) -> None:
         """Tell a node that was let in who the voters are, and a voter what it lacks."""

@@ -1,6 +1,6 @@
 """The copy of a run's ledger that a voter keeps, on its own clock and its own disk.
 
-What comes from the coordinator replaces the copy first (`Keep` of part "more" and "last"), and then
+What comes from the coordinator replaces the copy first (`Keep` of part "first" to "last"), and then
 adds to it. Record by record, it says up to where it is whole: `position`. A copy that is replaced
 stays as it was until the new one is there as a whole.
 """
@@ -31,7 +31,9 @@ class KeptCopy:
     def take(self, keep: Keep, *, now_s: float) -> None:
         """Take in a record. Raises OutlastError if the disk refuses a whole new copy."""
         if keep.epoch > self._coming.epoch:
-            self._coming, self._parts, self._offset = Position(keep.epoch, 0), [], Offset()
+            self._offset = Offset()
+        if keep.part == "first" and (keep.epoch, keep.number) > self._coming:
+            self._coming, self._parts = Position(keep.epoch, keep.number - 1), []
         if (keep.epoch, keep.number) != (self._coming.epoch, self._coming.number + 1):
             return  # it came before, or one before it is missing and comes again
         self._coming = Position(keep.epoch, keep.number)

@@ -16,6 +16,7 @@ from typing import Any
 
 from outlast.errors import CorruptError
 from outlast.model.records import (
+    LEADS,
     Event,
     Generation,
     Interruption,
@@ -59,6 +60,14 @@ def read(text: str) -> tuple[Any, int]:
     except (ValueError, LookupError, TypeError, RecursionError):
         raise CorruptError("a copy of a record that cannot be read") from None
     return from_row(kind, row), int(session)
+
+
+def ends_voting(text: str) -> bool:
+    """Return whether this is the record that nobody votes any more."""
+    if LEADS not in text:
+        return False
+    record, _ = read(text)
+    return isinstance(record, Event) and record.kind == LEADS and not record.data["voters"]
 
 
 def moved(record: Any, by_s: float) -> Any:
