@@ -7,6 +7,7 @@ loop. A closed channel drops what is sent.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -130,10 +131,13 @@ class BlockingChannel:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._lock = threading.Lock()
+        self._owner = os.getpid()
         self.error = ""
         sock.setblocking(True)
 
     def send(self, message: Message) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork of the script's has this socket, too, and does not speak for the rank
         frame = encode(message)
         with self._lock:
             try:

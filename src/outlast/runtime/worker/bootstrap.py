@@ -31,6 +31,7 @@ from typing import Protocol, cast
 from outlast.errors import UsageError
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
+from outlast.runtime.worker import forked
 from outlast.runtime.worker.shadowing import hidden_library
 
 __all__ = ["ChildSpec", "Session", "SessionStart", "child_main", "spawned_main"]
@@ -74,7 +75,10 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
         spec = session.wait_for_rank()
         os.environ.update(spec.env)
         _title(spec)
+    forked.begin_rank()
     exit_code = _run_guarded(spec, session)
+    if forked.is_fork():
+        return exit_code  # it is no rank, so nothing is said of its end
     session.finish(exit_code)
     groups = sys.modules.get("outlast.runtime.worker.groups")
     if groups is not None:
@@ -165,8 +169,9 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         return _exit_code(left)
     except BaseException as error:  # boundary: the user's script
         error.__traceback__ = _without_our_frames(error.__traceback__)
-        session.user_failed(hidden_library(error, _script_folder(spec)) or error)
-        _write_error_file(error)
+        if not forked.is_fork():
+            session.user_failed(hidden_library(error, _script_folder(spec)) or error)
+            _write_error_file(error)
         if not isinstance(error, UsageError):  # the launcher says it, once for all ranks
             _show(error)
         if isinstance(error, KeyboardInterrupt):

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
+from outlast.runtime.worker import forked
+
 
 class Owner(Protocol):
     """The part that an attempt reports to (`Transaction`)."""
@@ -56,6 +58,8 @@ class Attempt:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> bool:
+        if forked.is_fork():
+            return False  # what its script does is no part of the phase
         return self._transaction.leave_phase(self, error)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from outlast.errors import TransactionError
+from outlast.runtime.worker import forked
 from outlast.runtime.worker.logbook import To
 
 
@@ -128,6 +129,8 @@ class Step:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> bool:
+        if forked.is_fork():
+            return False  # what its script does is no part of the step
         return self._transaction.leave(self, error)
 
     def reset(self) -> None:
