@@ -199,6 +199,13 @@ def test_what_was_decided_waits_for_a_majority_and_without_one_it_resigns(
         office.acknowledge("c")
         assert not office.held
         assert not office.resigned
+        office.quorum.close()
+        office.quorum.copies.add(event(4))
+        office.quorum.wrote_at_once()
+        assert not office.held, "the run is over, and voters leave"
+    with closing(Loop()) as loop:
+        office = Office(ledger, loop)
+        office.quorum.begin()
         assert loop.run_until(lambda: office.resigned, within_s=10.0)
 
 

@@ -206,6 +206,7 @@ class Headquarters:
         if self.end is not None:
             return
         self.end = end
+        self.quorum.close()  # voters that leave now are no majority that is lost
         reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"
         self._listener.tell_all(RunOver(end.exit_code, end.state, reason))
         self._wait(clock.now_s() + limits.END_WAIT_S)

@@ -174,7 +174,9 @@ class Quorum:
 
     def wrote_at_once(self) -> None:
         """Let nothing follow from the newest record before a majority of the voters holds it."""
-        if not self.copies.counts(self.copies.newest) and self._listener is not None:
+        if self.is_over or self._listener is None:
+            return  # nothing follows any more but the end of what is left
+        if not self.copies.counts(self.copies.newest):
             self._awaited = self.copies.newest
             self._listener.hold()
 
