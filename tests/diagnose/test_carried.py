@@ -52,6 +52,7 @@ def test_best_loss_and_patience_are_carried() -> None:
         "total = 0\nfor x in step.batches:\n    total += f(x)\nlog(total)",
         "if step.number % 2:\n    a = 1\nelse:\n    a = 2\nuse(a)",
         "out = [a for a in step.batch]\na = 3",
+        "out = cat([p.grad.view(-1) for p in net.parameters()])\nfor p in net:\n    p.zero()",
         "with autocast() as c:\n    loss = f(c)\nlog(loss)",
         "def closure():\n    return later\nlater = 1",
         "try:\n    v = f()\nfinally:\n    g()\nuse(v)",
@@ -74,7 +75,7 @@ def test_a_loop_that_is_not_there_or_cannot_be_read_says_nothing() -> None:
 
 
 def test_our_own_scripts_carry_nothing() -> None:
-    """Examples and drills keep all that they need in run.state."""
+    """Examples and drills keep all that they need in run.state, but one that is meant not to."""
     scripts = [*(HOME / "examples").glob("*.py"), *(HOME / "tests/drills/scripts").glob("*.py")]
     found = {}
     for path in scripts:
@@ -82,4 +83,5 @@ def test_our_own_scripts_carry_nothing() -> None:
         for line, words in enumerate(text.splitlines(), 1):
             if ".steps(" in words and (some := carried(text, line)):
                 found[path.name] = some
+    assert [one.name for one in found.pop("plain_variable.py")] == ["x"]
     assert found == {}

@@ -12,9 +12,10 @@ from outlast.diagnose.trial_comparison import (
     Noted,
     Notes,
     Struck,
+    Variable,
     compare,
 )
-from outlast.diagnose.trial_remarks import failure_remark
+from outlast.diagnose.trial_remarks import failure_remark, is_of_a_meter, variable_remark
 
 LOOP = Loop("/project/train.py", "main", 10)
 WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
@@ -122,3 +123,37 @@ def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
     found = failure_remark(raised, script)
     assert (found.line, found.what) == (17, "NameError: y")
     assert "mend this first" in found.do
+
+
+METERS = """
+top1 = AverageMeter("Acc@1")
+with EventStorage(0) as self.storage:
+    pass
+plan = Schedule()
+"""
+
+
+def lost(name: str, kind: str) -> Variable:
+    return Variable("/project/train.py", "main", name, kind, 1, 4, replaced=True, lasting=True)
+
+
+def test_an_average_for_people_is_told_from_what_a_script_decides_by() -> None:
+    named = {name: is_of_a_meter(lost(name, "int"), METERS) for name in
+             ("top1.sum", "self.storage.history", "plan.best", "best", "top10.sum")}  # fmt: skip
+    assert [name for name, is_meter in named.items() if is_meter] == [
+        "top1.sum", "self.storage.history"
+    ]  # fmt: skip
+
+
+def test_the_advice_fits_what_was_not_kept() -> None:
+    told = {
+        (name, kind): variable_remark(lost(name, kind), METERS, changes=0).do
+        for name, kind in [("best", "float"), ("x", "Tensor"), ("order", "ndarray"),
+                           ("envs.s", "ndarray"), ("self.best", "float")]
+    }  # fmt: skip
+    assert "run.values(best=...)" in told["best", "float"]
+    assert "run.values(x=...)" in told["x", "Tensor"]
+    assert "run.draw" in told["x", "Tensor"]
+    assert "run.values(order=...)" in told["order", "ndarray"]
+    assert "give envs a state_dict()" in told["envs.s", "ndarray"]
+    assert "run.values(best=...)" in told["self.best", "float"]

@@ -19,6 +19,8 @@ from outlast.diagnose.script_text import ScriptText
 from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, compare
 from outlast.diagnose.trial_remarks import (
     failure_remark,
+    is_of_a_meter,
+    meters_note,
     own_differences,
     resumption,
     state_remark,
@@ -121,6 +123,7 @@ class _Check:
             return self._findings([*spare, *self._variables(found)], seen=seen)
         if not found.state and not found.own:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
+            seen += self._meters(found)
         seen.append(f"Not seen: what the script does only behind step {self._wishes.steps}.")
         remarks, undetermined = self._judged(peace, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
@@ -144,11 +147,20 @@ class _Check:
             return suspects or [state_remark(found, _loop(peace))], []
         return remarks, []
 
+    def _meters(self, found: Comparison) -> list[str]:
+        """Say which averages start over, where the state does not depend on them."""
+        meters = [one for one in found.variables if is_of_a_meter(one, self._source(one.file))]
+        placed = [
+            (one, variable_remark(one, self._source(one.file), changes=0).line) for one in meters
+        ]
+        return [meters_note(placed)] if placed else []
+
     def _variables(self, found: Comparison) -> list[Remark]:
         named = {
             # a model and its wrapper have the same attributes
             (remark.file, remark.line, one.name.rpartition(".")[2]): remark
             for one in found.variables
+            if found.state or not is_of_a_meter(one, self._source(one.file))
             for remark in [variable_remark(one, self._source(one.file), changes=found.differs_from)]
         }
         return list(named.values())

@@ -235,20 +235,17 @@ def _made_once(test: ast.expr) -> set[str]:
 
 def _own_nodes_of(node: ast.AST) -> Iterable[ast.AST]:
     """Walk an expression, but not into functions. A comprehension runs where it stands."""
-    todo = [node]
+    todo: list[tuple[ast.AST, frozenset[str]]] = [(node, frozenset())]
     while todo:
-        one = todo.pop()
+        one, hidden = todo.pop()
+        if isinstance(one, ast.Name) and one.id in hidden:
+            continue  # a name of the comprehension's own
         yield one
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
-        inner = set()
         if isinstance(one, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            inner = set().union(*(_stored(part.target) for part in one.generators))
-        todo += [
-            child
-            for child in ast.iter_child_nodes(one)
-            if not (isinstance(child, ast.Name) and child.id in inner)
-        ]
+            hidden = hidden.union(*(_stored(part.target) for part in one.generators))
+        todo += [(child, hidden) for child in ast.iter_child_nodes(one)]
 
 
 def _stored(target: ast.AST) -> set[str]:

@@ -67,7 +67,7 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
     remarks = [
         *_groups(calls), *_old_sharding(calls), *_wrapped_twice(calls),
         *_too_early(calls, joins[0].lineno),
-        *_before_steps(tree, calls), *_closures(calls), *_forgotten(tree, calls),
+        *_before_steps(modules), *_closures(calls), *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
         *(Remark(*one) for one in habits(tree, calls, joins[0].lineno)),
@@ -141,8 +141,11 @@ def _too_early(calls: Calls, joined_at: int) -> Iterator[Remark]:
             )
 
 
-def _before_steps(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
+def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
     """Find collectives in front of the loop over run.steps that outlast.main cannot enter again."""
+    tree, calls = modules[0].tree, modules[0].calls
+    if any(name.endswith(".steps") for one in modules[1:] for name, _ in one.calls):
+        return  # the loop is in another module, and what comes before it is not known
     steps = [call.lineno for name, call in calls if name.endswith(".steps")]
     if not steps:
         yield Remark(

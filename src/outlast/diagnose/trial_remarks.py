@@ -15,6 +15,7 @@ from outlast.model.texts import some
 
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
 _ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")
+_METERS = "(?:Meter|Metric|Average|SmoothedValue|Timer|Progress|EventStorage)"
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -40,20 +41,46 @@ def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
 
 
 def _advice(one: Variable) -> str:
-    short = one.name.rpartition(".")[2]
+    owner, _, short = one.name.rpartition(".")
     if any(word in one.kind for word in _ITERATORS):
         return (
             "its position is lost: give the DataLoader to run.state(..., loader=loader) and read"
             " step.batch"
         )
-    if one.kind == "Tensor":
+    if owner not in ("", "self"):
+        name = owner.rpartition(".")[2]
         return (
-            f"make {short} inside `with step:`, by a generator that run.state keeps, or keep it as"
-            " a buffer of a module"
+            f"give {owner} a state_dict() and a load_state_dict(...), and name it:"
+            f" run.state(..., {name}={owner})"
         )
+    keep = f"keep it: kept = run.values({short}=...), run.state(..., kept=kept), kept.{short}"
+    if one.kind in ("Tensor", "ndarray"):
+        return f"draw it inside `with step:` or by run.draw(...), or {keep}"
     if one.kind in _PLAIN or one.kind == "":
-        return f"keep it: kept = run.values({short}=...), run.state(..., kept=kept), kept.{short}"
+        return keep
     return f"name it: run.state(..., {short}={one.name})"
+
+
+def is_of_a_meter(one: Variable, source: str) -> bool:
+    """Return whether a variable is an attribute of an object that keeps averages for people.
+
+    Such an object is known by the name of what makes it, as in `top1 = AverageMeter("Acc@1")`.
+    """
+    owner = one.name.rpartition(".")[0]
+    if not owner:
+        return False
+    name, maker = re.escape(owner), rf"[\w.]*{_METERS}\w*\("
+    assigned = rf"^\s*{name}\s*(?::[^=\n]*)?=\s*{maker}"
+    return re.search(rf"{assigned}|{maker}.*\) as {name}:", source, re.MULTILINE) is not None
+
+
+def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
+    """Say which averages start over. `found`: variables with their lines."""
+    named = some([f"{one.name} (line {line})" for one, line in found])
+    return (
+        f"Averages start over on a rank that is replaced: {named}. Keep them by run.state if"
+        " something depends on them."
+    )
 
 
 def state_remark(found: Comparison, loop: Loop) -> Remark:
