@@ -119,6 +119,8 @@ def test_a_new_copy_that_is_cut_short_leaves_the_old_one(tmp_path: Path, ledger:
     assert len(run.read("b").sessions[0].events) == 1
     kept.take(Keep(2, len(texts), "last", 500.0, texts[-1]), now_s=500.0)
     assert kept.position == Position(2, len(texts))
+    kept.remove()
+    assert not kept.path.parent.exists()
 
 
 def test_a_ledger_moves_to_another_file_and_is_written_on_there(

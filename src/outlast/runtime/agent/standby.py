@@ -145,10 +145,10 @@ class Standby:
         self._agent = agent
 
     def close(self) -> None:
-        """Close all connections and the copy."""
+        """Close all connections, and remove the copy."""
         self._is_back()
         self._port.close()
-        self._kept.close()
+        self._kept.remove()
 
     @property
     def votes(self) -> bool:

@@ -7,6 +7,7 @@ stays as it was until the new one is there as a whole.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from outlast.engine.cluster.reliable_link import Offset
@@ -70,6 +71,14 @@ class KeptCopy:
         """Return the ledger to whoever goes on writing it. It is kept no longer."""
         ledger, self.ledger = self.ledger, None
         return ledger
+
+    def remove(self) -> None:
+        """Remove the copy, and its folder if nothing else is in it: the run is over here."""
+        self.close()
+        with contextlib.suppress(OSError):
+            for path in self.path.parent.glob(f"{self.path.name}*"):
+                path.unlink()
+            self.path.parent.rmdir()
 
     def close(self) -> None:
         """Close the file. What was not flushed is lost."""
