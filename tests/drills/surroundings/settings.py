@@ -126,6 +126,10 @@ def _full_disk(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> No
     one.options |= {"before": mounts(folder, "16k", first=fill)}
 
 
+def _few_descriptors(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
+    one.options |= {"before": shell("ulimit -n 40")}
+
+
 def _own_network(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
     needs_root()
     one.options |= {"before": ("unshare", "-n", *shell("ip link set lo up"))}
@@ -198,6 +202,7 @@ _MAKERS = {
     "held folder": _held,
     "small disk": _small_disk,
     "full disk": _full_disk,
+    "few descriptors": _few_descriptors,
     "own network": _own_network,
     "no network": _no_network,
     "own process group": _own_group,
