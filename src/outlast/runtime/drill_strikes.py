@@ -20,6 +20,7 @@ from outlast.model.drill_faults import FaultKind
 from outlast.runtime.striking import Target, Victim
 
 SLOW_TURN_S = 0.05  # a slow process is stopped for so long, and goes on for so long, in turn
+AGAIN_S = 0.1  # a process that is not there is looked for again after this: a look costs time
 _TITLES = {"spare": ("outlast-hot", "outlast-warm"), "store": ("outlast-store",)}
 
 
@@ -72,6 +73,7 @@ class Strikes:
         self._truth = truth
         self._ordered: dict[str, Due] = {}
         self._held: list[_Held] = []
+        self._again_s = 0.0
 
     @property
     def left_count(self) -> int:
@@ -82,10 +84,14 @@ class Strikes:
         """Inject what is due. `since_s`: when seconds began to count; `step`: the newest one."""
         self._let_go(now_s)
         self._collect()
+        if now_s < self._again_s:
+            return
         for one in [due for due in self._waiting if _is_due(due, now_s - since_s, step)]:
             done = self._order(one) if one.kind.inside else self._strike(one, now_s, step)
             if done:
                 self._waiting.remove(one)
+            else:
+                self._again_s = now_s + AGAIN_S
 
     # --- from outside -----------------------------------------------------------------------------
 

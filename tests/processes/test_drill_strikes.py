@@ -1,0 +1,105 @@
+"""The faults of a drill are injected once each, at their time, and end when they should.
+
+Method: a target that only notes which signals it was given, and folders of orders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from outlast.model.drill_faults import KINDS
+from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, Strikes
+from outlast.runtime.striking import Target, Victim
+from outlast.sim.drill_calendar import Scheduled
+
+
+class Noted(Target):
+    """A run whose processes are only numbers."""
+
+    def __init__(self, *titles: str) -> None:
+        super().__init__(os.getpid())
+        self.there = {title: Victim(100 + at, 1, title) for at, title in enumerate(titles)}
+        self.sent: list[tuple[int, signal.Signals]] = []
+
+    def find(self, title: str) -> Victim | None:
+        return self.there.get(title)
+
+    def send(self, victim: Victim, what: signal.Signals) -> bool:
+        if victim not in self.there.values():
+            return False
+        self.sent.append((victim.pid, what))
+        return True
+
+
+def fault(kind: str, *, at_s: float | None = None, rank: int = 0, **more: object) -> Scheduled:
+    known = KINDS[kind]
+    return Scheduled("1", known, known.stands_for, rank, at_s, **more)  # type: ignore[arg-type]
+
+
+def strikes(tmp_path: Path, target: Target, *some: Scheduled) -> Strikes:
+    return Strikes(target, some, orders=tmp_path, truth=tmp_path / "truth.jsonl")
+
+
+def test_a_fault_comes_at_its_time_and_once(tmp_path: Path) -> None:
+    target = Noted("outlast-rank0")
+    made = strikes(tmp_path, target, fault("kill", at_s=2.0))
+    for now_s in (100.0, 101.9, 102.1, 102.2, 110.0):
+        made.look(now_s, since_s=100.0, step=5)
+    assert target.sent == [(100, signal.SIGKILL)]
+    assert [(one.at_s, one.step) for one in made.fired] == [(102.1, 5)]
+    assert json.loads((tmp_path / "truth.jsonl").read_text())["kind"] == "kill"
+    assert made.left_count == 0
+
+
+def test_a_fault_at_a_step_comes_while_that_step_is_done(tmp_path: Path) -> None:
+    target = Noted("outlast-rank0")
+    made = strikes(tmp_path, target, fault("kill", at_step=40))
+    made.look(100.0, since_s=1.0, step=38)
+    assert not target.sent
+    made.look(100.1, since_s=1.0, step=39)
+    assert target.sent
+
+
+def test_a_fault_waits_for_a_process_that_is_not_there(tmp_path: Path) -> None:
+    target = Noted()
+    made = strikes(tmp_path, target, fault("kill_spare", at_s=0.0, rank=-1))
+    made.look(100.0, since_s=99.0, step=5)
+    assert made.left_count == 1
+    target.there["outlast-warm"] = Victim(7, 1, "outlast-warm")
+    made.look(100.0 + AGAIN_S / 2, since_s=99.0, step=5)
+    assert not target.sent, "it is not looked for at every look"
+    made.look(100.0 + AGAIN_S, since_s=99.0, step=5)
+    assert target.sent == [(7, signal.SIGKILL)]
+
+
+def test_a_stopped_process_goes_on_after_its_time(tmp_path: Path) -> None:
+    target = Noted("outlast-rank0")
+    made = strikes(tmp_path, target, fault("stop", at_s=0.0, for_s=2.0))
+    for now_s in (100.0, 101.9, 102.0, 103.0):
+        made.look(now_s, since_s=99.0, step=5)
+    assert target.sent == [(100, signal.SIGSTOP), (100, signal.SIGCONT)]
+
+
+def test_a_slow_process_stops_and_goes_on_in_turn_and_ends_going_on(tmp_path: Path) -> None:
+    target = Noted("outlast-rank0")
+    made = strikes(tmp_path, target, fault("slow", at_s=0.0, for_s=4 * SLOW_TURN_S))
+    for turn in range(8):
+        made.look(100.0 + turn * SLOW_TURN_S * 1.01, since_s=99.0, step=5)
+    kinds = [what for _, what in target.sent]
+    assert kinds[:4] == [signal.SIGSTOP, signal.SIGCONT] * 2
+    assert kinds[-1] is signal.SIGCONT
+    assert len(kinds) == 5
+
+
+def test_an_order_is_put_down_and_its_answer_is_taken_in(tmp_path: Path) -> None:
+    made = strikes(tmp_path, Noted(), fault("nan", at_s=0.0, rank=3))
+    made.look(100.0, since_s=99.0, step=5)
+    assert json.loads((tmp_path / "rank-3").read_text()) == {"id": "1", "do": "nan"}
+    assert (made.fired, made.left_count) == ([], 1), "it has not fired before the rank says so"
+    (tmp_path / "fired-1").write_text(json.dumps({"at_s": 100.5, "pid": 7, "step": 6}))
+    made.close()
+    assert [(one.at_s, one.pid, one.step) for one in made.fired] == [(100.5, 7, 6)]
+    assert made.left_count == 0
