@@ -53,11 +53,16 @@ def held_up_by(*, looked_s: float, now_s: float) -> HeldUp | None:
     return HeldUp(looked_s, now_s) if late else None
 
 
-def estimate_fault(*, seen_s: float, moved_s: float | None, held_up: HeldUp | None) -> FaultTime:
+def estimate_fault(
+    *, seen_s: float, moved_s: float | None, looked_s: float, held_up: HeldUp | None
+) -> FaultTime:
     """Estimate when a process died whose death was seen at `seen_s`.
 
-    moved_s   when its beacon moved last; None: it has none
+    moved_s    when its beacon moved last; None: it has none
+    looked_s   when the launcher looked last. A launcher that goes on may see the death before it
+               looks, and then this tells that it was held up
     """
+    held_up = held_up_by(looked_s=looked_s, now_s=seen_s) or held_up
     if held_up is None or seen_s - held_up.until_s > limits.TICK_S:
         return FaultTime(seen_s, "the kernel told of the death at once")
     if moved_s is None:

@@ -251,7 +251,9 @@ class AgentDriver:
         committed = beacon.step if beacon is not None else 0
         phase = beacon.phase.value if beacon is not None else "boot"
         moved_s = beacon.at_ns / 1e9 if beacon is not None and beacon.at_ns else None
-        fault = estimate_fault(seen_s=exited.at_s, moved_s=moved_s, held_up=self._held_up)
+        fault = estimate_fault(
+            seen_s=exited.at_s, moved_s=moved_s, looked_s=self._looked_s, held_up=self._held_up
+        )
         self._words.on_event(
             WorkerExited(
                 exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom),
