@@ -16,6 +16,7 @@ import pytest
 
 import outlast
 from outlast.errors import UsageError
+from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault, parse
 from outlast.sim.draws import Stream
 from outlast.sim.faults.drawn_faults import draw_faults
@@ -90,6 +91,22 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
     )
     assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",))
     assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
+
+
+@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
+@pytest.mark.parametrize(("voters", "for_s"), [(False, 0.8), (True, 0.8), (True, 5.0)])
+def test_with_voters_a_coordinator_that_is_away_costs_no_process(
+    way: str, voters: bool, for_s: float
+) -> None:
+    """The lease is 0.5 s. Without voters every agent kills its processes when it is over."""
+    options = Options(
+        way=way, ranks=4, nodes=3, steps=900, latency_s=0.003, beat_s=0.5 / limits.LEASE_BEATS,
+        voters=voters,
+    )  # fmt: skip
+    fault = PlannedFault("x", "lose_coordinator", None, at_s=1.5, for_s=for_s)
+    life = simulate(seed=1, options=options, faults=(fault,))
+    assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",)), life.violations
+    assert (life.rungs == ()) == voters
 
 
 @pytest.mark.parametrize(("for_s", "blamed"), [(1.0, []), (50.0, []), (300.0, [(1,)])])

@@ -53,6 +53,7 @@ class Options:
     again_s            so long after the first request to stop, there is a second one; 0: none
     warns              each process warns that what it does is not bit-exact
     moves              see MOVES
+    voters             agents that miss a dead coordinator ask voters, and go on without it
     """
 
     way: str = "in_place"
@@ -77,6 +78,7 @@ class Options:
     again_s: float = 0.0
     warns: bool = False
     moves: str = ""
+    voters: bool = False
 
     def pieces(self, step: int) -> int:
         """Return how many pieces of the script's own code lie between `step` and the next one.

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.protocol.outputs import Output
 from outlast.model import limits
 from outlast.model.messages import OnLine
 from outlast.sim.draws import Draws
@@ -49,6 +51,14 @@ class AgentEnd(Protocol):
 
     @property
     def still(self) -> Standstill: ...
+
+    @property
+    def agent_session(self) -> AgentSession | None: ...
+
+    @property
+    def now_s(self) -> float: ...
+
+    def do(self, outputs: list[Output]) -> None: ...
 
     def on_connected(self) -> None: ...
 
@@ -170,6 +180,19 @@ class AgentLink:
         self._cut_until_s = max(self._cut_until_s, self._frame.now_s + for_s)
         self.drop()
 
+    def _ask_voters(self) -> None:
+        """Let the agent ask the voters, with each heartbeat, until it is connected again.
+
+        All of them miss a coordinator that is dead. One that lives has its majority, and this node
+        is the only one that is cut off.
+        """
+        session, now_s = self._node.agent_session, self._node.now_s
+        if self.connected or not self._node.lives or session is None:
+            return
+        self._frame.timeline.after(self._frame.options.beat_s, self._ask_voters, sort=FIXED)
+        if not self._host.lives and self._frame.now_s >= self._cut_until_s:
+            self._node.do(session.goes_on(asked_s=now_s, now_s=now_s))
+
     def drop(self) -> None:
         """End this connection. The agent dials again."""
         if not self.connected:
@@ -186,3 +209,5 @@ class AgentLink:
             ),
         )
         after(limits.RECONNECT_S, self.dial, sort=FIXED)
+        if self._frame.options.voters:
+            after(self._frame.options.beat_s, self._ask_voters, sort=FIXED)
