@@ -11,7 +11,7 @@ import pytest
 from outlast.app import drill
 from outlast.app.drill import Result
 from outlast.app.drill_page import drill_page
-from outlast.app.drill_text import result_text
+from outlast.app.drill_text import by_kind, result_text
 from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError
 from outlast.model.drill_faults import KINDS
@@ -121,3 +121,11 @@ def test_an_option_of_the_script_is_its_own() -> None:
     words = ["--hang-after", "9", "train.py", "--resume", "--spares", "3"]
     assert list(drill._options_of_run(words)) == ["--hang-after", "9"]
     assert list(drill._options_of_run(["-m", "train", "--resume"])) == []
+
+
+def test_a_named_signal_is_shown_and_not_only_that_the_class_is_unknown() -> None:
+    struck = Struck("1", KINDS["abort"], KINDS["abort"].stands_for, 1, 77, 5.0, 10)
+    named, bare = (
+        Outcome(struck, 1, 0.25, True, "unknown", 0.2, judged) for judged in ("right", "unknown")
+    )
+    assert by_kind([named, named, bare])[0]["said"] == "2 the signal, 1 unknown"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from outlast.app import words
 from outlast.model.drill_faults import Leaves
 from outlast.model.drill_score import Outcome, spread
+from outlast.model.terms import FailureClass
 from outlast.model.texts import count, escaped
 from outlast.runtime import clock
 from outlast.runtime.drill_runs import Glance
@@ -132,6 +133,8 @@ def _said(some: Iterable[Outcome]) -> str:
     counts: dict[str, int] = {}
     for one in some:
         said = one.said.replace("_", " ") if one.judged else "nothing"
+        if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:
+            said = "the signal"  # all that is left of such a fault
         counts[said] = counts.get(said, 0) + 1
     return ", ".join(f"{number} {said}" for said, number in sorted(counts.items()))
 
@@ -196,7 +199,8 @@ def _leaks(some: Mapping[str, typing.Any]) -> str:
     if some["descriptors"] is None:
         return left
     return (
-        f"{left}; the launcher since its first minute: {some['descriptors']:+d} descriptors,"
+        f"{left}; the launcher beside the most of its first minute:"
+        f" {some['descriptors']:+d} descriptors,"
         f" {some['threads']:+d} threads, {some['memory_bytes'] / 2**20:+.1f} MiB,"
         f" {some['zombies']:+d} zombies"
     )

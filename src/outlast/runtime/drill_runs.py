@@ -61,7 +61,7 @@ class DrilledRun:
     ends       the state of each rank behind the last step; empty if the script never says it
     pace_s     seconds for a step, as seen from outside; 0.0 if fewer than two were seen
     trained_s  from the third step to the last
-    usage      of the launcher: once it was settled, and last; None: it was over before
+    usage      of the launcher: the most of its first minute, and the last; None: it was over before
     left       processes, and files of shared memory, that were there afterwards
     stood_still_s  how long it had committed no step when it was stopped; 0.0: it was not
     """
@@ -169,6 +169,7 @@ class _Watching:
         self._vault: Vault | None = None
         self._began: tuple[float, int] | None = None  # when it trained, and with which step
         self._usage_s = 0.0
+        self._settled: Usage | None = None  # the most of the first minute
         self._usage: tuple[Usage, int] | None = None  # what was seen last, and behind which step
         self._seen: set[Victim] = set()
 
@@ -210,16 +211,18 @@ class _Watching:
             return
         self._usage_s = now_s
         self._seen.update(self._target.children())
-        if since_s < SETTLED_S:
+        now = self._target.usage()
+        if now is None:
             return
-        if self._usage is not None:
+        if since_s < SETTLED_S:
+            self._settled = now if self._settled is None else self._settled.most(now)
+            return
+        if self._usage is not None and self._settled is not None:
             usage, step = self._usage
             if self._out.step <= step:
                 return  # that look counts only if the run goes on: at its end a launcher lets go
-            before = self._out.usage
-            self._out.usage = (before[0] if before else usage, usage)
-        now = self._target.usage()
-        self._usage = None if now is None else (now, self._out.step)
+            self._out.usage = (self._settled, usage)
+        self._usage = (now, self._out.step)
 
     def _left(self) -> list[Victim]:
         """Return the processes of the run that live on, once they have had time to end."""

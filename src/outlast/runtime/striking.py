@@ -41,6 +41,13 @@ class Usage:
     memory_bytes: int
     zombies: int
 
+    def most(self, other: Usage) -> Usage:
+        """Return the larger of both, one by one."""
+        return Usage(
+            max(self.descriptors, other.descriptors), max(self.threads, other.threads),
+            max(self.memory_bytes, other.memory_bytes), max(self.zombies, other.zombies),
+        )  # fmt: skip
+
 
 class Target:
     """The run whose processes may be struck. `launcher` is a child of this process."""
