@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
+from pathlib import Path
 
 from outlast.model.drill_faults import KINDS, LLAMA3
 from outlast.model.drill_plan import NAMED, parse
@@ -87,3 +89,13 @@ def test_where_no_hang_is_noticed_none_is_made_and_that_is_said() -> None:
     assert not {one.kind.name for one in calendar.faults} & set(calendar.left_out)
     assert "--hang-after" in why_left_out("spin")
     assert "more than one host" in why_left_out("lose_node")
+
+
+def test_the_plan_of_make_run_ends_before_its_training_does() -> None:
+    home = Path(__file__).parents[2]
+    plan = parse((home / "examples" / "rehearse.toml").read_text(), source="rehearse.toml")
+    faults = draw(plan, seed=7, world_size=4, spares=1).faults
+    [steps] = re.findall(r"rehearse\.toml .*--steps (\d+)", (home / "Makefile").read_text())
+    assert len(faults) == 12
+    assert {one.kind.name for one in faults} == {"kill", "stop"}
+    assert max(one.at_step or 0 for one in faults) <= int(steps) - 20

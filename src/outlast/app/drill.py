@@ -279,7 +279,7 @@ def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]
 
 
 def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:
-    """Return what was left behind, and what the launcher used more than ever in its first minute."""
+    """Return what was left behind, and what the launcher used beyond its first minute's most."""
     out: dict[str, typing.Any] = {"processes": fire.left[0], "segments": fire.left[1]}
     names = ("descriptors", "threads", "memory_bytes", "zombies")
     if fire.usage is None:
