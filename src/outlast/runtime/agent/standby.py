@@ -314,7 +314,12 @@ class Standby:
         )
         self._named, absence.attempt = named, None
         leader, votes = self.voter.leader, tuple(attempt.votes)
-        self._lead(
-            Election(attempt.epoch, named, votes, attempt.claimed_s, attempt.listening, ledger)
-        )
-        self._follow(leader)
+        listening = attempt.listening
+        try:
+            self._lead(Election(attempt.epoch, named, votes, attempt.claimed_s, listening, ledger))
+        except OutlastError as error:
+            # supervision boundary: the others miss this node, and elect another one
+            self._tell(f"warning: this node was elected to lead the run, and cannot: {error}")
+            listening.close()
+        else:
+            self._follow(leader)

@@ -1,0 +1,125 @@
+"""An election between nodes in this process, over real connections: the coordinator is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from outlast.engine.cluster.voting import Position
+from outlast.errors import CapacityError
+from outlast.model.messages import Admitted, Kept, Message, Voters
+from outlast.model.records import Meta
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import clock
+from outlast.runtime.agent.dialler import Caller
+from outlast.runtime.agent.standby import Election, Standby, StandbyPlace
+from outlast.runtime.coordinator.voter_copies import Copies
+from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.loop import Loop
+
+LEASE_S = 0.2
+FACTS = Admitted("run-1", "/runs/1", "/runs/1/checkpoints", LEASE_S)
+TOKEN = b"a secret of this test, 32 bytes!"
+
+
+class Node:
+    """A standby with an agent beside it that only notes what it is asked."""
+
+    def __init__(self, loop: Loop, name: str, folder: Path) -> None:
+        self.loop = loop
+        self.epoch = 1
+        self.said: list[Message] = []
+        self.went_on: list[float] = []
+        self.follows: list[tuple[str, int]] = []
+        self.elections: list[Election] = []
+        self.lines: list[str] = []
+        self.cannot = False
+        caller = Caller(WIRE_VERSION, "1.0", "run", name, "")
+        copy = folder / name / "copy.db"
+        place = StandbyPlace(loop, caller, TOKEN, FACTS, "127.0.0.1", copy)
+        self.standby = Standby(place, lead=self._lead, tell=self.lines.append)
+        self.address = self.standby.listen()
+        self.standby.join(self)
+
+    def _lead(self, election: Election) -> None:
+        election.ledger.close()
+        if self.cannot:
+            raise CapacityError("the disk is full")
+        election.listening.close()
+        self.elections.append(election)
+
+    def say(self, message: Message) -> None:
+        self.said.append(message)
+
+    def goes_on(self, asked_s: float) -> None:
+        self.went_on.append(asked_s)
+
+    def follow(self, address: tuple[str, int]) -> None:
+        self.follows.append(address)
+
+    def look(self) -> None:
+        if not self.elections:
+            self.standby.look()
+        self.loop.call_at(clock.now_s() + LEASE_S / 5, self.look)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
+    """Nodes b and c vote, and so did a, which led and is gone. They hold the same copy."""
+    meta = Meta("run-1", "train", 2, "1.0", clock.now_s(), 1.7e9)
+    with ExitStack() as stack:
+        loop = stack.enter_context(closing(Loop()))
+        ledger = stack.enter_context(closing(Ledger.create(tmp_path / "a.db", meta, pid=1)))
+        there = {name: Node(loop, name, tmp_path) for name in "bc"}
+        for node in there.values():
+            stack.callback(node.standby.close)
+        addresses = ("127.0.0.1:1", there["b"].address, there["c"].address)
+        named = Voters(1, ("a", "b", "c"), addresses)
+        copies = Copies(
+            epoch=1, own="a", lease_s=LEASE_S, wrote=lambda position: None,
+            send=lambda name, message: there[name].standby.on_line(message),
+        )  # fmt: skip
+        for node in there.values():
+            node.standby.on_line(named)
+        copies.begin(named, ledger.read(), loyal=named.nodes, heard_s=clock.now_s())
+        for node in there.values():
+            assert node.said == [Kept(1, copies.newest, node.said[0].seen_s)]  # type: ignore[union-attr]
+            assert node.standby.voter.position == Position(1, copies.newest)
+        yield there
+
+
+def test_one_of_two_that_miss_the_coordinator_is_elected(nodes: dict[str, Node]) -> None:
+    """Both let their workers go on before, and the other one follows the one that leads."""
+    b, c = nodes["b"], nodes["c"]
+    b.look()
+    c.look()
+    assert b.loop.run_until(lambda: bool(b.elections or c.elections), within_s=20.0)
+    winner, other = (b, c) if b.elections else (c, b)
+    (election,) = winner.elections
+    assert election.epoch >= 2
+    assert sorted(election.loyal) == ["b", "c"]
+    assert election.named.nodes[0] == ("b" if winner is b else "c")
+    assert b.went_on
+    assert c.went_on
+    assert other.follows[-1] == winner.follows[-1]
+    assert not other.elections
+
+
+def test_one_alone_is_never_elected_and_its_workers_do_not_go_on(nodes: dict[str, Node]) -> None:
+    b, c = nodes["b"], nodes["c"]
+    c.standby.close()
+    b.look()
+    assert not b.loop.run_until(lambda: bool(b.elections or b.went_on), within_s=6 * LEASE_S)
+
+
+def test_one_that_is_elected_and_cannot_lead_leaves_it_to_another(nodes: dict[str, Node]) -> None:
+    b, c = nodes["b"], nodes["c"]
+    b.cannot = True
+    b.look()
+    c.look()
+    assert b.loop.run_until(lambda: bool(c.elections), within_s=20.0)
+    assert not b.elections
+    assert ["cannot: the disk is full" in line for line in b.lines] == [True], b.lines
