@@ -4,8 +4,8 @@
 
 prints one line for each script: how many faults struck, what became of them, and whether every
 rank's whole state at the end is that of a run that was left alone. The scripts are those in which
-`outlast check` must find nothing to change (tests/drills/checked/good), and a loop of nanoGPT's
-shape. Each is run unchanged by scripts/paced.py. A script takes about a minute.
+`outlast check` must find nothing to change (tests/drills/checked/good), and those of scripts/ that
+have the shape of well-known ones. Each is run unchanged by scripts/paced.py, in about a minute.
 
 Faults are SIGKILL and SIGSTOP to a random rank at a random moment, from outside. The next one comes
 once the last one is over. Exit code 1 if a line is bad.
@@ -32,7 +32,10 @@ GOOD = HERE.parent / "checked" / "good"
 FAULTS = 20
 SCRIPTS = {
     **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},
-    "draws": HERE / "scripts" / "draws.py",
+    **{
+        name: HERE / "scripts" / f"{name}.py"
+        for name in ("draws", "rollouts", "trainer_hooks", "recipe")
+    },
 }
 TIMES = {"recurrent": 5, "schedule": 2, "draws": 6}  # how much longer the short ones are made
 UNTIL, PACE_S = 240, 0.1
@@ -47,6 +50,7 @@ class Row:
     name: str
     seed: int
     faults: int
+    wanted: int
     calm: Outcome
     hit: Outcome
 
@@ -55,7 +59,7 @@ class Row:
         return (
             self.calm.code == self.hit.code == 0
             and self.hit.digests == self.calm.digests != {}
-            and self.faults == FAULTS
+            and self.faults == self.wanted
             and not any(one["steps_lost"] for one in self.hit.interruptions)
         )
 
@@ -72,13 +76,13 @@ class Row:
         )
 
 
-def struck(name: str, seed: int) -> Row:
+def struck(name: str, seed: int, *, faults: int = FAULTS) -> Row:
     """Run a script in peace, and once more under faults."""
     chance = random.Random(f"{name} {seed}")
     with tempfile.TemporaryDirectory(prefix="twenty-") as folder:
         calm = _run(Path(folder) / "calm", name, None, 0)[0]
-        hit, faults = _run(Path(folder) / "hit", name, chance, FAULTS)
-    return Row(name, seed, faults, calm, hit)
+        hit, fired = _run(Path(folder) / "hit", name, chance, faults)
+    return Row(name, seed, fired, faults, calm, hit)
 
 
 def _run(folder: Path, name: str, chance: random.Random | None, faults: int) -> tuple[Outcome, int]:
