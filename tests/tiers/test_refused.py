@@ -12,7 +12,7 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece, TensorSpec
 
 
-def save(root: Path, step: int) -> Path:
+def save(root: Path, step: int, run: str = "a") -> Path:
     folder = local.checkpoint_folder(root, step)
     entry = local.write_shard(
         folder,
@@ -22,7 +22,7 @@ def save(root: Path, step: int) -> Path:
     )
     local.write_manifest(
         folder,
-        Manifest(run="a", generation=1, step=step, world_size=1, kind="sharded", files=(entry,)),
+        Manifest(run=run, generation=1, step=step, world_size=1, kind="sharded", files=(entry,)),
     )
     return folder
 
@@ -40,3 +40,13 @@ def test_a_refused_checkpoint_is_kept_and_its_step_saved_again(tmp_path: Path) -
     assert (tmp_path / "refused-step-000000000002" / local.shard_name(0)).read_bytes() == data
     save(tmp_path, 2)
     assert newest_start(tmp_path, None, 1)[1][1] == 2
+
+
+def test_a_checkpoint_of_another_run_is_passed_over_and_left_there(tmp_path: Path) -> None:
+    """Two runs that were given one --checkpoint-dir."""
+    save(tmp_path, 1, run="mine")
+    save(tmp_path, 2, run="theirs")
+    _, checkpoint, refused = newest_start(tmp_path, None, 1, "mine")
+    assert checkpoint[1] == 1
+    assert "it is of another run, theirs" in refused[0]
+    assert newest_start(tmp_path, None, 1, "theirs")[1][1] == 2

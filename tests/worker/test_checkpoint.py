@@ -102,6 +102,7 @@ def test_every_dtype_comes_back_and_stock_torch_reads_all_but_two(
         "x": (torch.arange(6).reshape(2, 3) % 2).to(kind),
         "scalar": torch.tensor(1).to(kind),
         "empty": torch.zeros(0, 3).to(kind),
+        "hollow": torch.zeros(2, 0, 4).to(kind),
         "other": torch.arange(3.0),
     }
     save(tmp_path, 1, saved)
@@ -223,6 +224,16 @@ def test_a_missing_key_is_dcps_error_and_no_damage(tmp_path: Path) -> None:
         outlast.checkpoint.load({"y": torch.ones(2)}, tmp_path)
     planner = DefaultLoadPlanner(allow_partial_load=True)
     assert outlast.checkpoint.load({"y": torch.ones(2)}, tmp_path, planner=planner) == 1
+
+
+def test_a_folder_of_another_run_is_refused_if_runs_have_names(tmp_path: Path) -> None:
+    save(tmp_path, 1, {"x": torch.ones(3)}, run="mine")
+    save(tmp_path, 2, {"x": torch.ones(3)}, run="mine")
+    with pytest.raises(CheckpointException) as caught:
+        save(tmp_path, 3, {"x": torch.zeros(3)}, run="theirs", keep_last=1)
+    assert isinstance(failure(caught.value), RunFolderError)
+    assert "of the run 'mine', not of 'theirs'" in str(failure(caught.value))
+    assert [one.step for one in DiskTier(tmp_path).lying()] == [2, 1]
 
 
 # --- damage ---------------------------------------------------------------------------------------

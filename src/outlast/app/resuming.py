@@ -104,7 +104,9 @@ def find_beginning(
     if from_scratch:
         aside = tuple(_aside(one.folder) for one in local.checkpoints(root))
         return Beginning(refused=aside, committed=committed, highest=highest)
-    start, checkpoint, refused = newest_start(root, vault, records.meta.world_size)
+    start, checkpoint, refused = newest_start(
+        root, vault, records.meta.world_size, records.meta.run
+    )
     return Beginning(start, checkpoint, tuple(refused), committed, highest)
 
 

@@ -243,7 +243,7 @@ class CoordinatorDriver:
         """
         root = self._desk.checkpoint_root
         try:
-            step, folder, refused = find_checkpoint(root)
+            step, folder, refused = find_checkpoint(root, self._desk.specs.run_id)
         except OSError as error:
             step, folder, refused = 0, "", [f"{root} cannot be read: {error.strerror}"]
         self.do(

@@ -78,14 +78,14 @@ def save_images(
 
 
 def newest_start(
-    root: Path, vault: Vault | None, world_size: int
+    root: Path, vault: Vault | None, world_size: int, run: str | None = None
 ) -> tuple[Restart, tuple[str, int], list[str]]:
     """Return what --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
     The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of
-    one step are whole in it.
+    one step are whole in it. `run` is as for `find_checkpoint`.
     """
-    step, folder, refused = find_checkpoint(root)
+    step, folder, refused = find_checkpoint(root, run)
     start = Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
     images = _newest_whole(vault, world_size) if vault is not None else None
     if images is not None and begins_from_images(images, checkpoint=start.step):
@@ -93,13 +93,22 @@ def newest_start(
     return start, (folder, step), refused
 
 
-def find_checkpoint(root: Path) -> tuple[int, str, list[str]]:
+def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[str]]:
     """Return (step, folder) of the newest good checkpoint, or (0, ""), and what was refused.
 
-    A refused checkpoint is set aside, so that its step can be saved again. One of
-    outlast.checkpoint.Writer is refused and left where it is: it is good for the script's own load.
+    A refused checkpoint is set aside, so that its step can be saved again. One that others have
+    written is refused and left where it is, because nothing is wrong with it. It is another run's
+    if `run` is given and is not the run that its manifest names.
     """
-    search = local.newest_good(root, kinds=OF_RUNS)
+
+    def foreign(manifest: Manifest) -> str:
+        if manifest.kind not in OF_RUNS:
+            return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
+        if run is not None and manifest.run != run:
+            return f"it is of another run, {manifest.run}"
+        return ""
+
+    search = local.newest_good(root, foreign=foreign)
     refused = [
         f"{one.folder}: {one.reason}" + ("" if one.is_others else f"; {_put_aside(one.folder)}")
         for one in search.refused

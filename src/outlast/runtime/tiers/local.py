@@ -32,7 +32,7 @@ import xxhash
 from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES, WRITEBACK_BYTES
-from outlast.model.manifest import KINDS, FileEntry, Manifest, decode_manifest
+from outlast.model.manifest import FileEntry, Manifest, decode_manifest
 from outlast.runtime.given import read_small
 from outlast.runtime.linux import start_writeback
 from outlast.runtime.tiers.image import (
@@ -295,10 +295,11 @@ class StepFolder:
     has_manifest: bool
 
 
-def newest_good(root: Path, *, kinds: Sequence[str] = KINDS) -> Search:
+def newest_good(root: Path, *, foreign: Callable[[Manifest], str] = lambda manifest: "") -> Search:
     """Walk back from the newest checkpoint to the first that verifies (engine/durable.py).
 
-    Reads all bytes of those it looks at. One that is none of `kinds` is refused unread.
+    Reads all bytes of those it looks at. `foreign` says why one is not for the caller, or ""; then
+    it is refused unread.
     """
     read: dict[int, Checkpoint] = {}
     others: set[int] = set()
@@ -307,9 +308,9 @@ def newest_good(root: Path, *, kinds: Sequence[str] = KINDS) -> Search:
         found = read_manifest(one.folder)
         if isinstance(found, Refusal):
             return found.reason
-        if found.manifest.kind not in kinds:
+        if reason := foreign(found.manifest):
             others.add(one.step)
-            return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
+            return reason
         try:
             verify(found)
         except CorruptError as error:

@@ -107,11 +107,13 @@ class Reader(StorageReader):
         """Read and verify what the plan names. Called on all ranks."""
         assert self._found is not None, "read_metadata was called"
         places = _places(self._found[1])
-        wanted: dict[Stored, list[ReadItem]] = {}
+        # by tensor and offset: several tensors without elements lie at the same place
+        wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
-            wanted.setdefault(places[item.storage_index], []).append(item)
-        for stored in sorted(wanted, key=lambda one: (one.file, one.begin)):
-            self._read(stored, wanted[stored], planner)
+            wanted.setdefault(item.storage_index, []).append(item)
+        in_order = sorted(wanted, key=lambda one: (places[one].file, places[one].begin))
+        for index in in_order:
+            self._read(places[index], wanted[index], planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from outlast.errors import StateError, UsageError
+from outlast.errors import CorruptError, RunFolderError, StateError, UsageError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
@@ -61,7 +61,7 @@ class Writer(StorageWriter):
     `step` may be given by `checkpoint_id` of `dcp.save` instead, as a number or as `step-12`. With
     `keep_last`, older checkpoints are removed after each save, except those whose step is a
     multiple of `keep_every`, and never the newest one that can be restored. `run` is a name that
-    `outlast ckpt ls` shows.
+    `outlast ckpt ls --json` shows; a folder with checkpoints of another run is refused then.
 
     It raises UsageError where there is no step, RunFolderError where the step is there already,
     CapacityError where the disk is full, and StateError for tensors that are not dense. DCP hands
@@ -116,6 +116,7 @@ class Writer(StorageWriter):
         Called on the coordinator, before any rank writes. Files that are left would be read by
         readers that know no manifest.
         """
+        self._refuse_other_run()
         there = {one.step: one.has_manifest for one in self.tier.lying()}
         if there.get(self._at) is False:
             self.tier.remove(self._at)
@@ -162,6 +163,20 @@ class Writer(StorageWriter):
     def _at(self) -> int:
         assert self._step is not None, "set_up_storage_writer was called"
         return self._step
+
+    def _refuse_other_run(self) -> None:
+        newest = next((one.step for one in self.tier.lying() if one.has_manifest), None)
+        if newest is None or not self._run:
+            return
+        try:
+            run = self.tier.manifest(newest).run
+        except CorruptError:  # it names no run
+            return
+        if run and run != self._run:
+            raise RunFolderError(
+                f"{self.tier.place} holds checkpoints of the run {run!r}, not of {self._run!r}",
+                hint="name another folder, or say Writer(..., run=...) as before",
+            )
 
     def _write_file(self, name: str, parts: list[_Part], planner: SavePlanner) -> list[WriteResult]:
         offsets = {
