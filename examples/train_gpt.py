@@ -43,12 +43,12 @@ class Corpus(Dataset[tuple[Tensor, Tensor]]):
 class Block(nn.Module):
     """Attention, then a two-layer perceptron, each added to what came in."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention_in, self.attention_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.perceptron = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(dropout)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Bytes in, the loss of guessing each next byte out."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.1) -> None:
         super().__init__()
         self.byte, self.position = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(Block(dropout) for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256, bias=False)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -80,11 +80,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's standard library.")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dropout", type=float, default=0.1)
     args = parser.parse_args()
 
     run = outlast.join()  # <- rank, world size, device, process group
     torch.manual_seed(args.seed)
-    model = run.replicate(GPT())  # <- DDP, on this rank's device
+    model = run.replicate(GPT(args.dropout))  # <- DDP, on this rank's device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     corpus = Corpus()

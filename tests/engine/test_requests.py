@@ -9,7 +9,9 @@ import pytest
 from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, DRAINING, UNBARRED
 from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, Asked
 from outlast.model.fault_plan import PlannedFault
+from outlast.model.messages import Preempted
 from outlast.sim.options import Options
+from outlast.sim.world.node import Node
 from outlast.sim.world.world import World
 from tests.engine.test_policy_actions import FOUR, LATE_S, a_world, events, homes, ran
 
@@ -25,6 +27,10 @@ def asks(world: World, what: str, node: str = "", *, at_s: float = LATE_S, numbe
 
 def answers(world: World, number: int = 1) -> list[tuple[str, str]]:
     return [(one.state, one.text) for one in world.host.answers if one.number == number]
+
+
+def node_of(world: World, name: str) -> Node:
+    return next(node for node in world.nodes if node.name == name)
 
 
 def last(world: World, number: int = 1) -> tuple[str, str]:
@@ -113,30 +119,78 @@ def test_a_drain_waits_for_room_and_says_so() -> None:
 
 
 def test_all_nodes_are_drained_one_after_the_other() -> None:
-    """Each node that was drained is given work again, as if it had been restarted."""
+    """Each stands ready again once it is empty, so that the next one finds room."""
     world = a_world(replace(FOUR, steps=120))
     asks(world, "drain_all")
-    for index in range(3):
-        back = f"node-{index}"
-        later(world, back, number=10 + index)
     end = ran(world)
     assert (end.state, world.committed) == ("ended", 120)
     assert not world.rolled_back
     drained = [one["node"] for one in events(world, DEPARTED)]
-    assert drained[:3] == ["node-0", "node-1", "node-2"]
+    assert drained == ["node-0", "node-1", "node-2"]
+    assert not any(one.get("dismissed") for one in events(world, DEPARTED))
     assert last(world) == ("done", "all nodes were drained")
 
 
-def later(world: World, node: str, *, number: int) -> None:
-    """Let somebody give `node` work again once it is drained."""
+def test_a_drained_node_is_dismissed_and_comes_back_with_a_new_session() -> None:
+    """Its agent begins again, as if its launcher were started anew. Then it stands ready."""
+    world = a_world(replace(FOUR, steps=200, spares=1))
+    asks(world, "drain", "node-0")
 
-    def look() -> None:
-        if any(one["node"] == node for one in events(world, DEPARTED)):
-            world.host.on_request(Asked(number, "uncordon", node, "alice", ""))
+    def starts_again() -> None:
+        if world.coordinator.nodes.dismissed:
+            node_of(world, "node-0").lose_power(for_s=0.2)
         else:
-            world.timeline.after(0.02, look)
+            world.timeline.after(0.02, starts_again)
 
-    world.timeline.after(LATE_S, look)
+    world.timeline.after(LATE_S, starts_again)
+    ran(world)
+    (departed,) = events(world, DEPARTED)
+    assert departed.get("dismissed")
+    assert [one["node"] for one in events(world, UNBARRED)] == ["node-0"]
+    assert not world.coordinator.nodes.barred
+
+
+# --- notices --------------------------------------------------------------------------------------
+
+
+def notice(world: World, *nodes: str, at_s: float = LATE_S) -> None:
+    """Let the launchers of `nodes` be told that their machines are taken away."""
+
+    def arrives() -> None:
+        for node in nodes:
+            node_of(world, node).heard_by_agent(Preempted("the launcher received SIGTERM"))
+
+    world.timeline.after(at_s, arrives)
+
+
+def test_a_node_that_is_taken_away_is_drained_if_another_one_has_room() -> None:
+    world = a_world()
+    notice(world, "node-1")
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", FOUR.steps)
+    assert not world.rolled_back
+    assert homes(world) == {"node-0", "node-2"}
+    assert [one.get("dismissed") for one in events(world, DEPARTED)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        pytest.param(replace(FOUR, nodes=2, spare_nodes=0), ("node-1",), id="no room"),
+        pytest.param(FOUR, ("node-1", "node-2"), id="most of the nodes"),
+        pytest.param(replace(FOUR, way="sharded"), ("node-1",), id="sharded"),
+    ],
+)
+def test_the_run_is_stopped_if_a_node_that_is_taken_away_cannot_be_drained(
+    options: Options, nodes: tuple[str, ...]
+) -> None:
+    world = a_world(options)
+    notice(world, *nodes)
+    end = world.run(bound_s=60.0)
+    assert end is not None
+    assert (end.state, end.exit_code) == ("stopped", STOPPED_EXIT)
+    assert f"node {nodes[-1]} is taken away (the launcher received SIGTERM)" in end.reason
+    assert 0 < world.committed < options.steps
 
 
 def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:

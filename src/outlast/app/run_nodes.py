@@ -211,10 +211,10 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     standby, votes = make_standby(ground, facts, helm)
     helm.join(parts, standby)
     offer = NodeOffer(ground.nodes.name, ground.options.workers, ground.nodes.place, serves, votes)
-    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby))
+    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby, helm.leads))
     helm.stand_beside(agent)
     dialler.hand_over(agent)
-    _listen(ground.loop, agent.leave)
+    _listen(ground.loop, agent)
     try:
         agent.begin()
         ground.loop.run()
@@ -334,10 +334,14 @@ def open_node(
     return parts, serves
 
 
-def _listen(loop: Loop, leave: Callable[[int, str], None]) -> None:
-    """Leave the run when this launcher is told to stop. Signals raise nothing from now on."""
+def _listen(loop: Loop, agent: RemoteAgent) -> None:
+    """Leave the run when this launcher is told to stop. Signals raise nothing from now on.
+
+    A notice that the machine is taken away lets the coordinator drain this node first.
+    """
     for number in stop_signals.heeded():
         reason = f"the launcher received {signal.Signals(number).name}"
+        leave = agent.preempted if number in stop_signals.NOTICES else agent.leave
         loop.add_signal(number, functools.partial(leave, stop_signals.exit_code(number), reason))
 
 
@@ -405,7 +409,7 @@ def _run_led(ground: Ground, helm: Helm, parts: NodeParts, offer: NodeOffer) -> 
     headquarters = helm.reign.headquarters
     headquarters.start()
     dialler, facts = _dial(ground)
-    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, helm.standby))
+    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, helm.standby, helm.leads))
     helm.stand_beside(agent)
     dialler.hand_over(agent)
     agent.begin()

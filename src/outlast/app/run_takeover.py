@@ -105,6 +105,10 @@ class Helm:
         """Take in the agent of this node."""
         self._agent = agent
 
+    def leads(self) -> bool:
+        """Return True while the coordinator of the run is in this launcher."""
+        return self.reign is not None
+
     def life_over(self, life: Life) -> None:
         """Tell the coordinator of a life that has ended here."""
         if self._agent is not None:

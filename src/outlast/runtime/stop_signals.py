@@ -1,6 +1,9 @@
 """The signals that end a run in good order, and the exit codes that go with them (128 and the
 signal's number).
 
+SIGUSR1 means the same as SIGTERM, and has its exit code: schedulers send it as a notice that the
+machine is about to be taken away.
+
 SIGHUP comes when a terminal is closed, SIGQUIT from Ctrl-\\. Where a process was started with one
 of these two ignored (nohup, a shell's background job), it stays ignored, and the run goes on.
 """
@@ -12,7 +15,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
-ALWAYS = (signal.SIGINT, signal.SIGTERM)
+NOTICES = (signal.SIGTERM, signal.SIGUSR1)
+ALWAYS = (signal.SIGINT, *NOTICES)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -25,7 +29,7 @@ def heeded() -> tuple[signal.Signals, ...]:
 
 
 def exit_code(number: int) -> int:
-    return 128 + number
+    return 128 + (signal.SIGTERM if number in NOTICES else number)
 
 
 EXIT_CODES = frozenset(map(exit_code, (*ALWAYS, *UNLESS_IGNORED)))

@@ -182,8 +182,8 @@ ROWS: tuple[Row, ...] = (
         kept="nothing had begun: start a new run"),
     Row("launcher", "is killed", "kill_launcher", (T, G, C), codes=(-9,), resumes=True,
         flags=SAVES, kept="the newest checkpoint; under FSDP2 the images in shared memory"),
-    Row("launcher", "SIGUSR1, which ends a process", "send_usr1", (T,), codes=(-10,), resumes=True,
-        flags=SAVES, kept="the newest checkpoint"),
+    Row("launcher", "SIGUSR1 (the machine is taken away)", "send_usr1", (T,), codes=(143,),
+        said="stopping|", kept=STOPPED, flags=SAVES, sees="why it stops"),
     Row("launcher", "SIGPIPE, SIGWINCH, SIGCHLD", "send_harmless", (T, G)),
     Row("launcher", "Ctrl-Z, and on again", "stop_by_terminal", (T, G), 1, 1.5),
     # --- ranks and their children, for comparison

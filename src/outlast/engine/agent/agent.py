@@ -23,6 +23,7 @@ from outlast.engine.protocol.outputs import (
     Deliver,
     HostStore,
     Kill,
+    LeaveRun,
     Output,
     Spawn,
     StoreIsAt,
@@ -32,6 +33,7 @@ from outlast.engine.protocol.outputs import (
 from outlast.model import limits
 from outlast.model.messages import (
     AskProgressReport,
+    Dismiss,
     ForAgent,
     ForWorker,
     FromAgent,
@@ -117,6 +119,8 @@ class Agent:
                 return [StoreIsAt(message.host, message.port)]
             case AskProgressReport():
                 return self._hangs.on_inquiry(message.nonce, now_s=now_s)
+            case Dismiss():
+                return [LeaveRun(message.reason)]
             case Judged():
                 self._hangs.on_judged(message, now_s=now_s)
                 return []

@@ -56,6 +56,7 @@ from outlast.model.messages import (
     Lived,
     Parked,
     Pong,
+    Preempted,
     Progress,
     ProgressReport,
     Refused,
@@ -276,6 +277,8 @@ class Coordinator:
                 return [Record(life_of(message))]
             case ProgressReport():
                 return self._inquiry.on_report(now_s, node, message)
+            case Preempted():
+                return self.requests.preempted(now_s, node, message.reason)
             case ZygoteLost():
                 return [event(now_s, "zygote_lost", {"reason": message.reason})]
             case _:

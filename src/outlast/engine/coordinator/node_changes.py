@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.policy_actions import UNBARRED
 from outlast.engine.coordinator.process_exit import ProcessExits
 from outlast.engine.coordinator.regroup import Regroup
 from outlast.engine.coordinator.restore_sources import Transfer
@@ -65,9 +66,20 @@ class NodeChanges:
         run = self.run
         run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
         self.find_images(enrol)
+        out: list[Output] = []
+        if enrol.node in run.nodes.dismissed:
+            # The node was drained, and its launcher was started again.
+            run.nodes.unbar(enrol.node)
+            said = {"node": enrol.node, "reason": "it came back after it was drained"}
+            out = [run.noted(now_s, UNBARRED, said), *self._ready(now_s, enrol.node)]
         if run.course.is_in(Stage.ENROLLING):
             return self.begin_if_all_are_in(now_s) or []
-        return [*run.name_store([enrol.node]), *self._room_again(now_s)]
+        return [*out, *run.name_store([enrol.node]), *self._room_again(now_s)]
+
+    def _ready(self, now_s: float, node: str) -> list[Output]:
+        """Let a node that came back stand ready, with spares."""
+        refill = set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)
+        return [Tell(f"node {node} has come back, and stands ready"), refill]
 
     def find_images(self, enrol: Enrol) -> None:
         """Take in what an agent found sealed on its node, and what it knows of the script."""
@@ -125,6 +137,8 @@ class NodeChanges:
             return self._room_again(now_s)
         if node not in nodes:
             return []
+        if node in nodes.dismissed:
+            reason = f"node {node} has left the run: it was drained"
         nodes.lose(node, returns=returns)
         run.links.lose(node)
         said = {"node": node, "reason": reason}

@@ -30,6 +30,7 @@ class NodeMembership:
         # have started over, and are about to be in again, with what had been sealed there
         self.returning: set[str] = set()
         self.barred: set[str] = set()  # they get no more work, even if they come back
+        self.dismissed: set[str] = set()  # they were drained, and end
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
         self._places: dict[str, int] = {}
         self._serves: dict[str, str] = {}
@@ -95,6 +96,11 @@ class NodeMembership:
     def unbar(self, node: str) -> None:
         """Give `node` work again."""
         self.barred.discard(node)
+        self.dismissed.discard(node)
+
+    def dismiss(self, node: str) -> None:
+        """Note that `node` is drained, and was told to end. It may come back as a new one."""
+        self.dismissed.add(node)
 
     def first(self, avoided: Container[str] = ()) -> str:
         """Return the node to take first. An `avoided` or barred one counts only if there is no

@@ -30,9 +30,10 @@ from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, past_from
-from outlast.engine.protocol.outputs import Output, Record, Tell
+from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.engine.symptoms import exit_codes
 from outlast.model import limits
+from outlast.model.messages import Dismiss
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
 from outlast.model.records import Event
 from outlast.model.terms import Mechanism
@@ -59,6 +60,7 @@ class Departure:
     after_step   the newest step committed when that was decided, or tried last
     until_s      when a shrink that finds no room ends the run; None: it has all the time
     tries        how often it may still be tried to move its ranks
+    dismisses    its launcher is told to end once it is empty
     """
 
     action: Action
@@ -66,6 +68,7 @@ class Departure:
     after_step: int
     until_s: float | None = None
     tries: int = limits.DRAIN_TRIES_COUNT
+    dismisses: bool = False
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class Acted:
     barred: set[str] = field(default_factory=set)
     departures: dict[str, Departure] = field(default_factory=dict)
     own: set[int] = field(default_factory=set)
+    dismissed: set[str] = field(default_factory=set)
 
     def take(self, event: Event) -> None:
         """Take in the events in the order in which they were written."""
@@ -94,18 +98,23 @@ class Acted:
             self.barred.add(str(event.data["node"]))
         elif event.kind == UNBARRED:
             self.barred.discard(str(event.data["node"]))
+            self.dismissed.discard(str(event.data["node"]))
             self.departures.pop(str(event.data["node"]), None)
         elif event.kind == DRAINING:
             self.own.add(typing.cast(int, event.data["interruption"]))
         elif event.kind == DEPARTED:
             self.departures.pop(str(event.data["node"]), None)
+            if event.data.get("dismissed"):
+                self.dismissed.add(str(event.data["node"]))
 
     def _ask(self, event: Event) -> None:
         """Take in that a person asked for a drain."""
         if event.data["what"] == "drain" and not event.data.get("refused"):
             why, step = f"asked for by {event.data['by']}", typing.cast(int, event.data["step"])
             reason = f"{why}: {event.data['reason']}" if event.data["reason"] else why
-            self.departures[str(event.data["node"])] = Departure(Action.DRAIN, reason, step)
+            self.departures[str(event.data["node"])] = Departure(
+                Action.DRAIN, reason, step, dismisses=True
+            )
 
     def forget(self, *, since_s: float) -> None:
         """Forget decisions from before `since_s`, except those that a budget counts for ever."""
@@ -298,10 +307,10 @@ class PolicyActions:
             set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S),
         ]
 
-    def depart(self, now_s: float, node: str, reason: str) -> list[Output]:
-        """Begin to drain `node`."""
+    def depart(self, now_s: float, node: str, reason: str, *, dismisses: bool) -> list[Output]:
+        """Begin to drain `node`. `dismisses`: its launcher is told to end then."""
         step = self.run.progress.step
-        self.acted.departures[node] = Departure(Action.DRAIN, reason, step)
+        self.acted.departures[node] = Departure(Action.DRAIN, reason, step, dismisses=dismisses)
         return self.look_at_departures(now_s)
 
     def _who_live(self, node: str) -> list[Member]:
@@ -309,9 +318,16 @@ class PolicyActions:
 
     def _departed(self, now_s: float, node: str, left: list[Member]) -> list[Output]:
         """Write down that everything is done for `node` that will be done."""
-        del self.acted.departures[node]
-        said = {"node": node, "left": sorted(member.rank for member in left)}
-        return [self.run.noted(now_s, DEPARTED, said)]
+        departure = self.acted.departures.pop(node)
+        dismissed = departure.dismisses and not left and node in self.run.nodes
+        said: dict[str, object] = {"node": node, "left": sorted(member.rank for member in left)}
+        if dismissed:
+            said["dismissed"] = True
+        out: list[Output] = [self.run.noted(now_s, DEPARTED, said)]
+        if dismissed:
+            self.run.nodes.dismiss(node)
+            out.append(ToAgent(Dismiss(f"node {node} is drained: {departure.reason}"), node))
+        return out
 
     def is_room_without(self, node: str) -> bool:
         """Return True if the other nodes that can be heard have room for all ranks.
@@ -419,6 +435,8 @@ class PolicyActions:
         self.acted = replace(acted)
         for node in acted.barred:
             self.run.nodes.bar(node)
+        for node in acted.dismissed:
+            self.run.nodes.dismiss(node)
 
     def rearm(self) -> list[Output]:
         """Set the timer of a run that was to shrink, and waits for a node."""

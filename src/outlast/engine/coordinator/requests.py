@@ -88,6 +88,7 @@ class Requests:
         self.stop = stop
         self.policy = policy
         self._open: dict[int, _Open] = {}
+        self._notices = 0  # of nodes that are taken away
 
     def take(self, now_s: float, asked: Asked) -> list[Output]:
         """Take in a request, do what can be done now, and say how it stands."""
@@ -114,12 +115,44 @@ class Requests:
                 return self.policy.cordon(now_s, asked.node, asked.why)
             case "uncordon":
                 return self.policy.uncordon(now_s, asked.node, asked.why)
-            case "drain":
+            case "drain" | "preempted":
                 one.nodes = [asked.node]
                 return self.policy.look_at_departures(now_s)
             case "drain_all":
                 one.nodes = self._in_turn()
         return []
+
+    def preempted(self, now_s: float, node: str, reason: str) -> list[Output]:
+        """Drain a node that is about to be taken away, or stop the run if that cannot be done.
+
+        It cannot be done where no other node has room, or where the ranks cannot move.
+        """
+        run = self.run
+        self._notices += 1
+        number = -self._notices  # nobody waits for the answer
+        asked = Asked(number, "preempted", node, f"node {node}", reason)
+        if run.course.is_in(Stage.ENDED, Stage.STOPPING) or self.stop.end is not None:
+            return []
+        drains = self._why_no_move() == "" and self.policy.is_room_without(node)
+        if not drains or not run.progress.trained:
+            return self._stop_for(now_s, asked)
+        said = {
+            "number": number,
+            "what": "drain",
+            "node": node,
+            "by": asked.by,
+            "reason": reason,
+            "step": run.progress.step,
+        }
+        event = Event(now_s, 0.0, REQUESTED, said)
+        self.policy.acted.take(event)
+        one = self._open[number] = _Open(asked, run.progress.step)
+        out: list[Output] = [Record(event, at_once=run.at_once)]
+        return [*out, *self._begin(now_s, one), *self.look(now_s)]
+
+    def _stop_for(self, now_s: float, asked: Asked) -> list[Output]:
+        reason = f"{asked.node} is taken away ({asked.reason}), and no other node has room for it"
+        return self.stop.ask(now_s=now_s, reason=f"node {reason}", exit_code=STOPPED_EXIT)
 
     def _in_turn(self) -> list[str]:
         """Return the nodes in the order in which all are drained: first those that hold ranks."""
@@ -247,17 +280,21 @@ class Requests:
         while one.nodes:
             node = one.nodes[0]
             if not self.policy.is_given_up(node) and node in self.run.nodes:
-                if one.said and one.asked.what == "drain":
+                if one.said and one.asked.what != "drain_all":
                     why = f"node {node} is not cordoned any more"
                     return [*out, *self._refused(now_s, one, why)]
-                out += self.policy.depart(now_s, node, one.asked.why)
+                out += self.policy.depart(now_s, node, one.asked.why, dismisses=False)
             if self.policy.departs(node):
                 return [*out, *self._waits(one, self._drain_waits_for(one))]
             if left := sorted(m.rank for m in self.run.roster.live() if m.home == node):
                 ranks = some([str(rank) for rank in left])
                 why = f"ranks {ranks} stay on node {node}: they could not be moved"
-                return [*out, *self._refused(now_s, one, why)]
+                out += self._refused(now_s, one, why)
+                return [*out, *self._stop_for(now_s, one.asked)] if one.asked.number < 0 else out
             one.nodes.pop(0)
+            if one.asked.what == "drain_all" and node in self.run.nodes:
+                # The next node needs room, so this one stands ready again.
+                out += self.policy.uncordon(now_s, node, "it was drained in turn")
         drained = f"node {one.asked.node} is" if one.asked.node else "all nodes were"
         return [*out, *self._done(now_s, one, f"{drained} drained")]
 

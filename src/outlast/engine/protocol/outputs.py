@@ -102,6 +102,13 @@ class StoreIsAt:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveRun:
+    """Take this node out of the run, and end its launcher well: it is drained."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Set a timer that comes once. It replaces one of the same name; `at_s` None cancels it."""
 
@@ -208,5 +215,5 @@ class Answer:
 Output = (
     ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
     | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End
-    | Answered | Say | Wake | Plan | Answer
+    | LeaveRun | Answered | Say | Wake | Plan | Answer
 )  # fmt: skip

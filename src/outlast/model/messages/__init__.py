@@ -24,6 +24,7 @@ from __future__ import annotations
 from outlast.model.messages.asking import Asking, Request, RequestAnswer
 from outlast.model.messages.for_agent import (
     AskProgressReport,
+    Dismiss,
     ForAgent,
     Judged,
     KillWorker,
@@ -37,6 +38,7 @@ from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, S
 from outlast.model.messages.from_agent import (
     FromAgent,
     Lived,
+    Preempted,
     Progress,
     ProgressReport,
     ReportedMember,
@@ -116,6 +118,7 @@ __all__ = [
     "Claim",
     "Claimed",
     "Committed",
+    "Dismiss",
     "Donated",
     "Enrol",
     "Finished",
@@ -144,6 +147,7 @@ __all__ = [
     "Parked",
     "Ping",
     "Pong",
+    "Preempted",
     "Progress",
     "ProgressReport",
     "Proof",

@@ -93,6 +93,16 @@ class Judged:
     outcome: str
 
 
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """The node is drained, and the run goes on without it: its launcher ends well.
+
+    A launcher that is started there later brings the node back, to stand ready.
+    """
+
+    reason: Text
+
+
 ForAgent = (
     StartWorker
     | KillWorker
@@ -102,4 +112,5 @@ ForAgent = (
     | UseStore
     | AskProgressReport
     | Judged
+    | Dismiss
 )

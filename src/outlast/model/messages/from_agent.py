@@ -179,6 +179,13 @@ class ZygoteLost:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """This node is about to be taken from the run: its launcher was told so by a signal."""
+
+    reason: Text
+
+
 FromAgent = (
     WorkerStarted
     | WorkerExited
@@ -191,4 +198,5 @@ FromAgent = (
     | StoreUp
     | StoreLost
     | ZygoteLost
+    | Preempted
 )

@@ -13,6 +13,7 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.protocol.outputs import (
     HangUp,
+    LeaveRun,
     Line,
     Output,
     SetTimer,
@@ -30,6 +31,7 @@ from outlast.model.messages import (
     Images,
     Lived,
     Message,
+    Preempted,
     RunOver,
     StoreUp,
     WorkerHung,
@@ -55,6 +57,7 @@ class Outside:
     offer    what the node offers to the run
     left     is called once the run is over for this node
     standby  this node's part in outliving the coordinator; None: the run has too few nodes
+    stays    says whether the coordinator is in this launcher, which cannot leave before it
     """
 
     facts: Admitted
@@ -62,14 +65,21 @@ class Outside:
     offer: NodeOffer
     left: Callable[[], object]
     standby: Standby | None = None
+    stays: Callable[[], bool] = lambda: False
 
 
 @dataclass
 class _Told:
-    """What the coordinator was told last: lives by worker and rank, and workers that hang."""
+    """What the coordinator was told last.
+
+    lives      by worker and rank
+    hung       workers that hang
+    preempted  that this node is about to be taken away
+    """
 
     lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
     hung: set[int] = field(default_factory=set)
+    preempted: bool = False
 
 
 class RemoteAgent:
@@ -115,6 +125,19 @@ class RemoteAgent:
         if self.over is None:
             self._on_over(RunOver(exit_code, "left", reason))
 
+    def preempted(self, exit_code: int, reason: str) -> None:
+        """Tell the coordinator that this node is about to be taken away.
+
+        It drains the node, or stops the run. This node leaves at once if it is told so twice, or if
+        the coordinator cannot be told.
+        """
+        if self._told.preempted or not self._session.is_in:
+            self.leave(exit_code, reason)
+            return
+        self._told.preempted = True
+        self._parts.tell(f"{reason}: this node is drained, or the run is stopped")
+        self._do(self._session.pass_on([ToCoordinator(Preempted(reason))], now_s=clock.now_s()))
+
     def _do(self, outputs: list[Output]) -> None:
         self._queue.do(outputs)
         self._lease.until_s = self._session.lent_until_s
@@ -132,6 +155,8 @@ class RemoteAgent:
             for rank in self._parts.vault.ranks():
                 if rank not in output.keep:
                     self._parts.vault.forget_after(rank, -1)
+        elif isinstance(output, LeaveRun):
+            self._on_dismissed(output.reason)
         elif isinstance(output, StoreIsAt):
             self._parts.specs.store_is_up(StoreUp(output.host, output.port))
         elif isinstance(output, Tell):
@@ -139,6 +164,13 @@ class RemoteAgent:
         else:
             known = self._node.carry_out(output)
             assert known, output
+
+    def _on_dismissed(self, reason: str) -> None:
+        if self._outside.stays():
+            self._parts.tell(f"{reason}; the coordinator of the run stays here")
+            return
+        self._parts.tell(f"{reason}; this launcher ends, and another one may be started here")
+        self.leave(0, reason)
 
     def _set_timer(self, order: SetTimer) -> None:
         if (old := self._timers.pop(order.name, None)) is not None:

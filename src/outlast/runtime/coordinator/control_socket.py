@@ -204,4 +204,4 @@ def _who(sock: socket.socket) -> str:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = f"user {uid}"
-    return f"{name} (process {pid})"
+    return f"{name} (process {pid})" if pid else name  # 0: of another container

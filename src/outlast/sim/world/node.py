@@ -15,6 +15,7 @@ from outlast.engine.protocol.outputs import (
     HangUp,
     HostStore,
     Kill,
+    LeaveRun,
     Line,
     Output,
     Plan,
@@ -428,8 +429,8 @@ class Node:
             self._frame.say(f"agent of {self.name}: {output.text}")
         elif isinstance(output, Terminate):
             self._runner.terminate(self.processes.get(output.worker))
-        elif isinstance(output, StoreIsAt):
-            pass  # a simulated worker hears it with its plan
+        elif isinstance(output, StoreIsAt | LeaveRun):
+            pass  # a simulated worker hears it with its plan, and a simulated launcher stays
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)

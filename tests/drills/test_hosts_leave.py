@@ -1,0 +1,150 @@
+"""Hosts that leave a run and come back: by a notice, by command, and by a link that was down.
+
+The hosts are network namespaces on this machine, as in test_hosts.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills._hosts import Hosts, may_be_made
+from tests.drills._pids import below
+from tests.drills._run import OUTLAST
+from tests.drills.test_hosts import HostRun
+
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
+]
+
+
+@pytest.fixture
+def three_hosts() -> Iterator[Hosts]:
+    with Hosts(3) as hosts:
+        yield hosts
+
+
+def launcher_of(run: HostRun, host: int) -> int:
+    """The pid of a host's launcher: the first of its processes that runs `outlast run`."""
+    for pid in sorted(below(run.processes[host].pid)):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if OUTLAST.encode() in words[:2] and b"run" in words[:3]:
+            return pid
+    raise AssertionError(f"no launcher on host {host}")
+
+
+def said(run: HostRun, host: int, text: str) -> bool:
+    return text in (run.folder.parent / f"host{host}.out").read_text()
+
+
+def stopped_without_loss(run: HostRun) -> dict[str, Any]:
+    """Stop the run by command. Return its report: no committed step was lost."""
+    done = subprocess.run(
+        [OUTLAST, "stop", str(run.folder)], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, f"{done}\n{run}"
+    codes = run.finish()
+    assert set(codes.values()) == {143}, f"{codes}\n{run}"
+    assert len(codes) == len(run.processes), f"{codes}\n{run}"
+    report = run.report()
+    for one in report["interruptions"]:
+        assert (one["steps_lost"], one["steps_repeated"] <= 1) == (0, True), one
+    for rank in range(2):
+        steps = [step for of, step, _ in run.commits if of == rank]
+        assert steps == list(range(1, len(steps) + 1)), f"rank {rank}: {steps}\n{run}"
+    return report
+
+
+def joined(run: HostRun, node: str) -> int:
+    """How often a node has enrolled."""
+    events = run.report()["node_events"]
+    return sum(one["kind"] == "joined" and one["node"] == node for one in events)
+
+
+def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1) -> HostRun:
+    """A run of two ranks on two hosts, which ends once it is told to, at its step 20."""
+    run = HostRun(
+        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=flags, within_s=200.0
+    )
+    run.until(lambda: run.step_of(1) >= 20, "step 20")
+    return run
+
+
+def goes_on(run: HostRun, steps: int = 10) -> None:
+    before = run.step_of(0), run.step_of(1)
+    run.until(
+        lambda: all(run.step_of(rank) >= before[rank] + steps for rank in range(2)), "more steps"
+    )
+
+
+def test_a_host_with_a_notice_is_drained_and_comes_back_as_a_spare(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Host 1 is told by SIGTERM that it is taken away. Its rank moves to host 2, and its launcher
+    ends with 0. It is started again, and stands ready.
+    """
+    run = a_run(three_hosts, tmp_path)
+    os.kill(launcher_of(run, 1), signal.SIGTERM)
+    assert run.processes[1].wait(60) == 0, str(run)
+    run.processes[1] = run.start(1)
+    run.until(lambda: said(run, 0, "node host1 has come back"), "host 1 again")
+    goes_on(run)
+    report = stopped_without_loss(run)
+    (drained,) = report["interruptions"]
+    assert drained["ranks"] == [1]
+    assert "the launcher received SIGTERM" in drained["reason"]
+
+
+def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Its launcher lives on. It fences itself, dials again, and stands ready. Then host 2, which
+    has taken its rank, is killed.
+    """
+    run = a_run(three_hosts, tmp_path)
+    three_hosts.cut(1)
+    run.until(lambda: run.report()["interruptions"], "a lost host")
+    goes_on(run)
+    three_hosts.mend(1)
+    run.until(lambda: joined(run, "host1") == 2, "host 1 again")
+    three_hosts.kill(2)
+    del run.processes[2]
+    goes_on(run)
+    report = stopped_without_loss(run)
+    assert [one["ranks"] for one in report["interruptions"]] == [[1], [1]]
+
+
+def test_all_hosts_are_drained_in_turn_by_command(tmp_path: Path, three_hosts: Hosts) -> None:
+    """Each host stands ready again once it is empty. No step is lost."""
+    run = a_run(three_hosts, tmp_path)
+    words = ["drain", "--all", "--one-at-a-time", "--run", run.folder, "--reason", "a new kernel"]
+    done = subprocess.run([OUTLAST, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{done}\n{run}"
+    assert done.stdout.splitlines()[-1] == "done: all nodes were drained"
+    goes_on(run)
+    report = stopped_without_loss(run)
+    departed = [one["node"] for one in report["node_events"] if one["kind"] == "departed"]
+    assert departed == ["host0", "host1", "host2"]
+
+
+def test_the_run_is_stopped_if_no_host_has_room(tmp_path: Path, three_hosts: Hosts) -> None:
+    """Two hosts train, and none stands ready. One is told by SIGUSR1 that it is taken away."""
+    run = a_run(three_hosts, tmp_path, "--checkpoint-every", "100000", spares=0)
+    os.kill(launcher_of(run, 1), signal.SIGUSR1)
+    codes = run.finish()
+    assert codes == {0: 143, 1: 143}, f"{codes}\n{run}"
+    report = run.report()
+    assert report["reason"].startswith("node host1 is taken away (the launcher received SIGUSR1)")
+    (saved,) = report["checkpoints"]
+    assert (saved["outcome"], saved["step"]) == ("written", report["steps"])
