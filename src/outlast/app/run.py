@@ -51,6 +51,7 @@ from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
 from outlast.runtime.open_files import make_room_for_run
 from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.tiers.left_vaults import left_vaults_note
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
 
@@ -243,7 +244,8 @@ def _prepare(
     )  # fmt: skip
     launcher = Launcher(parts, desk, engine_options)
     refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
-    for note in (*options.notes, *refused):
+    left = left_vaults_note(own=vault.folder)
+    for note in (*options.notes, *refused, *([left] if left else [])):
         view.print_line(note)
     if options.checkpoints.resume:
         view.print_line(beginning.describe(folder.path))

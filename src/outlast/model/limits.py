@@ -233,6 +233,7 @@ CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not ho
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for other programs
+LEFT_VAULTS_TOLD_BYTES = 100_000_000  # of dead runs together: a new run says that they are there
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day
 TENSOR_HEADER_BYTES = 256  # estimate of a tensor's entry in an image's header, alignment included
 STATE_TEXT_BYTES = 4 << 10  # room for a state's text to grow from step to step

@@ -38,7 +38,7 @@ from outlast.runtime.tiers.room import room_in
 from outlast.runtime.tiers.vault_keeper import VaultKeeper
 
 SHARED_MEMORY = Path("/dev/shm")
-_OWNER = "owner"
+OWNER = "owner"
 _OWNER_VERSION = 1
 _BALLOTS = "ballots"
 _GROWTH = 1.5  # how much more than an image that has outgrown its slot the new slots hold
@@ -84,7 +84,7 @@ class Vault:
         """
         try:
             folder.mkdir(mode=0o700)
-            fd = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(
                 fd,
@@ -518,7 +518,7 @@ def _is_stale(folder: Path) -> bool:
     if not _is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
         return False
     try:
-        fd = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         shutil.rmtree(folder)
         return True
@@ -532,7 +532,7 @@ def _is_stale(folder: Path) -> bool:
 
 
 def _newest_change_s(folder: Path) -> float:
-    paths = (folder, folder / _OWNER, *folder.glob("*/seals"))
+    paths = (folder, folder / OWNER, *folder.glob("*/seals"))
     return max(path.stat().st_mtime for path in paths if path.exists())
 
 
@@ -552,7 +552,7 @@ def _open_owner(folder: Path) -> tuple[int, str]:
                 f"{folder} is not a folder of this user",
                 hint="a vault is opened by the user who made it",
             )
-        fd = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise RunFolderError(f"there is no vault in {folder}") from error
     try:
@@ -566,7 +566,7 @@ def _open_owner(folder: Path) -> tuple[int, str]:
     except (ValueError, KeyError, TypeError) as error:
         os.close(fd)
         raise RunFolderError(
-            f"{folder / _OWNER} is not an owner file",
+            f"{folder / OWNER} is not an owner file",
             hint="the launcher died while it made the vault; remove the folder",
         ) from error
     except BaseException:
@@ -581,7 +581,7 @@ def _lock(fd: int, folder: Path) -> bool:
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return (folder / _OWNER).stat().st_ino == os.fstat(fd).st_ino
+        return (folder / OWNER).stat().st_ino == os.fstat(fd).st_ino
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -1,0 +1,60 @@
+"""Vaults that killed launchers have left in shared memory.
+
+They are kept for a day, so that `--resume` finds the newest images. Until then they take memory
+that nobody sees, so the next run says what they take, and how to free it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from outlast.model.limits import LEFT_VAULTS_TOLD_BYTES
+from outlast.model.texts import count, some
+from outlast.runtime.tiers.vault import OWNER, SHARED_MEMORY, vault_folder
+
+
+def left_vaults_note(*, own: Path, parent: Path = SHARED_MEMORY) -> str:
+    """Return a sentence about vaults of dead runs that take much memory, or "".
+
+    own   the folder of this run's vault
+    """
+    left = {
+        folder: _size_bytes(folder)
+        for folder in sorted(parent.glob(f"{vault_folder('').name}*"))
+        if folder != own and _owner_is_dead(folder)
+    }
+    total_bytes = sum(left.values())
+    if total_bytes < LEFT_VAULTS_TOLD_BYTES:
+        return ""
+    runs = count(len(left), "run whose launcher was", "runs whose launchers were")
+    return (
+        f"warning: shared memory still holds {total_bytes / 1e6:,.0f} MB of {runs} killed, for"
+        f" --resume and for a day; to free it now, remove {some([str(one) for one in left])}"
+    )
+
+
+def _owner_is_dead(folder: Path) -> bool:
+    """Return True if the launcher of this vault is known to be gone.
+
+    The lock that it held is not tried: a launcher that resumes takes it at this moment, perhaps.
+    """
+    try:
+        pid = int(json.loads((folder / OWNER).read_bytes())["pid"])
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return False  # another user's, or no vault
+    return False
+
+
+def _size_bytes(folder: Path) -> int:
+    """Return the memory that the files of a vault take."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total
