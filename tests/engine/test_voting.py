@@ -13,8 +13,10 @@ from outlast.engine.cluster.voting import (
     Voter,
     choose_voters,
     majority,
+    named_s,
     takes_over_after_s,
 )
+from outlast.model import limits
 from outlast.model.messages import Answer, Ask, Claim, Kept
 
 LEASE_S = 0.5
@@ -47,6 +49,19 @@ def test_a_coordinator_keeps_its_authority_while_a_majority_hears_it() -> None:
 def test_a_coordinator_that_was_elected_by_two_counts_on_those_two() -> None:
     assert authority(("a", "b")).holds(10.4)
     assert not authority(("a",)).holds(10.0)
+
+
+def test_voters_that_make_their_copies_are_waited_for() -> None:
+    """A coordinator that names them and is cut off at once still has no authority too long.
+
+    A voter votes for another one once it misses this one, at the earliest since a heartbeat before.
+    """
+    named_at_s = 100.0
+    heard_s = named_s(named_at_s, LEASE_S)
+    one = Authority(VOTERS, own="a", loyal=VOTERS, lease_s=LEASE_S, heard_s=heard_s)
+    assert one.holds(named_at_s + 1.9 * LEASE_S)
+    first_vote_s = named_at_s - LEASE_S / 5 + limits.MISSED_SHARE * LEASE_S
+    assert one.until_s(999.0) + LEASE_S <= first_vote_s + takes_over_after_s(LEASE_S)
 
 
 def test_a_record_counts_once_a_majority_holds_it() -> None:

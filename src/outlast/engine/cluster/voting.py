@@ -75,11 +75,20 @@ def elected_s(claimed_s: float, lease_s: float) -> float:
     return claimed_s + (limits.CLAIM_LEASES * (1 - limits.CLOCK_DRIFT_MAX) - 1) * lease_s
 
 
+def named_s(now_s: float, lease_s: float) -> float:
+    """Return when the voters of a coordinator that names them now count as heard.
+
+    They are given a lease more, to make their copies. None of them votes for another coordinator
+    before it has missed this one, and that one waits for longer (`takes_over_after_s`).
+    """
+    return now_s + lease_s
+
+
 class Authority:
     """Whether a coordinator may still prolong leases, and which of its records count.
 
     loyal    the voters that count as heard at `heard_s`; the coordinator's own is one of them
-    heard_s  of a first coordinator when it named the voters; of a later one see `elected_s`
+    heard_s  see `named_s`, and `elected_s` of a coordinator after the first
     """
 
     def __init__(

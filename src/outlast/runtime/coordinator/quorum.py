@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outlast.engine.cluster.voting import Position, choose_voters
+from outlast.engine.cluster.voting import Position, choose_voters, named_s
 from outlast.errors import OutlastError
 from outlast.model import limits
 from outlast.model.messages import Enrol, Kept, Message, Voters
@@ -117,7 +117,8 @@ class Quorum:
             named = Voters(self._place.epoch, voters, addresses)
             if self._listener is not None:
                 self._listener.tell_all(named)
-            self.copies.begin(named, records, loyal=voters, heard_s=clock.now_s())
+            heard_s = named_s(clock.now_s(), self._place.lease_s)
+            self.copies.begin(named, records, loyal=voters, heard_s=heard_s)
             if self._timer is None:
                 self._watch()
         self._note_voters(voters)

@@ -106,9 +106,11 @@ class Ledger:
     # --- opening ----------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, meta: Meta, *, pid: int) -> Ledger:
+    def create(cls, path: Path, meta: Meta, *, pid: int, lasts: bool = True) -> Ledger:
         """Make a new ledger, and begin its first session at meta's start. The file must not
         exist.
+
+        lasts   it is to outlast a power loss; otherwise nobody ever waits for the disk
         """
         if path.exists():
             raise RunFolderError(
@@ -116,6 +118,8 @@ class Ledger:
             )
         ledger = cls(path, _connect(path, writable=True), session=1)
         with _as_our_errors(path):
+            if not lasts:
+                ledger._connection.execute("PRAGMA synchronous = OFF")
             ledger._connection.executescript(
                 f"PRAGMA journal_mode = WAL; BEGIN; {schema()} PRAGMA user_version ="
                 f" {LEDGER_VERSION}; COMMIT;"
@@ -138,12 +142,12 @@ class Ledger:
     @classmethod
     def copy_of(cls, path: Path, records: Records) -> Ledger:
         """Make a ledger with these records, in place of what is there, and write its last session
-        on.
+        on. It does not outlast a power loss.
         """
         for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
             name.unlink(missing_ok=True)
         first, *later = [part.session for part in records.sessions]
-        ledger = cls.create(path, records.meta, pid=first.pid)
+        ledger = cls.create(path, records.meta, pid=first.pid, lasts=False)
         with _as_our_errors(path), ledger._connection:
             ledger._connection.execute("DELETE FROM sessions")
         for session in (first, *later):
@@ -164,8 +168,11 @@ class Ledger:
         self.flush(patience_s=_BUSY_S)
         there = _connect(path, writable=True)
         with self._writing, _as_our_errors(path):
+            # The coordinator does this while agents wait for it: the disk may take its time later.
+            there.execute("PRAGMA synchronous = OFF")
             self._connection.backup(there)
             there.execute("PRAGMA journal_mode = WAL")
+            there.execute("PRAGMA synchronous = NORMAL")
         self.close()
         ledger = Ledger(path, there, self.session)
         ledger.taken_over(pid=pid)
