@@ -249,7 +249,7 @@ class _Drill:
 
     def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
         notes = drill_text.left_out_notes(calendar.left_out)
-        if self._plan.portions and any(one.kind.name == "stop" for one in calendar.faults):
+        if self._plan.name.startswith("llama3"):
             notes.append(drill_text.ONE_HOST)
         if self._plain:
             notes.append(

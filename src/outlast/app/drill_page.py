@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 
-from outlast.app.drill_text import by_kind, rows, verdict_word
+from outlast.app.drill_text import by_kind, rows, said, verdict_word
 from outlast.app.page.page_html import environment, shipped
 from outlast.diagnose.self_output import DRILL_GENERATOR
 from outlast.model.drill_faults import KINDS
@@ -23,6 +23,6 @@ def drill_page(result: Result) -> str:
         .render(
             result=result, rows=rows(result), kinds=by_kind(result.found), most=FAULTS_MOST,
             how={name: one.how for name, one in KINDS.items()}, verdict=verdict_word(result),
-            style=shipped("page.css"), generator=DRILL_GENERATOR,
+            style=shipped("page.css"), generator=DRILL_GENERATOR, said=said,
         )
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from outlast.app import words
@@ -79,7 +80,7 @@ def result_text(result: Result) -> str:
 def verdict_word(result: Result) -> str:
     """Return the whole result in a few words."""
     if result.wrong:
-        return "something was lost"
+        return "failed"
     if result.varies:
         return "undetermined"
     again = result.facts["steps_lost"]
@@ -129,14 +130,18 @@ def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
     ]
 
 
+def said(one: Outcome) -> str:
+    """Return in a word or two what the diagnosis said of a fault."""
+    if not one.judged:
+        return "nothing"
+    if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:
+        return "the signal"  # all that is left of such a fault
+    return one.said.replace("_", " ")
+
+
 def _said(some: Iterable[Outcome]) -> str:
-    counts: dict[str, int] = {}
-    for one in some:
-        said = one.said.replace("_", " ") if one.judged else "nothing"
-        if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:
-            said = "the signal"  # all that is left of such a fault
-        counts[said] = counts.get(said, 0) + 1
-    return ", ".join(f"{number} {said}" for said, number in sorted(counts.items()))
+    counts = Counter(map(said, some))
+    return ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
 
 
 def _table(some: list[dict[str, typing.Any]]) -> list[str]:
