@@ -3,7 +3,7 @@
 This table is written before anything runs. `SEEN` kinds may be looked at while rules change, and
 those of `EARLIER` were held back once: their first look is in RESULTS.md, so they count as seen
 since. `HELD_BACK` kinds are made beside them and judged once the rules are frozen; that first look
-is what is reported. `LATER` kinds were written when those had been seen too.
+is what is reported. `LATER` kinds were written when those had been seen too, and `LAST` ones after those.
 
 classes     the classes that count as right
 class_in    the parts of the folder, any of which tells the class; without them UNKNOWN is right
@@ -184,5 +184,21 @@ LATER = (
     _end("wrong_width", "user_code", "user_data"),
     _end("interrupted", UNKNOWN, "user_code", "host_maintenance"),
 )
-KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK, *LATER)}
-SETS = {"seen": (*SEEN, *EARLIER), "held-back": HELD_BACK, "later": LATER}
+LAST = (
+    _hang("condition_wait", "user_code"),
+    _hang("process_join", "user_code"),
+    _hang("select_wait", "user_code", "dependency", "network"),
+    _hang("worker_queue", "user_code"),
+    _hang("lone_scatter", "user_code", "software_bug", class_in="dumps"),
+    _hang("long_sum", "user_code"),
+    _end("type_error", "user_code"),
+    _end("no_division", "user_code"),
+    _end("disk_error", "storage", "ssd"),
+    _end("stale_handle", "storage"),
+    _end("no_answer", "dependency", "network", "user_code", UNKNOWN),
+    _end("child_failed", "user_code", "dependency", UNKNOWN),
+    _end("bad_pickle", "user_data", "user_code"),
+    _end("no_optimizer", "dependency", "user_code"),
+)
+KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK, *LATER, *LAST)}
+SETS = {"seen": (*SEEN, *EARLIER), "held-back": HELD_BACK, "later": LATER, "last": LAST}

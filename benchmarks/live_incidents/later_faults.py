@@ -9,13 +9,18 @@ import asyncio
 import errno
 import gzip
 import json
+import multiprocessing
 import os
+import pickle
+import select
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,7 +163,96 @@ def interrupt(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tenso
     raise KeyboardInterrupt
 
 
+# --- added after a first look at those above, and looked at once after that --------------------------
+
+
+def await_batch(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    ready = threading.Condition()
+    with ready:
+        ready.wait()
+    return batch
+
+
+def preprocess(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3_600,))
+    child.start()
+    child.join()
+    return batch
+
+
+def wait_for_input(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    reading, _ = os.pipe()
+    select.select([reading], [], [])
+    return batch
+
+
+def receive_samples(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    return batch * multiprocessing.get_context("spawn").Queue().get()
+
+
+def spread(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    parts = [torch.zeros(2) for _ in range(dist.get_world_size())]
+    dist.scatter(torch.zeros(2), parts, src=rank)
+    dist.barrier()
+    return batch
+
+
+def count(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    return batch * sum(1 for _ in range(10**15))
+
+
+def scale(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    return batch * "0.5"  # type: ignore[operator]  # the fault
+
+
+def average(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    return batch * (1.0 / len([]))
+
+
+def read_block(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / "shard-00017"))
+
+
+def reopen(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(folder / "shard-00017"))
+
+
+def ask(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    server = socket.create_server(("127.0.0.1", 0))
+    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/config", timeout=0.5)
+    return batch
+
+
+def convert(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    subprocess.run(["false"], check=True)
+    return batch
+
+
+def load_cache(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    return batch * len(pickle.loads(b"no pickle"))  # noqa: S301 - the fault
+
+
+def load_model(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
+    from torch.optim import AdamZ  # noqa: F401 - no such name
+
+    return batch
+
+
 LATER_FAULTS: dict[str, Fault] = {
+    "condition_wait": await_batch,
+    "process_join": preprocess,
+    "select_wait": wait_for_input,
+    "worker_queue": receive_samples,
+    "lone_scatter": spread,
+    "long_sum": count,
+    "type_error": scale,
+    "no_division": average,
+    "disk_error": read_block,
+    "stale_handle": reopen,
+    "no_answer": ask,
+    "child_failed": convert,
+    "bad_pickle": load_cache,
+    "no_optimizer": load_model,
     "semaphore": acquire,
     "event_loop": fetch_all,
     "gzip_read": unpack,

@@ -463,3 +463,14 @@ def test_what_every_pod_tolerates_is_no_state_of_a_node_and_a_taint_is() -> None
 )
 def test_a_package_is_no_failure_whatever_its_name(line: str) -> None:
     assert list(read_lines([f"{line}\n".encode()], name="versions.txt")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING:train:grad norm is inf, skipping the update (3449)",
+        "urllib3 WARNING Retrying after connection broken by 'ConnectionResetError(104)': /17.tar",
+    ],
+)
+def test_what_a_program_goes_on_after_is_no_failure(line: str) -> None:
+    assert list(read_lines([f"{line}\n".encode()], name="train.log")) == []

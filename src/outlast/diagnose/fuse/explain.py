@@ -275,7 +275,8 @@ def _innermost(stack: Stack) -> str:
 def _is_quiet(conclusion: Conclusion) -> bool:
     """Return True if nothing that was read reports a failure that ended something."""
     return all(
-        one.evidence.role is Role.ADVICE or one.doubt == "handled" for one in conclusion.findings
+        one.evidence.role is Role.ADVICE or one.doubt in ("handled", "stranger", "older")
+        for one in conclusion.findings
     )
 
 

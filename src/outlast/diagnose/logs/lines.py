@@ -89,6 +89,8 @@ GENERIC = frozenset(
 BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type alone
 # rules for what programs do without, or ask again when it does not answer
 ASKED_AGAIN = ("dependency.", "object.store")
+# trainers leave such a step out, and clients of HTTP ask again
+SAID_ALSO_WHEN_HANDLED = ("data.nan", "store.broken", "python.group_down")
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|ignor(?:ed|ing)|skipp(?:ed|ing)"
     r"|recovered|resuming|falling back)\b"
@@ -527,6 +529,8 @@ def _is_no_exception(rule: Rule, low: str) -> bool:
     Python and torch print warnings with the words of a failure, and programs log that they go on
     after an exception ("..., retrying"). Both are found in the logs of healthy runs.
     """
+    if rule.name in SAID_ALSO_WHEN_HANDLED:
+        return _HANDLED.search(low) is not None and _GAVE_UP.search(low) is None
     if rule.mechanism is not Mechanism.EXCEPTION or rule.role is not Role.ROOT:
         return False
     if _WARNING.search(low) is not None:
