@@ -163,7 +163,7 @@ def interrupt(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tenso
     raise KeyboardInterrupt
 
 
-# --- added after a first look at those above, and looked at once after that --------------------------
+# --- added after a first look at those above ------------------------------------------------------
 
 
 def await_batch(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
