@@ -26,6 +26,7 @@ from tests.drills._hosts import Hosts, may_be_made  # noqa: E402
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 PORT = 29_400
 TOKEN = "a token of this machine alone, 32 bytes"
+LEASE_S = "3"  # all hosts share the cores of this machine, so each is held up by the others
 END_S = 300.0  # a launcher that is not done by then has failed
 
 
@@ -67,6 +68,7 @@ def train(folder: Path, args: argparse.Namespace) -> tuple[str, int]:
         1, args.hosts - 1
     )  # host 0 leads the run, and the last one stands ready
     flags = ["--nnodes", str(args.hosts - 1), "--spare-nodes", "1", "--run-dir", str(folder)]
+    flags += ["--lease", LEASE_S]
     script = script_of(args)
     env = os.environ | {"OUTLAST_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
     with Hosts(args.hosts) as hosts:

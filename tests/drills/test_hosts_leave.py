@@ -73,9 +73,13 @@ def joined(run: HostRun, node: str) -> int:
 
 
 def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1) -> HostRun:
-    """A run of two ranks on two hosts, which ends once it is told to, at its step 20."""
+    """A run of two ranks on two hosts, which ends once it is told to, at its step 20.
+
+    All hosts share the cores of this machine, so a lease is longer than by default.
+    """
+    given = ("--lease", "2", *flags)
     run = HostRun(
-        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=flags, within_s=200.0
+        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=given, within_s=200.0
     )
     run.until(lambda: run.step_of(1) >= 20, "step 20")
     return run
