@@ -115,7 +115,7 @@ def test_a_leading_launcher_that_stands_still_for_5_s_costs_no_other_host(
     """The launcher of host 0 is stopped, and goes on 5 s later. The worker of host 1 lives on, and
     host 0 stays in the run as one that stands ready.
     """
-    run = HostRun(three_hosts, tmp_path, "--steps", 600, nodes=2, spares=1)
+    run = HostRun(three_hosts, tmp_path, "--steps", 600, nodes=2, spares=1, flags=("--lease", "1"))
     run.until(lambda: run.step_of(1) >= 20, "step 20")
     survivor = {pid for rank, _, pid in run.commits if rank == 1}
     launcher = launcher_below(run.processes[0].pid)
