@@ -183,7 +183,7 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="With several nodes: a node that is not heard of for this long is taken for lost"
-        " (default: 0.5 for up to 64 nodes, else 6).",
+        " (default: 1 for up to 64 nodes, else 6).",
     )
 
 
