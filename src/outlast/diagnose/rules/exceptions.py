@@ -8,12 +8,44 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outlast.diagnose.rules.table import Grade, Rule, effect, messenger, root
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
 PYTHON = "python built-in exceptions"
 EXC = Mechanism.EXCEPTION
+
+# What a match of "data.nan" contains. The words before the value stand on each line of a healthy
+# log, so they would make each line go through the pattern.
+NOT_FINITE = (
+    *(
+        b" nan",
+        b":nan",
+        b"=nan",
+        b" -inf",
+        b":-inf",
+        b"=-inf",
+        b":inf",
+        b"=inf",
+        b": inf",
+        b"= inf",
+    ),
+    *(
+        b"is inf",
+        b"re inf",
+        b"as inf",
+        b"me inf",
+        b"es inf",
+        b"ed inf",
+        b"nt inf",
+        b"to inf",
+        b" a inf",
+    ),
+    *(b"nan or inf", b"found nan", b"found inf", b"nan loss", b"nan gradient", b"nonfinite"),
+    *(b"non-finite", b"contains nan", b"contains inf", b"nan/inf", b"nan detected", b"result nan"),
+)
 
 RULES: tuple[Rule, ...] = (
     effect(
@@ -161,21 +193,24 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=12100,
     ),
-    root(
-        "data.nan",
-        r"(?:loss|grad|grad_norm|norm|activation|logits"
-        r"|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
-        r"| (?:is|are|was|became|becomes|turned|went) (?:to )?(?:a )?(?:nan|-?inf)\b)"
-        r"|nan or inf (?:found|in)|found (?:nan|inf)\b|\bnan (?:loss|gradients?)\b"
-        r"|non-?finite|contains"
-        r" (?:nan|inf)\b|nan/inf detected|input contains nan"
-        r"|nan detected|unexpected result nan",
-        C.USER_DATA,
-        G.HINT,
-        "torch anomaly mode, amp; megatron-lm training",
-        also=(C.USER_CODE, C.SILENT_DATA_CORRUPTION),
-        mechanism=Mechanism.CORRUPT,
-        priority=12110,
+    replace(
+        root(
+            "data.nan",
+            r"(?:loss|grad|grad_norm|norm|activation|logits"
+            r"|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
+            r"| (?:is|are|was|became|becomes|turned|went) (?:to )?(?:a )?(?:nan|-?inf)\b)"
+            r"|nan or inf (?:found|in)|found (?:nan|inf)\b|\bnan (?:loss|gradients?)\b"
+            r"|non-?finite|contains"
+            r" (?:nan|inf)\b|nan/inf detected|input contains nan"
+            r"|nan detected|unexpected result nan",
+            C.USER_DATA,
+            G.HINT,
+            "torch anomaly mode, amp; megatron-lm training",
+            also=(C.USER_CODE, C.SILENT_DATA_CORRUPTION),
+            mechanism=Mechanism.CORRUPT,
+            priority=12110,
+        ),
+        needles=NOT_FINITE,
     ),
     # files
     root(
