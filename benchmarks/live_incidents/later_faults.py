@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import gzip
+import io
 import json
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import socket
@@ -229,7 +229,7 @@ def convert(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def load_cache(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:
-    return batch * len(pickle.loads(b"no pickle"))  # noqa: S301 - the fault
+    return batch * len(torch.load(io.BytesIO(b"no pickle")))
 
 
 def load_model(folder: Path, rank: int, model: nn.Module, batch: Tensor) -> Tensor:

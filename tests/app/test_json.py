@@ -22,7 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from outlast.app import cli, control, run_views
 from outlast.app.command_line import Parser, finite
@@ -34,6 +36,7 @@ from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from tests.ledger import a_run
+from tests.tiers.saved import save
 
 OPTIONS = Path(__file__).parents[2] / "docs/reference/options.md"
 ROWS = re.findall(r"^\| ([0-9]+(?:, [0-9]+)*) \|", OPTIONS.read_text(), re.MULTILINE)
@@ -52,10 +55,19 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "plan": ("--preset", "lab-8", "--replicas", "2", "--cores", "1"),
     "sim": ("--seed", "5"),
     "check": ("--static", "{given}/script.py"),
+    "drill": ("{given}/none.toml",),
+    "ckpt ls": ("{given}/saved",),
+    "ckpt verify": ("{given}/saved",),
+    "ckpt plan-restore": ("{given}/saved",),
+    "ckpt prune": ("{given}/saved",),
+    "ckpt diff": ("{given}/a.safetensors", "{given}/a.safetensors"),
+    "ckpt export": ("{given}/none", "weights.safetensors"),
     "stop": ("{given}/live",),  # which refuses it: it would wait for the launcher's end
     "ckpt now": ("{given}/live",),
     **dict.fromkeys(("drain", "cordon", "uncordon"), ("node-a", "--run", "{given}/live")),
 }
+# The exit code of BASE, where it is not 0: a stop that is refused, no such plan, no such run.
+BASE_CODES = {"stop": 1, "drill": 2, "ckpt export": 2}
 FEW = ("--replicas", "2", "--cores", "1")
 TABLE = ("--csv", "{given}/failures.csv")
 FLEET = ("--units", "64", "--from", "2025-01-01", "--to", "2025-06-01", "--class", "DBE=hbm")
@@ -112,6 +124,31 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--nproc-per-node": (of("--nproc-per-node", "4"),),
         "--steps": (of("--steps", "9"),),
         "--time-limit": (of("--time-limit", "60"),),
+        "-m": (of("-m", code=2), of("--module", code=2)),  # no module has the name of the script
+    },
+    "ckpt verify": {"--step": (of("--step", "2"), of("--step", "9", code=2))},
+    "ckpt prune": {
+        "--keep-last": (of("--keep-last", "1"), of("--keep-last", "0")),
+        "--keep-every": (of("--keep-every", "2"),),
+    },
+    "ckpt diff": {  # steps are those of runs, and these are files
+        "--step": (of("--step", "2", code=2),),
+        "--step-b": (of("--step-b", "2", code=2),),
+        "--most": (of("--most", "1"),),
+    },
+    "ckpt export": {  # of weights that there are: tests/worker
+        "--format": tuple(of("--format", one, code=2) for one in ("safetensors", "torch", "dcp")),
+        "--name": (of("--name", "w", code=2),),
+        "--step": (of("--step", "2", code=2),),
+    },
+    "drill": {  # which trains with a plan that there is (tests/drills/test_drill_command.py)
+        "--seed": (of("--seed", "7", code=2),),
+        "--time-scale": (of("--time-scale", "2", code=2),),
+        "--nproc-per-node": (of("--nproc-per-node", "2", code=2),),
+        "--spares": (of("--spares", "1", code=2),),
+        "--run-dir": (of("--run-dir", "new", code=2),),
+        "--predict": (of("--predict", "{given}/cluster.toml", code=2),),
+        "--html": (of("--html", "page.html", code=2),),
     },
     "policy test": {"--apart": (of("--apart", "60"), of("--apart", "inf", code=2))},
     "calibrate": {
@@ -258,7 +295,7 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 def cases() -> Iterator[Any]:
     for command, parser in sorted(commands().items()):
-        base = of(code=1 if command == "stop" else 0)
+        base = of(code=BASE_CODES.get(command, 0))
         yield from (case_of(command, one) for one in (base, *OTHERS.get(command, ())))
         for action in parser._actions:
             if action.option_strings and action.dest not in ("help", "json"):
@@ -311,6 +348,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "jobs").write_text(JOBS)
     (root / "plan.toml").write_text(PLAN)
     (root / "script.py").write_text("print('trained')\n")
+    save(root / "saved", 1, 2)
+    save_file({"w": np.ones(3)}, root / "a.safetensors")
     (root / "life.json").write_text(called("sim", "--seed", "5", "--json")[1])
     assert called("plan", *BASE["plan"], "--write", str(root / "cluster.toml"))[0] == 0
     folder, ledger = a_run.live_run(root / "live-made")

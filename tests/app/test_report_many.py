@@ -133,15 +133,15 @@ def test_an_account_that_does_not_sum_says_so(
     from outlast.app.report import show_report
     from outlast.app.words import console_for
     from outlast.model.goodput import account
-    from outlast.runtime.ledger.view import look
+    from outlast.runtime.ledger import view
 
     def lossy(*given: object, **named: object) -> object:
         books = account(*given, **named)  # type: ignore[arg-type]
         books.by_rank[1].update(dict.fromkeys(books.by_rank[1], 0.0))  # type: ignore[attr-defined]
         return books
 
-    monkeypatch.setattr(report_facts, "account", lossy)
-    facts = report_facts.report_facts(look(str(a_run.ended_run(tmp_path))))
+    monkeypatch.setattr(view, "account", lossy)
+    facts = report_facts.report_facts(view.look(str(a_run.ended_run(tmp_path))))
     assert not facts["balance"]["sums"]
     console = console_for(environment={})
     with console.capture() as page:

@@ -103,7 +103,7 @@ def test_what_came_before_a_corrupt_frame_is_given_and_nothing_after_it(bad: byt
         b"[" * 200_000,
         b'["ToWorkers",[1],[],' * 5_000 + b"1" + b"]" * 5_000,
         b'["ToWorkers",[1],[],' * 300 + b"1" + b"]" * 300,
-        b'["Committed",1,1,1,1' + b"0" * 400 + b"]",
+        b'["Committed",1,1,1,1' + b"0" * 400 + b",true]",
         b'[["Ping"],1]',
         b'["Ping",true]',
         b'["Ping",1.0]',
@@ -127,7 +127,7 @@ def test_hostile_bodies_are_corrupt(body: bytes) -> None:
 
 
 def test_whole_numbers_are_good_seconds() -> None:
-    assert decode(b'["Committed",1,1,1,3]') == Committed(1, 1, 1, 3.0)
+    assert decode(b'["Committed",1,1,1,3,true]') == Committed(1, 1, 1, 3.0)
 
 
 def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:

@@ -442,7 +442,7 @@ class Regroup:
         return joined if at_s is None else [*joined, *run.resumed(now_s, at_s)]
 
     def on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
-        """Take in that members committed their first new step: training goes on.
+        """Take in that members committed a step: if it is new, training goes on.
 
         Under replicated state, one rank's commit counts for all, for all have voted. Under sharded
         state, the step is committed once the last owner has sealed it.
@@ -452,14 +452,15 @@ class Regroup:
             # This commit is of a generation that is over.
             return []
         for member in members:
-            member.path.committed_s = message.at_s
+            if message.is_new:
+                member.path.committed_s = message.at_s
             run.roster.remains.note_done(member.rank, message.step)
         run.progress.note_commit(message.step, sharded=run.roster.sharded)
         if not run.roster.outlast:
             # Only now it shows from where the script's own checkpoint let it go on.
             run.interruptions.went_on_from(message.step - 1 if message.step else None)
         at_s = run.first_commit_s(run.roster.members())
-        if at_s is None:
+        if at_s is None or not message.is_new:
             return []
         run.progress.has_trained()
         if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):

@@ -274,7 +274,8 @@ class Takeover:
             case Joined():
                 member.path.joined = member.script.attached = True
             case Committed():
-                member.path.committed_s = said.at_s
+                if said.is_new:
+                    member.path.committed_s = said.at_s
                 run.roster.remains.note_done(member.rank, said.step)
                 run.progress.has_trained()
             case Finished():

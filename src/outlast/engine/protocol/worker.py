@@ -244,16 +244,17 @@ class WorkerMachine:
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
         """Note that `step` is committed, and say so if it is the first new one of its generation.
 
-        Survivors may finish the step that the plan itself goes on from. That one is not new: they
-        do it alone, and no step follows before every rank is there.
+        Survivors may finish the step that the plan itself goes on from. They say so, too, but it is
+        not new: they do it alone, and no step follows before every rank is there.
         """
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
         self.passed = self.prepared = max(step, self.prepared)
-        if self._first_commit_said or (self.plan is not None and step <= self.plan.step):
+        is_new = self.plan is None or step > self.plan.step
+        if self._first_commit_said:
             return []  # only the first new commit of a generation ends an interruption
-        self._first_commit_said = True
-        return [Say(Committed(self.worker, self.generation, step, now_s))]
+        self._first_commit_said = is_new
+        return [Say(Committed(self.worker, self.generation, step, now_s, is_new))]
 
     def now_stepped(self, *, step: int, now_s: float) -> list[Output]:
         """Report, the first time, that a script without outlast calls has called its optimizer.

@@ -132,15 +132,18 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """This worker has committed its first step behind the one that its generation goes on from.
+    """This worker has committed its first step in its generation.
 
-    All ranks have voted for that step, so all of them are in the generation.
+    is_new   the step lies behind the one that the generation goes on from: all ranks have voted for
+             it, so all of them are in the generation. Survivors may finish a step that is not new
+             alone; then a second message tells of the first new one
     """
 
     worker: int
     generation: int
     step: int
     at_s: float
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
