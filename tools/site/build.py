@@ -88,6 +88,8 @@ def tables_of_contents() -> str:
     parts = []
     for title, folder in TITLES.items():
         pages = sorted(str(path.relative_to(PAGES)) for path in (PAGES / folder).rglob("*.md"))
+        if folder == "explanation":  # pages beside the index are explanations, too
+            pages += [path.name for path in PAGES.glob("*.md") if path.name != "index.md"]
         listed = "\n".join(pages)
         parts.append(f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{listed}\n```\n")
     return "".join(parts)
