@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from outlast.app import control_parser
-from outlast.app.command_line import Parser, add_json, whole
+from outlast.app.command_line import Parser, add_json, add_run, whole
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 
 _RUN = (
@@ -74,7 +74,7 @@ def _add_now(to: argparse.ArgumentParser) -> None:
         "Let a run that goes on write a checkpoint of the step that it commits next, also without"
         " --checkpoint-every. `outlast run --resume` goes on from there."
     )
-    control_parser.add_run(to)
+    add_run(to)
     control_parser.add_asking(to)
 
 

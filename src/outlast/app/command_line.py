@@ -34,6 +34,17 @@ def add_json(to: argparse._ActionsContainer) -> None:
     )
 
 
+def add_run(to: argparse._ActionsContainer, *, nargs: str = "?", help_end: str = "") -> None:
+    """Add the argument RUN, which means the same for every command: a run's folder or its name."""
+    to.add_argument(
+        "run",
+        nargs=nargs,
+        metavar="RUN",
+        help="folder of the run, or its name under runs/ (default: the newest run under runs/)"
+        + help_end,
+    )
+
+
 def finite(text: str) -> float:
     """Read an argument that is a number, for argparse. NaN and infinity are refused."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from outlast.app.command_line import Parser, add_json, finite
+from outlast.app.command_line import Parser, add_json, add_run, finite
 
 DESCRIPTIONS = {
     "stop": "Stop a run as SIGTERM to its launcher does. The step in flight is committed first, and"
@@ -42,16 +42,6 @@ def parser(name: str) -> Parser:
         )
     add_asking(out)
     return out
-
-
-def add_run(to: argparse.ArgumentParser) -> None:
-    """Add the argument RUN."""
-    to.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
-    )
 
 
 def add_asking(to: argparse.ArgumentParser) -> None:

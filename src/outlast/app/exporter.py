@@ -25,7 +25,15 @@ import sys
 import typing
 from collections.abc import Callable, Sequence
 
-from outlast.app.command_line import SIGINT_EXIT, Parser, address, fail, finite, need_package
+from outlast.app.command_line import (
+    SIGINT_EXIT,
+    Parser,
+    add_run,
+    address,
+    fail,
+    finite,
+    need_package,
+)
 from outlast.app.metric_values import METRICS, RECOVERY_BUCKETS_S, RunMetrics, metrics_of
 from outlast.app.status import OVER
 from outlast.errors import OutlastError, UsageError
@@ -62,12 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     """Return the parser of the command."""
     out = Parser(prog="outlast metrics", description=DESCRIPTION)
-    out.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
-    )
+    add_run(out)
     way = out.add_mutually_exclusive_group()
     way.add_argument(
         "--port",

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from outlast.app.command_line import Parser, add_json
+from outlast.app.command_line import Parser, add_json, add_run
 from outlast.errors import CorruptError, UsageError
 
 if typing.TYPE_CHECKING:
@@ -90,13 +90,7 @@ def parser(name: str) -> Parser:
     """Return the parser of one of the two commands."""
     out = Parser(prog=f"outlast {name}", description=DESCRIPTIONS[name])
     many = " The report adds several runs up" if name == "report" else ""
-    out.add_argument(
-        "run",
-        nargs="*" if name == "report" else "?",
-        metavar="RUN",
-        help="folder of the run, or its name under runs/ (default: the newest run under runs/)."
-        + many,
-    )
+    add_run(out, nargs="*" if name == "report" else "?", help_end=f".{many}")
     if name == "status":
         out.add_argument(
             "--workers",

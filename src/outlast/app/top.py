@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.app import words
-from outlast.app.command_line import Parser
+from outlast.app.command_line import Parser, add_run
 from outlast.app.page.page_model import Page, page_of
 from outlast.app.run_views import understood
 from outlast.app.status import STATE_STYLE, headline, last_interruptions, progress_line
@@ -69,12 +69,7 @@ def parser() -> Parser:
         description="Show a run over the whole screen, live or ended. The arrow keys scroll the"
         " ranks; q ends it.",
     )
-    out.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="folder of the run, or its name under runs/ (default: the newest run under runs/)",
-    )
+    add_run(out)
     return out
 
 

@@ -14,21 +14,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
 from outlast.runtime.drill_strikes import Due, Fired, Strikes
-from outlast.runtime.run_folder import ROOT, read_card
+from outlast.runtime.run_folder import ROOT, folder_name, read_card, stamped
 from outlast.runtime.striking import Target, Usage, Victim, still_there
 from outlast.runtime.tiers.vault import Vault, vault_folder
 from outlast.runtime.trials import stop_run
@@ -87,9 +85,8 @@ class DrillFolder:
     @classmethod
     def make(cls, path: str | None, *, name: str) -> DrillFolder:
         """Make the folder; by default `runs/<utc time>-drill-<name>`. Raises RunFolderError."""
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-") or "drill"
-        stamp = f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}"
-        place = ROOT / f"{stamp}-drill-{name}" if path is None else Path(path)
+        name = folder_name(name) or "drill"
+        place = ROOT / stamped(f"drill-{name}") if path is None else Path(path)
         try:
             place.mkdir(parents=True, exist_ok=path is not None)
             if any(place.iterdir()):

@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,6 +37,17 @@ from outlast.runtime import clock
 from outlast.runtime.given import read_small
 
 ROOT = Path("runs")
+
+
+def folder_name(text: str) -> str:
+    """Return a text as a part of a folder's name; "" if nothing of it can stand there."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-")
+    return name[:64]  # of a folder: it has no words
+
+
+def stamped(name: str) -> str:
+    """Return `name` behind the time of now in UTC: 20260102T030405Z-name."""
+    return f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +90,15 @@ class RunFolder:
         Without a path, it is `root/<utc time>-<name>`. Raises RunFolderError if a run is there
         already, and CapacityError if the disk refuses.
         """
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-") or "run"
-        name = name[:64]  # of a folder: it has no words
-        stamp = f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
+        name = folder_name(name) or "run"
+        stamp = stamped(name)
         with _disk_errors(path or root):
             path = _make_new(root, stamp) if path is None else _make_given(path)
-            lock_fd = _lock(path)
-            try:
+            with _locked(path) as lock_fd:
                 if (path / "run.json").exists():  # another launcher was faster
                     raise _has_a_run(path)
                 folder = cls(path, f"{stamp}-{secrets.token_hex(3)}", name, lock_fd)
-                for part in (folder.logs, folder.evidence, folder.checkpoints):
-                    part.mkdir(exist_ok=True)
-                folder._write_card(version, options)
-            except BaseException:
-                os.close(lock_fd)
-                raise
+                folder._fill(version, options)
         return folder
 
     @classmethod
@@ -104,14 +108,9 @@ class RunFolder:
         Raises RunFolderError if it is in use, of another version, or not a run.
         """
         read_card(path)
-        with _disk_errors(path):
-            lock_fd = _lock(path)
-            try:
-                card = read_card(path)
-                return cls(path, str(card["run"]), str(card["name"]), lock_fd)
-            except BaseException:
-                os.close(lock_fd)
-                raise
+        with _disk_errors(path), _locked(path) as lock_fd:
+            card = read_card(path)
+            return cls(path, str(card["run"]), str(card["name"]), lock_fd)
 
     @classmethod
     def take_over(
@@ -123,16 +122,15 @@ class RunFolder:
         """
         with _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            lock_fd = _lock(path)
-            try:
+            with _locked(path) as lock_fd:
                 folder = cls(path, run, name, lock_fd)
-                for part in (folder.logs, folder.evidence, folder.checkpoints):
-                    part.mkdir(exist_ok=True)
-                folder._write_card(version, options)
-            except BaseException:
-                os.close(lock_fd)
-                raise
+                folder._fill(version, options)
         return folder
+
+    def _fill(self, version: str, options: Mapping[str, object]) -> None:
+        for part in (self.logs, self.evidence, self.checkpoints):
+            part.mkdir(exist_ok=True)
+        self._write_card(version, options)
 
     def missing(self) -> str:
         """Say what of the folder is not where it was when it was opened; "" if nothing is
@@ -292,6 +290,17 @@ def _has_a_run(path: Path) -> RunFolderError:
         f"{path} holds a run already",
         hint="go on with it with --resume, or name another folder with --run-dir",
     )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Lock the folder, and yield the lock's descriptor. It is closed again if the block fails."""
+    lock_fd = _lock(path)
+    try:
+        yield lock_fd
+    except BaseException:
+        os.close(lock_fd)
+        raise
 
 
 def _lock(path: Path) -> int:

@@ -92,13 +92,21 @@ class Requests:
 
     def take(self, now_s: float, asked: Asked) -> list[Output]:
         """Take in a request, do what can be done now, and say how it stands."""
-        said = {
-            "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
-            "reason": asked.reason, "step": self.run.progress.step,
-        }  # fmt: skip
+        said = self._said(asked)
         if why_not := self._why_not(asked):
             refused = Event(now_s, 0.0, REQUESTED, said | {"refused": why_not})
             return [Record(refused), Answered(asked.number, "refused", why_not)]
+        return self._open_up(now_s, asked, said)
+
+    def _said(self, asked: Asked) -> dict[str, object]:
+        """Return a request as the ledger has it."""
+        return {
+            "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
+            "reason": asked.reason, "step": self.run.progress.step,
+        }  # fmt: skip
+
+    def _open_up(self, now_s: float, asked: Asked, said: dict[str, object]) -> list[Output]:
+        """Write a request down, and begin to carry it out."""
         event = Event(now_s, 0.0, REQUESTED, said)
         self.policy.acted.take(event)
         out: list[Output] = [Record(event, at_once=self.run.at_once)]
@@ -136,19 +144,7 @@ class Requests:
         drains = self._why_no_move() == "" and self.policy.is_room_without(node)
         if not drains or not run.progress.trained:
             return self._stop_for(now_s, asked)
-        said = {
-            "number": number,
-            "what": "drain",
-            "node": node,
-            "by": asked.by,
-            "reason": reason,
-            "step": run.progress.step,
-        }
-        event = Event(now_s, 0.0, REQUESTED, said)
-        self.policy.acted.take(event)
-        one = self._open[number] = _Open(asked, run.progress.step)
-        out: list[Output] = [Record(event, at_once=run.at_once)]
-        return [*out, *self._begin(now_s, one), *self.look(now_s)]
+        return self._open_up(now_s, asked, self._said(asked) | {"what": "drain"})
 
     def _stop_for(self, now_s: float, asked: Asked) -> list[Output]:
         reason = f"{asked.node} is taken away ({asked.reason}), and no other node has room for it"
