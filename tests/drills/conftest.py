@@ -1,9 +1,12 @@
-"""What the drills share: runs that nothing happens to, each of them made once in a session."""
+"""What the drills share: runs that nothing happens to, made once in a session, and three hosts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.drills._hosts import Hosts
 from tests.drills._run import CalmRun, Outcome, drilled
 
 
@@ -31,3 +34,9 @@ def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
         return known[named]
 
     return run
+
+
+@pytest.fixture
+def three_hosts() -> Iterator[Hosts]:
+    with Hosts(3) as hosts:
+        yield hosts

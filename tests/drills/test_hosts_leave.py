@@ -8,28 +8,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.drills._host_run import HostRun
 from tests.drills._hosts import Hosts, may_be_made
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST
-from tests.drills.test_hosts import HostRun
 
 pytestmark = [
     pytest.mark.drill,
     pytest.mark.timeout(240),
     pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
 ]
-
-
-@pytest.fixture
-def three_hosts() -> Iterator[Hosts]:
-    with Hosts(3) as hosts:
-        yield hosts
 
 
 def launcher_of(run: HostRun, host: int) -> int:

@@ -9,26 +9,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.drills._host_run import HostRun
 from tests.drills._hosts import Hosts, may_be_made
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST, CalmRun
-from tests.drills.test_hosts import HostRun
 
 pytestmark = [
     pytest.mark.timeout(150),
     pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
 ]
-
-
-@pytest.fixture
-def three_hosts() -> Iterator[Hosts]:
-    with Hosts(3) as hosts:
-        yield hosts
 
 
 def test_a_run_outlives_the_host_that_leads_it(

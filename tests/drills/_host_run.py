@@ -1,0 +1,101 @@
+"""One run on several hosts of this machine, as its operator sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.drills._hosts import Hosts
+from tests.drills._run import OUTLAST, SCRIPTS
+
+PORT = 29_400
+TOKEN = "a secret of the drills, 32 bytes"
+
+
+class HostRun:
+    """One run on several hosts, as its operator sees it. Host 0 leads it."""
+
+    def __init__(
+        self, hosts: Hosts, folder: Path, *arguments: str | int, nodes: int, spares: int,
+        flags: tuple[str, ...] = (), within_s: float = 90.0,
+    ) -> None:  # fmt: skip
+        self.hosts = hosts
+        self.folder = folder / "run"
+        self._scratch = folder
+        self._commits = folder / "commits"
+        self._commits.touch()
+        self._end_s = time.monotonic() + within_s
+        given = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OUTLAST_", "DRILL_"))
+        }
+        self._env = {
+            **given, "OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(self._commits),
+            "OUTLAST_TOKEN": TOKEN,
+        }  # fmt: skip
+        self._command = [
+            OUTLAST, "run", "--nnodes", str(nodes), "--spare-nodes", str(spares),
+            "--rdzv-endpoint", f"{hosts.address(0)}:{PORT}", "--run-dir", str(self.folder), *flags,
+            str(SCRIPTS / "quick.py"), "--dropout", "0", *map(str, arguments),
+        ]  # fmt: skip
+        self.processes = {host: self.start(host) for host in range(nodes + spares)}
+
+    def start(self, host: int, *, token: str = TOKEN) -> subprocess.Popen[bytes]:
+        """Start the launcher of one host."""
+        env = {**self._env, "OUTLAST_TOKEN": token}
+        with self._out(host).open("ab") as out:
+            return self.hosts.start(host, self._command, out=out, env=env, cwd=self._scratch)
+
+    def _out(self, host: int) -> Path:
+        return self._scratch / f"host{host}.out"
+
+    @property
+    def commits(self) -> list[tuple[int, int, int]]:
+        """Rank, step and pid of each commit, in the order they were noted."""
+        rows = [line.split() for line in self._commits.read_text().splitlines()]
+        return [(int(row[0]), int(row[1]), int(row[2])) for row in rows if len(row) == 3]
+
+    def step_of(self, rank: int) -> int:
+        return max((step for of, step, _ in self.commits if of == rank), default=0)
+
+    def until(self, condition: Any, what: str) -> None:
+        while not condition():
+            assert time.monotonic() < self._end_s, f"not in time: {what}\n{self}"
+            time.sleep(0.02)
+
+    def finish(self) -> dict[int, int]:
+        """Wait for the launchers that are left, and return their exit codes by host."""
+        codes = {}
+        for host, process in self.processes.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                codes[host] = process.wait(max(0.1, self._end_s - time.monotonic()))
+        return codes
+
+    @property
+    def digests(self) -> dict[int, str]:
+        path = Path(f"{self._commits}.digests")
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {int(rank): digest for rank, digest in (line.split() for line in lines)}
+
+    def report(self) -> dict[str, Any]:
+        said = subprocess.run(
+            [OUTLAST, "report", str(self.folder), "--json"],
+            capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        assert said.returncode == 0, said.stderr
+        report: dict[str, Any] = json.loads(said.stdout)
+        return report
+
+    def __str__(self) -> str:
+        outs = (f"--- {one.name}\n{one.read_text()[-3000:]}" for one in self._outs())
+        return f"steps {[self.step_of(rank) for rank in range(2)]}\n" + "\n".join(outs)
+
+    def _outs(self) -> Iterator[Path]:
+        yield from sorted(self._scratch.glob("host*.out"))
