@@ -56,7 +56,7 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 @dataclass(frozen=True)
 class Seat:
-    """What a node has from which the run may be led.
+    """Hold what a node has from which the run may be led.
 
     script  the digest of the script here
     own     the folder of this node
@@ -74,7 +74,7 @@ class Seat:
 
 @dataclass
 class Reign:
-    """What is open while this node leads."""
+    """Hold what is open while this node leads."""
 
     folder: RunFolder
     ledger: Ledger

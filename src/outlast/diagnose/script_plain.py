@@ -302,7 +302,7 @@ def _is_step(name: str) -> bool:
 
 
 class _Reach:
-    """Which calls a piece of the script comes to, through its own functions."""
+    """Find which calls a piece of the script comes to, through its own functions."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._functions: dict[str, list[ast.AST]] = {}

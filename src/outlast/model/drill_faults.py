@@ -72,11 +72,6 @@ class FaultKind:
             return (Mechanism.EXCEPTION.value,)
         return (Mechanism.EXIT.value if self.leaves is Leaves.CODE else Mechanism.SIGNAL.value,)
 
-    @property
-    def names_a_class(self) -> bool:
-        """Return whether its evidence allows a diagnosis to name a class."""
-        return bool(self.classes)
-
 
 _CODE = frozenset({C.USER_CODE, C.SOFTWARE_BUG})
 KINDS: Mapping[str, FaultKind] = {

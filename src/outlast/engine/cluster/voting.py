@@ -85,7 +85,7 @@ def named_s(now_s: float, lease_s: float) -> float:
 
 
 class Authority:
-    """Whether a coordinator may still prolong leases, and which of its records count.
+    """Decide whether a coordinator may still prolong leases, and which of its records count.
 
     loyal    the voters that count as heard at `heard_s`; the coordinator's own is one of them
     heard_s  see `named_s`, and `elected_s` of a coordinator after the first
@@ -182,7 +182,7 @@ class Voter:
 
 
 class Inquiry:
-    """What an agent that misses the coordinator asks the voters, and what they have answered."""
+    """Ask the voters, for an agent that misses the coordinator, and count their answers."""
 
     def __init__(self, voters: tuple[str, ...]) -> None:
         self.voters = voters
