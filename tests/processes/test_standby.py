@@ -123,3 +123,24 @@ def test_one_that_is_elected_and_cannot_lead_leaves_it_to_another(nodes: dict[st
     assert b.loop.run_until(lambda: bool(c.elections), within_s=20.0)
     assert not b.elections
     assert ["cannot: the disk is full" in line for line in b.lines] == [True], b.lines
+
+
+def test_a_leader_that_comes_back_is_told_who_leads_though_nobody_votes(
+    nodes: dict[str, Node], tmp_path: Path
+) -> None:
+    """Two nodes are left, so the new coordinator names no voters: b and c still answer a."""
+    b, c = nodes["b"], nodes["c"]
+    b.look()
+    c.look()
+    assert b.loop.run_until(lambda: bool(b.elections or c.elections), within_s=20.0)
+    winner = b if b.elections else c
+    for node in (b, c):
+        node.standby.on_line(Voters(winner.elections[0].epoch, (), ()))
+        assert not node.standby.votes
+    a = Node(b.loop, "a", tmp_path)
+    with closing(a.standby):
+        a.standby.on_line(Voters(1, ("a", "b", "c"), (a.address, b.address, c.address)))
+        a.look()
+        assert a.loop.run_until(lambda: bool(a.follows), within_s=20.0)
+    assert a.follows[-1] == winner.follows[-1]
+    assert not a.went_on, "those that name the leader count as if they missed it"

@@ -7,8 +7,9 @@
       │          this node votes, its turn has come ──> CLAIMS ──a majority votes for it──> leads
       └──── a coordinator welcomes the agent ─────┴──────────────────────────────────────────┘
 
-Every node of a run on three or more has one, beside its agent; those that are no voters only ask.
-The decisions are made in engine/cluster/voting.py. Everything runs on one thread, the loop's.
+Every node of a run on three or more has one, beside its agent. Those that are no voters only ask,
+and name the leader to others that ask. The decisions are made in engine/cluster/voting.py.
+Everything runs on one thread, the loop's.
 """
 
 from __future__ import annotations
@@ -237,14 +238,24 @@ class Standby:
 
     def _answer(self, message: Message) -> Message | None:
         now_s = clock.now_s()
-        if isinstance(message, Ask) and self.votes:
-            return self.voter.on_ask(message, now_s=now_s)
+        if isinstance(message, Ask):
+            return self.voter.on_ask(message, now_s=now_s) if self.votes else self._name(message)
         if isinstance(message, Claim) and self.votes:
             granted = self.voter.on_claim(message, now_s=now_s)
             if granted:
                 self._follow(message.leader)
             return Claimed(message.epoch, granted)
         return None
+
+    def _name(self, ask: Ask) -> Answer:
+        """Tell an agent who leads, as a node whose word does not count.
+
+        A new coordinator of two nodes names no voters. The one before it still asks those that it
+        had named, and would never learn who leads now.
+        """
+        return Answer(
+            ask.number, missing=False, epoch=self.voter.promised, leader=self.voter.leader
+        )
 
     def _hear(self, node: str, message: Message) -> None:
         absence, agent = self._absence, self._agent
