@@ -18,6 +18,7 @@ from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import Lease, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
+from outlast.engine.coordinator.awaited import describe_wait
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.options import CoordinatorOptions
@@ -32,6 +33,7 @@ from outlast.engine.protocol.outputs import (
     Output,
     SetTimer,
     Spawn,
+    Tell,
     Wipe,
 )
 from outlast.model import limits
@@ -490,6 +492,34 @@ def test_a_run_waits_for_room_and_ends_with_a_verdict_if_none_comes() -> None:
         if type(one).__name__ == "End"
     ]
     assert "no node with room for ranks [1]" in end.reason  # type: ignore[union-attr]
+
+
+def told(outputs: list[Output]) -> list[str]:
+    return [one.text for one in outputs if isinstance(one, Tell)]
+
+
+def test_who_is_in_and_a_node_rank_given_twice_are_said() -> None:
+    """The names of the nodes are what an operator looks for, while the run waits for the others."""
+    sessions = coordinator_sessions(nodes=3, ranks=2)
+    sessions.start(now_s=0.0)
+    enrols(sessions, "a", place=1)
+    assert told(beats(sessions, "a")) == []
+    enrols(sessions, "b", place=1)
+    (warned,) = told(beats(sessions, "b"))
+    assert warned.startswith("warning: nodes a and b were all given --node-rank 1")
+    waits = describe_wait(sessions.coordinator.run, {"nodes": 600.0})
+    assert waits is not None
+    assert (waits.what, waits.until_s) == ("nodes: 2 of 3 are in (a, b)", 600.0)
+
+
+def test_a_node_more_than_asked_for_stands_ready_and_gets_spares() -> None:
+    sessions = coordinator_sessions()
+    trains(sessions)
+    sessions.coordinator.run.course.enter(Stage.TRAINING)
+    enrols(sessions, "c", now_s=5.0)
+    out = beats(sessions, "c", now_s=5.0)
+    assert told(out) == ["node c has joined the run, and stands ready"]
+    assert SetTimer("spares", 5.0 + limits.SPARE_REFILL_DELAY_S) in out
 
 
 def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:

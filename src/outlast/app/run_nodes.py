@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from outlast.app import resuming
+from outlast.app import arrival, resuming
 from outlast.app.live import LiveView
 from outlast.app.node_setup import (
     WorkerOutput,
@@ -34,9 +34,9 @@ from outlast.app.resuming import Beginning
 from outlast.app.run_takeover import Helm, Seat
 from outlast.app.torchrun import RunOptions
 from outlast.engine.cluster.agent_session import NodeOffer
-from outlast.errors import OutlastError, RunFolderError, UsageError
+from outlast.errors import RunFolderError, UsageError
 from outlast.model import limits
-from outlast.model.messages import Admitted, Message
+from outlast.model.messages import Admitted
 from outlast.model.records import Life
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import node_folders, routes, stop_signals, token, trust
@@ -53,6 +53,7 @@ from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.software import installed
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
 
 
@@ -144,50 +145,32 @@ def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
 # --- a node that follows --------------------------------------------------------------------------
 
 
-class Arrival:
-    """Wait for the first connection to the coordinator (`LineEvents`)."""
-
-    def __init__(self) -> None:
-        self.facts: Admitted | None = None
-        self.refusal = ""
-
-    @property
-    def done(self) -> bool:
-        """Return True once the coordinator has answered."""
-        return self.facts is not None or bool(self.refusal)
-
-    def on_admitted(self, facts: Admitted) -> None:
-        self.facts = facts
-
-    def on_refused(self, reason: str) -> None:
-        self.refusal = reason
-
-    def on_line(self, message: Message) -> None:
-        """Nothing: the agent has not enrolled yet."""
-
-    def on_broken(self) -> None:
-        self.facts = None
-
-
 def _dial(ground: Ground) -> tuple[Dialler, Admitted]:
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
-    nodes, (host, port) = ground.nodes, ground.spot.endpoint
-    arrival = Arrival()
-    caller = caller_of(ground)
-    dialler = Dialler(ground.loop, (host, port), caller, arrival, token=ground.token)
-    dialler.dial()
-    came = ground.loop.run_until(lambda: arrival.done, within_s=nodes.join_timeout_s)
-    if arrival.refusal:
-        raise UsageError(f"{host} port {port}: {arrival.refusal}")
-    if not came or arrival.facts is None:
-        tries, why = dialler.tries, dialler.error or "no answer"
-        dialler.close()
-        raise OutlastError(
-            f"the coordinator at {host} port {port} was not reached in"
-            f" {nodes.join_timeout_s:g} s, with {tries} tries: {why}",
-            hint="is `outlast run` started on that node, and may this node connect to it?",
+    return arrival.reach(
+        ground.loop, _way(ground), caller_of(ground), token=ground.token,
+        tell=ground.view.print_line,
+    )  # fmt: skip
+
+
+def _way(ground: Ground) -> arrival.Way:
+    spot = ground.spot
+    return arrival.way_to(ground.nodes, spot.endpoint, here=routes.is_ours(spot.endpoint[0]))
+
+
+def _check(ground: Ground, facts: Admitted) -> None:
+    """Compare this node with the one that leads. Raises UsageError for what has to be the same."""
+    options, tell = ground.options, ground.view.print_line
+    arrival.check_size(facts, nodes=ground.nodes.count, workers=options.workers)
+    for text in arrival.warnings(
+        facts, script=options.program.script, digest=digest_of(options), software=installed()
+    ):
+        tell(text)
+    if facts.begun:
+        tell(
+            f"the run {facts.run} has begun already, so this node stands ready: it takes over ranks"
+            " of a lost node. Another run needs an endpoint of its own"
         )
-    return dialler, arrival.facts
 
 
 def digest_of(options: RunOptions) -> str:
@@ -198,10 +181,12 @@ def digest_of(options: RunOptions) -> str:
 
 def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     """Take part in a run that another node leads."""
-    host, port = ground.spot.endpoint
-    ground.view.print_line(f"node {ground.nodes.name} waits for the run at {host} port {port}")
+    way = _way(ground)
+    taken = ": another process of this machine has that port" if way.here else ""
+    ground.view.print_line(f"node {ground.nodes.name} waits for the run at {way.named}{taken}")
     dialler, facts = _dial(ground)
     closing.callback(dialler.close)
+    _check(ground, facts)
     folder = _folder_here(ground, facts)
     helm = helm_of(ground, facts)
     closing.callback(helm.close)
@@ -210,7 +195,7 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     )
     standby, votes = make_standby(ground, facts, helm)
     helm.join(parts, standby)
-    offer = NodeOffer(ground.nodes.name, ground.options.workers, ground.nodes.place, serves, votes)
+    offer = _offer(ground, serves, votes)
     agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby, helm.leads))
     helm.stand_beside(agent)
     dialler.hand_over(agent)
@@ -221,6 +206,14 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     finally:
         agent.close()
     return helm.finish(agent.over)
+
+
+def _offer(ground: Ground, serves: str, votes: str) -> NodeOffer:
+    """Return what this node offers to the run."""
+    nodes = ground.nodes
+    return NodeOffer(
+        nodes.name, ground.options.workers, nodes.place, serves, votes, software=installed()
+    )
 
 
 def helm_of(ground: Ground, facts: Admitted) -> Helm:
@@ -367,7 +360,10 @@ def _lead_in(
 ) -> int:  # fmt: skip
     options, nodes, loop = ground.options, ground.nodes, ground.loop
     root = checkpoint_root(options, folder).resolve()
-    facts = Admitted(folder.run, str(folder.path.resolve()), str(root), nodes.lease_s)
+    facts = Admitted(
+        folder.run, str(folder.path.resolve()), str(root), nodes.lease_s, nodes.count,
+        options.workers, options.program.script, digest_of(options), installed(),
+    )  # fmt: skip
     node_folders.mark_shared(root, folder.run)
     records, beginning = ledger.read(), Beginning()
     if options.checkpoints.resume:
@@ -399,7 +395,7 @@ def _lead_in(
     if options.status.metrics:
         serving = serve_metrics(options.status.metrics, folder, loop, ground.view)
         closing.callback(serving.close)
-    offer = NodeOffer(nodes.name, options.workers, nodes.place, serves, votes)
+    offer = _offer(ground, serves, votes)
     return _run_led(ground, helm, parts, offer)
 
 

@@ -90,6 +90,10 @@ RECONNECT_S = 0.5  # an agent without a connection tries again this often ...
 RECONNECT_FIRST_S = 0.02  # ... and at first sooner, each time twice as long after the last time
 # an agent whose coordinator cannot be reached for so long, after it has been in, gives the run up
 COORDINATOR_WAIT_S = 60.0
+# a node that does not reach the coordinator at the start says so after this long, then this often
+TRIES_TOLD_FIRST_S = 10.0
+TRIES_TOLD_S = 60.0
+STRANGE_ANSWERS_COUNT = 3  # in a row, at the start: no `outlast run` listens there
 LEASE_S = 1.0  # of an agent, where the run has up to ...
 LEASE_NODES_COUNT = 64  # ... so many nodes; the larger lease of more nodes costs less
 VOTERS_COUNT = 5  # agents that keep copies of the ledger, and of whom one may take the run over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 
@@ -33,11 +34,19 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
 
 
 def listen_unless_taken(host: str, port: int) -> ListeningSocket | None:
-    """Listen there as `listen_at` does. Return None if another process listens there already."""
+    """Listen there as `listen_at` does. Return None if another process listens there already.
+
+    Raises UsageError where the kernel does not let this process listen there.
+    """
     try:
         return listen_at(host, port)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise UsageError(
+            f"--rdzv-endpoint {host}:{port}: this node cannot listen there: {error.strerror}",
+            hint="give another port on all nodes; ports below 1024 are for root",
+        ) from None
 
 
 def _unreached(listener: socket.socket) -> str:

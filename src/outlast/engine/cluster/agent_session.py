@@ -92,6 +92,7 @@ class NodeOffer:
     place     where it stands among the nodes; -1: by its name
     serves    where it serves its transfer image to other nodes, as HOST:PORT; "": nowhere
     votes     where it answers as a voter, as HOST:PORT; "": it is none
+    software  what is installed there; "": not told
     """
 
     node: str
@@ -99,6 +100,7 @@ class NodeOffer:
     place: int = -1
     serves: str = ""
     votes: str = ""
+    software: str = ""
 
 
 class AgentSession:
@@ -167,7 +169,7 @@ class AgentSession:
             self._offer.node, names.session, self._offer.capacity, names.epoch, heard,
             housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
             housed.script, now_s, names.ended, self._offer.place, self._offer.serves,
-            self._offer.votes,
+            self._offer.votes, self._offer.software,
         )  # fmt: skip
         return [*out, Line(enrol)]
 

@@ -14,6 +14,7 @@ from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.model.terms import Waypoint
+from outlast.model.texts import some
 
 _WAYPOINTS = {
     Waypoint.BEGINS: "its script is on the way to run.steps",
@@ -45,8 +46,10 @@ def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
             return None
         case Stage.TRAINING:
             return _to_end(run)
-        case Stage.ENROLLING | Stage.REBUILDING:
-            return _until("nodes", deadlines, Timer.NODES, Timer.REBUILD)
+        case Stage.ENROLLING:
+            return _until(_nodes(run), deadlines, Timer.NODES)
+        case Stage.REBUILDING:
+            return _until("nodes", deadlines, Timer.REBUILD)
         case Stage.GATHERING:
             return _until("other signs of the same fault", deadlines, Timer.GATHER)
         case Stage.LEAVING:
@@ -59,6 +62,13 @@ def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
             return _until(f"{_ranks(run.roster.live())} to end", deadlines, Timer.KILL, Timer.STOP)
         case Stage.STARTING | Stage.MOVING:
             return _to_join(run, deadlines)
+
+
+def _nodes(run: Run) -> str:
+    """Say how many nodes are in, which ones, and how many are waited for."""
+    here, all_count = tuple(run.nodes), run.options.nodes
+    names = f" ({some(here)})" if here else ""
+    return f"nodes: {len(here)} of {all_count} are in{names}"
 
 
 def _to_end(run: Run) -> Awaited | None:

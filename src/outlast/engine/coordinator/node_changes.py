@@ -18,6 +18,7 @@ from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import Enrol, StoreLost
+from outlast.model.texts import some
 
 
 class NodeChanges:
@@ -72,14 +73,34 @@ class NodeChanges:
             run.nodes.unbar(enrol.node)
             said = {"node": enrol.node, "reason": "it came back after it was drained"}
             out = [run.noted(now_s, UNBARRED, said), *self._ready(now_s, enrol.node)]
+        else:
+            out = self._new(now_s, enrol.node)
         if run.course.is_in(Stage.ENROLLING):
-            return self.begin_if_all_are_in(now_s) or []
+            return [*self._same_place(enrol), *(self.begin_if_all_are_in(now_s) or [])]
         return [*out, *run.name_store([enrol.node]), *self._room_again(now_s)]
 
     def _ready(self, now_s: float, node: str) -> list[Output]:
         """Let a node that came back stand ready, with spares."""
         refill = set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)
         return [Tell(f"node {node} has come back, and stands ready"), refill]
+
+    def _new(self, now_s: float, node: str) -> list[Output]:
+        """Say that a node has come after the beginning, and let it have spares."""
+        if self.run.course.is_in(Stage.ENROLLING):
+            return []
+        if self.run.course.is_in(Stage.TRAINING):
+            refill = [set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]
+        else:
+            refill = []  # they are started once the run trains
+        return [Tell(f"node {node} has joined the run, and stands ready"), *refill]
+
+    def _same_place(self, enrol: Enrol) -> list[Output]:
+        """Warn of a --node-rank that two nodes have: their names decide between them then."""
+        same = self.run.nodes.at_place(enrol.place)
+        if enrol.place < 0 or len(same) < 2:
+            return []
+        text = f"warning: nodes {' and '.join(same)} were all given --node-rank {enrol.place}"
+        return [Tell(f"{text}: their names decide who comes first")]
 
     def find_images(self, enrol: Enrol) -> None:
         """Take in what an agent found sealed on its node, and what it knows of the script."""
@@ -170,6 +191,7 @@ class NodeChanges:
             # No node came in time, so the run ends.
             waited_s = run.options.enrol_wait_s if enrolling else limits.NODE_WAIT_S
             why = f"no node with room for ranks {run.placeless()} in {waited_s:g} s"
+            why += f"; in the run: {some(tuple(run.nodes))}" if len(run.nodes) else ""
             return self.stop.kill_all(now_s, End(1, "failed", why, ""))
         return []
 

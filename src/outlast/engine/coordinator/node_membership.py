@@ -85,6 +85,10 @@ class NodeMembership:
             for node in sorted(self._capacity, key=lambda one: order_of(one, self._places[one]))
         }
 
+    def at_place(self, place: int) -> list[str]:
+        """Return the nodes that are in and were given this place, by name."""
+        return sorted(node for node in self._capacity if self._places[node] == place)
+
     def serves(self, node: str) -> str:
         """Return where `node` serves its transfer image, as HOST:PORT; "": nowhere."""
         return self._serves.get(node, "")

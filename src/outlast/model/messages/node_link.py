@@ -79,12 +79,22 @@ class Admitted:
     folder       the run's folder on the coordinator's node
     checkpoints  the folder of its checkpoints, which every node has to reach
     lease_s      how long an agent may go on without word from the coordinator
+    nodes        --nnodes of the node that began the run; `workers`: its --nproc-per-node
+    script       the script there, and `digest` its content; "" where there is no file
+    software     what is installed there (runtime/software.py)
+    begun        the nodes that are to hold ranks are in already
     """
 
     run: str
     folder: str
     checkpoints: str
     lease_s: float
+    nodes: int = 0
+    workers: int = 0
+    script: str = ""
+    digest: str = ""
+    software: str = ""
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,7 @@ class Enrol:
     place     where the node stands among the others (--node-rank); -1: by its name
     serves    where it serves the transfer image to other nodes, as HOST:PORT; "": nowhere
     votes     where it answers as a voter, as HOST:PORT; "": it is none
+    software  what is installed there (runtime/software.py); "": not told
     """
 
     node: str
@@ -176,6 +187,7 @@ class Enrol:
     place: int = -1
     serves: str = ""
     votes: str = ""
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,19 +49,28 @@ class Caller:
         return Knock(self.wire, self.release, self.run, self.node, self.script, trust.nonce())
 
 
+@dataclass(slots=True)
+class _Tries:
+    """The attempts since the last one that was admitted. The fields are those of `Dialler`."""
+
+    tries: int = 0
+    strange: int = 0
+    error: str = ""
+
+
 class Dialler:
     """Connect to the coordinator, and connect again whenever the connection breaks.
 
     `dial`, then let the loop run. `tries` counts attempts since the last one that was admitted, and
-    `error` says why the newest one has failed.
+    `error` says why the newest one has failed. `strange` counts those attempts at which something
+    answered that is no coordinator.
     """
 
     def __init__(
         self, loop: Loop, address: tuple[str, int], caller: Caller, events: LineEvents, *,
         token: bytes | None,
     ) -> None:  # fmt: skip
-        self.tries = 0
-        self.error = ""
+        self._since = _Tries()
         self._loop = loop
         self._address = address
         self._caller = caller
@@ -71,10 +80,22 @@ class Dialler:
         self._timer: Timer | None = None  # of the next attempt, or of the patience with this one
         self._attempt: _Attempt | None = None
 
+    @property
+    def tries(self) -> int:
+        return self._since.tries
+
+    @property
+    def strange(self) -> int:
+        return self._since.strange
+
+    @property
+    def error(self) -> str:
+        return self._since.error
+
     def dial(self) -> None:
         """Begin to connect."""
         self._stop_timer()
-        self.tries += 1
+        self._since.tries += 1
         self._attempt = attempt = _Attempt(self, self._loop, self._caller.knock(), self._token)
         self._timer = self._loop.call_at(
             now_s() + limits.CONNECT_TRY_S, lambda: attempt.fail("no answer")
@@ -116,7 +137,7 @@ class Dialler:
 
     def admitted(self, facts: Admitted) -> None:
         self._stop_timer()
-        self.tries, self.error, self._wait_s = 0, "", limits.RECONNECT_FIRST_S
+        self._since, self._wait_s = _Tries(), limits.RECONNECT_FIRST_S
         self._events.on_admitted(facts)
 
     def heard(self, message: Message) -> None:
@@ -126,10 +147,11 @@ class Dialler:
         self.close()
         self._events.on_refused(reason)
 
-    def failed(self, reason: str, *, was_in: bool) -> None:
-        """Dial again after a while."""
+    def failed(self, reason: str, *, was_in: bool, strange: bool) -> None:
+        """Dial again after a while. `strange`: what answered is no coordinator."""
         self._stop_timer()
-        self._attempt, self.error = None, reason
+        self._since.strange += strange
+        self._attempt, self._since.error = None, reason
         self._timer = self._loop.call_at(now_s() + self._wait_s, self.dial)
         self._wait_s = min(2 * self._wait_s, limits.RECONNECT_S)
         if was_in:
@@ -184,12 +206,12 @@ class _Attempt:
         if self._channel is not None:
             self._channel.send(message)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, strange: bool = False) -> None:
         """End this connection, and let the dialler dial again."""
         if not self._over:
             was_in = self.admitted
             self.close()
-            self._dialler.failed(reason, was_in=was_in)
+            self._dialler.failed(reason, was_in=was_in, strange=strange and not was_in)
 
     def close(self) -> None:
         self._over, self.admitted = True, False
@@ -201,7 +223,11 @@ class _Attempt:
             self._channel.close()
 
     def _on_close(self, reason: str) -> None:
-        self.fail(reason or "the connection was closed")
+        if reason and not self.admitted:
+            # The channel says why it could not read an answer. A peer that hung up gives no reason.
+            self.fail(f"the answer is none of outlast's: {reason}", strange=True)
+        else:
+            self.fail(reason or "the connection was closed")
 
     def _on_message(self, message: Message) -> None:
         if self._over:
@@ -227,7 +253,10 @@ class _Attempt:
         if self._token is None:
             self._refuse("the run there has a token: set OUTLAST_TOKEN, or give --token-file")
         elif not trust.answers(question, self._knock.nonce, token=self._token):
-            self._refuse("whoever listens there does not know this run's token")
+            self._refuse(
+                "whoever listens there does not know this run's token: give all nodes the same, by"
+                " OUTLAST_TOKEN or --token-file"
+            )
         else:
             self._proven = True
             self.send(trust.prove(question, node=self._knock.node, token=self._token))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.voting import elected_s, takes_over_after_s
@@ -35,6 +36,7 @@ from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
 from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
 from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.software import difference, installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Headquarters:
         self._doorway = doorway
         self._lives = lives
         self._ended = ended
-        self._warned: set[str] = set()  # nodes that run another script
+        self._warned: set[str] = set()  # nodes that run another script, and texts of warnings
         coordinator = Coordinator(options=options)
         sessions = CoordinatorSessions(
             coordinator, epoch=place.epoch, lease_s=doorway.facts.lease_s
@@ -150,14 +152,28 @@ class Headquarters:
         differs = bool(knock.script and here.script) and knock.script != here.script
         if differs and knock.node not in self._warned:
             self._warned.add(knock.node)
-            self._carry_out(Tell(f"warning: node {knock.node} runs another script than this node"))
-        return here.facts
+            script = Path(here.facts.script).name
+            self._carry_out(
+                Tell(
+                    f"warning: node {knock.node} runs another script than {script} of this node:"
+                    " its file has another content"
+                )
+            )
+        return replace(here.facts, begun=self.quorum.named)
+
+    def _compare(self, enrol: Enrol) -> None:
+        """Warn of a node on which other releases are installed than here."""
+        text = difference(f"node {enrol.node}", enrol.software, installed())
+        if text and text not in self._warned:
+            self._warned.add(text)
+            self._carry_out(Tell(text))
 
     def _heard(self, node: str, message: Message) -> None:
         """Note committed steps, for the rate that is shown and the ledger; and what voters say."""
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
         elif isinstance(message, Enrol):
+            self._compare(message)
             self.quorum.let_in(message)
         elif isinstance(message, FromNode) and isinstance(message.message, Progress):
             self._desk.books.step_seen(message.message.newest, clock.now_s())

@@ -1,0 +1,150 @@
+"""How a node reaches the one that leads the run, and what both must have been started with.
+
+While nobody answers, people are told where this node dials, how often, and until when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from outlast.app.nodes import Nodes
+from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
+from outlast.model.messages import Admitted, Message
+from outlast.runtime import clock
+from outlast.runtime.agent.dialler import Caller, Dialler
+from outlast.runtime.loop import Loop
+from outlast.runtime.software import difference
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where this node dials, and for how long.
+
+    endpoint  address and port of the coordinator
+    named     the same for people, with the name that was given
+    wait_s    --join-timeout
+    here      the address is of this machine, where another process has the port
+    """
+
+    endpoint: tuple[str, int]
+    named: str
+    wait_s: float
+    here: bool
+
+
+def way_to(nodes: Nodes, endpoint: tuple[str, int], *, here: bool) -> Way:
+    """Return the way to the coordinator that --rdzv-endpoint names."""
+    address, port = endpoint
+    host = address if nodes.host == address else f"{nodes.host} ({address})"
+    return Way(endpoint, f"{host} port {port}", nodes.join_timeout_s, here)
+
+
+class Arrival:
+    """Wait for the first connection to the coordinator (`LineEvents`)."""
+
+    def __init__(self) -> None:
+        self.facts: Admitted | None = None
+        self.refusal = ""
+
+    @property
+    def done(self) -> bool:
+        """Return True once the coordinator has answered."""
+        return self.facts is not None or bool(self.refusal)
+
+    def on_admitted(self, facts: Admitted) -> None:
+        self.facts = facts
+
+    def on_refused(self, reason: str) -> None:
+        self.refusal = reason
+
+    def on_line(self, message: Message) -> None:
+        """Nothing: the agent has not enrolled yet."""
+
+    def on_broken(self) -> None:
+        self.facts = None
+
+
+class _Tries:
+    """Tell people now and then how often this node has dialled, until `close`."""
+
+    def __init__(self, loop: Loop, way: Way, dialler: Dialler, tell: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._way = way
+        self._dialler = dialler
+        self._tell = tell
+        end = datetime.fromtimestamp(clock.wall_s() + way.wait_s, timezone.utc).astimezone()
+        self._until = end.strftime("%H:%M:%S")
+        self._timer = loop.call_at(clock.now_s() + limits.TRIES_TOLD_FIRST_S, self._say)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _say(self) -> None:
+        self._timer = self._loop.call_at(clock.now_s() + limits.TRIES_TOLD_S, self._say)
+        way, dialler = self._way, self._dialler
+        self._tell(
+            f"no `outlast run` answers at {way.named} so far, after {dialler.tries} tries"
+            f" ({dialler.error or 'no answer'}): this node goes on trying until {self._until}"
+            f" (--join-timeout {way.wait_s:g})"
+        )
+
+
+def reach(
+    loop: Loop, way: Way, caller: Caller, *, token: bytes | None, tell: Callable[[str], None]
+) -> tuple[Dialler, Admitted]:
+    """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
+    arrival = Arrival()
+    dialler = Dialler(loop, way.endpoint, caller, arrival, token=token)
+    tries = _Tries(loop, way, dialler, tell)
+
+    def strange() -> bool:
+        return dialler.strange >= limits.STRANGE_ANSWERS_COUNT
+
+    dialler.dial()
+    try:
+        came = loop.run_until(lambda: arrival.done or strange(), within_s=way.wait_s)
+    finally:
+        tries.close()
+    if came and arrival.facts is not None:
+        return dialler, arrival.facts
+    count, why = dialler.tries, dialler.error or "no answer"
+    dialler.close()
+    if arrival.refusal:
+        raise UsageError(f"{way.named}: {arrival.refusal}")
+    if strange():
+        raise UsageError(
+            f"--rdzv-endpoint: at {way.named} another program listens than `outlast run` ({why})",
+            hint="give another port on all nodes, or end that program (`ss -ltnp` names it)",
+        )
+    whose = "does another program have that port (`ss -ltnp`)?" if way.here else ""
+    raise OutlastError(
+        f"the coordinator at {way.named} was not reached in {way.wait_s:g} s, with {count} tries:"
+        f" {why}",
+        hint=whose or "is `outlast run` started on that node, and may this node connect to it?",
+    )
+
+
+def check_size(facts: Admitted, *, nodes: int, workers: int) -> None:
+    """Raise UsageError if this node was told another number of ranks than the one that leads."""
+    if facts.nodes and (facts.nodes, facts.workers) != (nodes, workers):
+        raise UsageError(
+            f"this node was given --nnodes {nodes} --nproc-per-node {workers}, and the node that"
+            f" leads the run --nnodes {facts.nodes} --nproc-per-node {facts.workers}",
+            hint="give all nodes of a run the same, and another run an endpoint of its own",
+        )
+
+
+def warnings(facts: Admitted, *, script: str, digest: str, software: str) -> list[str]:
+    """Return warnings of what differs here from the node that leads the run."""
+    out = []
+    if digest and facts.digest and digest != facts.digest:
+        out.append(
+            f"warning: {script} of this node is not the same script as {facts.script} of the node"
+            " that leads: ranks that run different code may wait for each other for ever"
+        )
+    if other := difference("the node that leads", facts.software, software):
+        out.append(other)
+    return out
