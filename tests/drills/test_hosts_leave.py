@@ -103,6 +103,39 @@ def test_a_host_with_a_notice_is_drained_and_comes_back_as_a_spare(
     assert "the launcher received SIGTERM" in drained["reason"]
 
 
+def test_the_host_that_leads_is_drained_and_hands_the_run_over(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Host 0 leads, and is told by SIGTERM that it is taken away. Its rank moves to host 2, one of
+    the others leads, and the launcher of host 0 ends with 0. No rank is lost with it.
+    """
+    run = a_run(three_hosts, tmp_path)
+    survivor = {pid for rank, _, pid in run.commits if rank == 1}
+    os.kill(launcher_of(run, 0), signal.SIGTERM)
+    assert run.processes.pop(0).wait(60) == 0, str(run)
+    assert said(run, 0, "this node hands the run over: host1 or host2 leads it"), str(run)
+    run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
+    goes_on(run)
+    assert {pid for rank, _, pid in run.commits if rank == 1} == survivor, str(run)
+    report = stopped_without_loss(run)
+    drained = report["interruptions"][0]
+    assert drained["ranks"] == [0]
+    assert "the launcher received SIGTERM" in drained["reason"]
+    assert all(one["rung"] != "restart" for one in report["interruptions"]), report
+
+
+def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: Hosts) -> None:
+    """The command hears that it is done before the run is led from elsewhere."""
+    run = a_run(three_hosts, tmp_path)
+    words = ["drain", "host0", "--run", run.folder, "--reason", "a fan"]
+    done = subprocess.run([OUTLAST, *words], capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["done: node host0 is drained"])
+    assert run.processes.pop(0).wait(60) == 0, str(run)
+    run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
+    goes_on(run)
+    stopped_without_loss(run)
+
+
 def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:

@@ -8,7 +8,6 @@ own workers.
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -196,10 +195,10 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     standby, votes = make_standby(ground, facts, helm)
     helm.join(parts, standby)
     offer = _offer(ground, serves, votes)
-    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby, helm.leads))
+    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby, helm.make_way))
     helm.stand_beside(agent)
     dialler.hand_over(agent)
-    _listen(ground.loop, agent)
+    helm.listen()
     try:
         agent.begin()
         ground.loop.run()
@@ -327,17 +326,6 @@ def open_node(
     return parts, serves
 
 
-def _listen(loop: Loop, agent: RemoteAgent) -> None:
-    """Leave the run when this launcher is told to stop. Signals raise nothing from now on.
-
-    A notice that the machine is taken away lets the coordinator drain this node first.
-    """
-    for number in stop_signals.heeded():
-        reason = f"the launcher received {signal.Signals(number).name}"
-        leave = agent.preempted if number in stop_signals.NOTICES else agent.leave
-        loop.add_signal(number, functools.partial(leave, stop_signals.exit_code(number), reason))
-
-
 # --- the node that leads --------------------------------------------------------------------------
 
 
@@ -405,12 +393,14 @@ def _run_led(ground: Ground, helm: Helm, parts: NodeParts, offer: NodeOffer) -> 
     headquarters = helm.reign.headquarters
     headquarters.start()
     dialler, facts = _dial(ground)
-    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, helm.standby, helm.leads))
+    agent = RemoteAgent(
+        parts, Outside(facts, dialler, offer, helm.left, helm.standby, helm.make_way)
+    )
     helm.stand_beside(agent)
     dialler.hand_over(agent)
     agent.begin()
     try:
-        headquarters.driver.listen()
+        helm.listen()
         ground.loop.run()
     finally:
         agent.close()

@@ -8,8 +8,10 @@ Else the run's folder is its own from now on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -96,6 +98,7 @@ class Helm:
         self._parts: NodeParts | None = None
         self.standby: Standby | None = None
         self._agent: RemoteAgent | None = None
+        self._noticed = False  # while this node led, it was told that it is taken away
 
     def join(self, parts: NodeParts, standby: Standby | None) -> None:
         """Take in what there is of this node."""
@@ -104,10 +107,6 @@ class Helm:
     def stand_beside(self, agent: RemoteAgent) -> None:
         """Take in the agent of this node."""
         self._agent = agent
-
-    def leads(self) -> bool:
-        """Return True while the coordinator of the run is in this launcher."""
-        return self.reign is not None
 
     def life_over(self, life: Life) -> None:
         """Tell the coordinator of a life that has ended here."""
@@ -133,7 +132,7 @@ class Helm:
         reign.headquarters.take_over(
             Succession(state, election.named, election.loyal, election.claimed_s, records)
         )
-        reign.headquarters.driver.listen()
+        self.listen()
 
     def open_reign(
         self, folder: RunFolder, ledger: Ledger, engine: CoordinatorOptions,
@@ -197,19 +196,71 @@ class Helm:
 
     # --- what comes ------------------------------------------------------------------------------
 
+    def listen(self) -> None:
+        """Take signals from now on, and while this node leads, requests. Signals raise nothing."""
+        if self.reign is not None:
+            self.reign.headquarters.driver.listen()
+        for number in stop_signals.heeded():
+            self._seat.loop.add_signal(number, functools.partial(self._on_signal, number))
+
+    def _on_signal(self, number: int) -> None:
+        """Leave the run, or stop it if this node leads.
+
+        A notice that the machine is taken away lets the coordinator drain this node first. One that
+        leads is drained like any other if somebody can take the run over then.
+        """
+        reason, code = (
+            f"the launcher received {signal.Signals(number).name}",
+            (stop_signals.exit_code(number)),
+        )
+        agent, reign, notice = self._agent, self.reign, number in stop_signals.NOTICES
+        assert agent is not None
+        if reign is None:
+            (agent.preempted if notice else agent.leave)(code, reason)
+        elif notice and not self._noticed and agent.is_in and reign.headquarters.quorum.heirs:
+            self._noticed = True
+            agent.preempted(code, reason)
+        else:
+            reign.headquarters.driver.ask_stop(reason, code)
+
+    def make_way(self) -> bool:
+        """Hand the run over, if this node leads, because it is empty and about to leave.
+
+        Return False if nobody can take it over. A node that is taken away stops the run then.
+        """
+        reign = self.reign
+        if reign is None:
+            return True
+        heirs = reign.headquarters.quorum.heirs
+        if not heirs:
+            if self._noticed:
+                why = "this node is taken away, and nobody can take the run over"
+                reign.headquarters.driver.ask_stop(why, stop_signals.exit_code(signal.SIGTERM))
+            return False
+        self._step_down(
+            reign, f"this node hands the run over: {' or '.join(heirs)} leads it from now on", 0
+        )
+        return True
+
     def resign(self) -> None:
         """Lead no longer: without a majority of the voters, another node may lead by now."""
         reign = self.reign
         if reign is None:
             return
-        reign.headquarters.close()
-        self._seat.view.print_line(
+        self._step_down(
+            reign,
             "this node has lost the majority of the voters, and leads the run no longer: what"
-            " follows is in the ledger of the node that leads now"
+            " follows is in the ledger of the node that leads now",
+            1,
         )
+
+    def _step_down(self, reign: Reign, text: str, exit_code: int) -> None:
+        """End what is open here of a run that another node leads on."""
+        reign.headquarters.close()
+        self._seat.view.print_line(text)
         with contextlib.suppress(OutlastError):
             reign.ledger.end_session(
-                ended_s=clock.now_s(), state="stopped", exit_code=1,
+                ended_s=clock.now_s(), state="stopped", exit_code=exit_code,
                 reason="another node leads the run on",
             )  # fmt: skip
         self._let_go()  # the folder too: whoever leads now may bring its ledger there

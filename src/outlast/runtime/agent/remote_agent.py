@@ -57,7 +57,8 @@ class Outside:
     offer    what the node offers to the run
     left     is called once the run is over for this node
     standby  this node's part in outliving the coordinator; None: the run has too few nodes
-    stays    says whether the coordinator is in this launcher, which cannot leave before it
+    way      makes way before this node leaves: a coordinator in this launcher hands the run over.
+             It returns False if nobody can take it over, so that this launcher has to stay
     """
 
     facts: Admitted
@@ -65,7 +66,7 @@ class Outside:
     offer: NodeOffer
     left: Callable[[], object]
     standby: Standby | None = None
-    stays: Callable[[], bool] = lambda: False
+    way: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -138,6 +139,11 @@ class RemoteAgent:
         self._parts.tell(f"{reason}: this node is drained, or the run is stopped")
         self._do(self._session.pass_on([ToCoordinator(Preempted(reason))], now_s=clock.now_s()))
 
+    @property
+    def is_in(self) -> bool:
+        """Return whether the coordinator can be told something now."""
+        return self._session.is_in
+
     def _do(self, outputs: list[Output]) -> None:
         self._queue.do(outputs)
         self._lease.until_s = self._session.lent_until_s
@@ -166,8 +172,8 @@ class RemoteAgent:
             assert known, output
 
     def _on_dismissed(self, reason: str) -> None:
-        if self._outside.stays():
-            self._parts.tell(f"{reason}; the coordinator of the run stays here")
+        if not self._outside.way():
+            self._parts.tell(f"{reason}; nobody can take the run over, so its coordinator stays")
             return
         self._parts.tell(f"{reason}; this launcher ends, and another one may be started here")
         self.leave(0, reason)

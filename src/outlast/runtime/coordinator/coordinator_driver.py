@@ -192,12 +192,11 @@ class CoordinatorDriver:
             )
 
     def _on_signal(self, number: int, exit_code: int) -> None:
-        name = signal.Signals(number).name
-        self.do(
-            self.coordinator.ask_stop(
-                now_s=clock.now_s(), reason=f"the launcher received {name}", exit_code=exit_code
-            )
-        )
+        self.ask_stop(f"the launcher received {signal.Signals(number).name}", exit_code)
+
+    def ask_stop(self, reason: str, exit_code: int) -> None:
+        """Stop the run: the step in flight is committed first, unless it was asked before."""
+        self.do(self.coordinator.ask_stop(now_s=clock.now_s(), reason=reason, exit_code=exit_code))
 
     def _on_request(self, asked: Asked) -> None:
         self.do(self.coordinator.on_request(now_s=clock.now_s(), asked=asked))

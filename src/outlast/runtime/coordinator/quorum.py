@@ -91,6 +91,13 @@ class Quorum:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """Return the nodes of which one takes the run over if this one goes; nobody, if none can."""
+        if self._ends_with or self.is_over:
+            return ()
+        return tuple(node for node in self.copies.voters if node != self._place.node)
+
     # --- who votes --------------------------------------------------------------------------------
 
     def let_in(self, enrol: Enrol) -> None:
