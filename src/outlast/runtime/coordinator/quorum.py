@@ -93,7 +93,7 @@ class Quorum:
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """Return the nodes of which one takes the run over if this one goes; nobody, if none can."""
+        """Return the nodes of which one takes the run over if this one goes; () if none can."""
         if self._ends_with or self.is_over:
             return ()
         return tuple(node for node in self.copies.voters if node != self._place.node)
