@@ -19,17 +19,17 @@ import os
 import sys
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from outlast.app import drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
+from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
 from outlast.app.report_facts import report_facts
 from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import drill_plan
 from outlast.model.drill_plan import Plan
-from outlast.model.drill_score import Ended, Outcome, Struck, outcomes, score, wrong
+from outlast.model.drill_score import Ended, Struck, outcomes, score, wrong
 from outlast.planner.cluster_file import parse
 from outlast.planner.resolve import resolve
 from outlast.runtime import clock, stop_signals
@@ -108,25 +108,6 @@ def parser() -> Parser:
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
     add_json(out)
     return out
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A drill that is over.
-
-    facts   the score, as `--json` prints it
-    found   what became of each fault
-    wrong   what was lost, a sentence each
-    notes   what was promised less than usual, and what was left out and why
-    varies  the script gives other results each time, so states cannot be compared
-    """
-
-    facts: dict[str, typing.Any]
-    found: tuple[Outcome, ...]
-    wrong: tuple[str, ...]
-    notes: tuple[str, ...]
-    folder: str
-    varies: bool = False
 
 
 class _Drill:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import typing
-
+from outlast.app.drill_result import Result
 from outlast.app.drill_text import by_kind, rows, said, verdict_word
 from outlast.app.page.page_html import environment, shipped
 from outlast.diagnose.self_output import DRILL_GENERATOR
 from outlast.model.drill_faults import KINDS
-
-if typing.TYPE_CHECKING:
-    from outlast.app.drill import Result
 
 FAULTS_MOST = 500  # in the page; the newest ones
 

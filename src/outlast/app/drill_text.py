@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from outlast.app import words
+from outlast.app.drill_result import Result
 from outlast.model.drill_faults import Leaves
 from outlast.model.drill_score import Outcome, spread
 from outlast.model.terms import FailureClass
@@ -14,9 +15,6 @@ from outlast.model.texts import count, escaped
 from outlast.runtime import clock
 from outlast.runtime.drill_runs import Glance
 from outlast.sim.drill_calendar import why_left_out
-
-if typing.TYPE_CHECKING:
-    from outlast.app.drill import Result
 
 ONE_HOST = (
     "On one host a rank that is stopped stands for a broken link, and a rank that is killed for a"

@@ -9,32 +9,43 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from outlast.errors import TransactionError
 from outlast.runtime.worker.vote import LOGGED_MAX, Values
 
-if TYPE_CHECKING:
-    from outlast.runtime.worker.step import Step
-
-
 To = Callable[[int, dict[str, float]], object]
+
+
+class LoggedStep(Protocol):
+    """The step of which values are logged, as far as the logbook knows it.
+
+    logged   the values that its vote has reduced, by name
+    """
+
+    logged: dict[str, float]
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def is_committed(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     """One call of `step.log` with a function of the script, and the values known so far."""
 
-    step: Step
+    step: LoggedStep
     to: To
     values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Entry:
-    step: Step
+    step: LoggedStep
     name: str
     value: float | torch.Tensor
     reduce: str | None
@@ -61,7 +72,7 @@ class Logbook:
 
     def add(
         self,
-        step: Step,
+        step: LoggedStep,
         values: dict[str, float | torch.Tensor],
         reduce: str | None,
         to: To | None = None,
@@ -86,7 +97,7 @@ class Logbook:
                 hint="log fewer, or reduce them before the optimizer",
             )
 
-    def forget(self, step: Step) -> None:
+    def forget(self, step: LoggedStep) -> None:
         """Drop what this attempt logged: the step is repeated."""
         self._entries = [entry for entry in self._entries if entry.step is not step]
         self._due = [call for call in self._due if call.step is not step]
@@ -103,7 +114,7 @@ class Logbook:
             if call.step.is_committed:
                 call.to(call.step.number, call.values)
 
-    def pending(self, step: Step | None) -> tuple[Values, Values]:
+    def pending(self, step: LoggedStep | None) -> tuple[Values, Values]:
         """Return what the next vote carries: values of `step`, and those of steps before it."""
         current = [entry for entry in self._entries if entry.step is step]
         self._sent = current + [entry for entry in self._entries if entry.step is not step]
@@ -119,7 +130,7 @@ class Logbook:
         self,
         current: Values | None,
         earlier: Values | None,
-        step: Step | None,
+        step: LoggedStep | None,
         *,
         rank: int,
         world: int = 1,
@@ -132,7 +143,7 @@ class Logbook:
             True: None if current is None else iter(current),
             False: None if earlier is None else iter(earlier),
         }
-        said: dict[Step, list[str]] = {}
+        said: dict[LoggedStep, list[str]] = {}
         for entry in self._sent:
             value, note = float(entry.value), ""
             if entry.reduce is not None:

@@ -25,16 +25,17 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from outlast.engine.protocol.outputs import Output
+from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import UsageError
+from outlast.model.beacon import Beacon
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
+from outlast.runtime.child import ChildSpec
 from outlast.runtime.worker import run_loops
 from outlast.runtime.worker.own_saves import OwnSaves
-
-if TYPE_CHECKING:
-    from outlast.runtime.worker.session import Session
 
 _OPTIMIZER = "torch.optim.optimizer"
 _GROUPS = "torch.distributed.distributed_c10d"
@@ -45,6 +46,26 @@ GROUP_HINT = (
 )
 
 
+class WatchedRank(Protocol):
+    """What the onlooker asks of the rank's session, which owns it (session.py)."""
+
+    spec: ChildSpec
+    machine: WorkerMachine
+
+    @property
+    def beacon(self) -> Beacon: ...
+
+    def do(self, act: Callable[[WorkerMachine], list[Output] | None]) -> None: ...
+
+    def enter(self, phase: Phase, *, cause: Cause | None = None) -> float: ...
+
+    def mark(self, name: str, step: int) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def refuse(self, error: BaseException, exit_code: int) -> None: ...
+
+
 class Onlooker:
     """Watch one process from its start until `retire`.
 
@@ -53,7 +74,7 @@ class Onlooker:
     ticks      calls of outlast.tick
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: WatchedRank) -> None:
         self.made_at = ""
         self.joined = False
         self._session = session

@@ -1,0 +1,27 @@
+"""What a drill has found: the score, and what the text and the page say beside it."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+
+from outlast.model.drill_score import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A drill that is over.
+
+    facts   the score, as `--json` prints it
+    found   what became of each fault
+    wrong   what was lost, a sentence each
+    notes   what was promised less than usual, and what was left out and why
+    varies  the script gives other results each time, so states cannot be compared
+    """
+
+    facts: dict[str, typing.Any]
+    found: tuple[Outcome, ...]
+    wrong: tuple[str, ...]
+    notes: tuple[str, ...]
+    folder: str
+    varies: bool = False
