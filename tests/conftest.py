@@ -36,8 +36,11 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
+    max_examples=50,
 )
-settings.register_profile("fuzz", settings.get_profile("outlast"), derandomize=False)
+settings.register_profile(
+    "fuzz", settings.get_profile("outlast"), derandomize=False, max_examples=100
+)
 settings.load_profile("outlast")
 
 

@@ -50,10 +50,17 @@ def main(arguments: Sequence[str]) -> int:
         ]
         # both hear it themselves, and end what they have started
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, frame: _terminate(both))
         codes = [one.wait() for one in both]
         said.seek(0)
         shutil.copyfileobj(said, sys.stdout)
     return next((code for code in codes if code), 0)
+
+
+def _terminate(both: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Hand a SIGTERM to this process on, for it comes to this one alone."""
+    for one in both:
+        one.terminate()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from outlast.app import drill
-from outlast.app.drill import Result
 from outlast.app.drill_page import drill_page
+from outlast.app.drill_result import Result
 from outlast.app.drill_text import by_kind, result_text
 from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError

@@ -46,16 +46,16 @@ def test_a_line_over_the_end_of_a_chunk_is_one_line(tmp_path: Path, around: int)
     assert list(Lines(piece(tmp_path / "a", data))) == data.split(b"\n")
 
 
-def test_both_ends_of_a_line_of_a_gigabyte_are_read_in_little_memory(
+def test_both_ends_of_a_line_of_256_megabytes_are_read_in_little_memory(
     tmp_path: Path,
 ) -> None:
-    """Method: three megabytes of letters, a gigabyte that is not on the disk, and letters again,
-    without a newline; the peak of memory before and after.
+    """Method: three megabytes of letters, 256 megabytes that are not on the disk, and letters
+    again, without a newline; the peak of memory before and after.
     """
     path = tmp_path / "a"
     with path.open("wb") as file:
         file.write(b"first words " + b"x" * (3 << 20))
-        file.seek(1 << 30)
+        file.seek(1 << 28)
         file.write(b"last words\nnext line\n")
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines = Lines(piece(path))

@@ -78,6 +78,7 @@ def _shares(seeds: int, also: Sequence[int]) -> tuple[float, float, str]:
     return shares[0], shares[1], "\n".join(counted["missed"])
 
 
+@pytest.mark.slow
 def test_the_swarm_comes_to_most_branches_of_the_engine() -> None:
     of_engine, of_coordinator, missed = _shares(SEEDS, ALSO)
     assert of_engine >= LEAST_SHARE, missed

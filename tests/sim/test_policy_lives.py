@@ -46,7 +46,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
         see(rules, at_s, seen)
 
     monkeypatch.setattr(Checkers, "see", noting)
-    for seed in range(60):
+    for seed in (*range(29), 59):  # 59 asks to shrink
         life = simulate_seed(seed=seed, given=ROOMY | {"steps": 40})
         assert life.violations == (), f"seed {seed}"
     assert {BARRED, DRAINING, STOPPED, "shrink"} <= done
@@ -54,7 +54,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("way", ["in_place", "reenter", "respawn", "sharded"])
 def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(way: str) -> None:
-    for seed in range(4):
+    for seed in range(2):
         given = ROOMY | {"way": way, "steps": 300}
         leaping, stepping = (
             simulate_seed(seed=seed, given=given, every_step=every_step)

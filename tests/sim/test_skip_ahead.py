@@ -21,7 +21,7 @@ from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import FIXED, ROUTINE, Timeline
 from outlast.sim.world.world import World
 
-SEEDS = 24
+SEEDS = 12
 BOUND_S = 50_000.0
 
 
