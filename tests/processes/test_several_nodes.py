@@ -15,13 +15,16 @@ from outlast.app.run_nodes import find_spot
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
 from outlast.model import limits, lives
+from outlast.model.messages import Admitted
 from outlast.model.records import Life
 from outlast.model.terms import Cause
 from outlast.model.wire import decode, encode
 from outlast.runtime import routes, token
 from outlast.runtime.agent.local_slots import LocalSlots
+from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.coordinator.told_lives import ToldLives
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import listen_at, listen_in
+from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.lease_page import LeasePage
 
 ASKED: dict[str, Any] = {
@@ -29,6 +32,7 @@ ASKED: dict[str, Any] = {
     "node_name": "n", "local_addr": None, "join_timeout": None, "token_file": None, "lease": None,
     "rdzv_id": "none", "master_addr": "127.0.0.1", "master_port": 29500,
 }  # fmt: skip
+FACTS = Admitted("run-1", "/runs/1", "/runs/1/checkpoints", 0.5)
 SECRET = "a secret that nobody else knows"
 
 
@@ -112,6 +116,9 @@ def test_what_several_nodes_are_told() -> None:
         ({"nnodes": "2:4"}, "the number of ranks stays the same"),
         ({"rdzv_endpoint": ""}, "have to know where they meet"),
         ({"rdzv_endpoint": "head:99999"}, "have to know where they meet"),
+        ({"port_range": "30000"}, "--port-range 30000: is no range of ports"),
+        ({"port_range": "30019-30000"}, "is no range of ports"),
+        ({"port_range": "30000-30003"}, "a launcher needs 5 ports"),
     ],
 )
 def test_options_that_cannot_work_are_refused(changed: dict[str, Any], says: str) -> None:
@@ -140,6 +147,28 @@ def test_of_several_nodes_on_one_machine_one_leads() -> None:
     assert first.listening is not None
     with first.listening:
         assert (first.leads, second.leads) == (True, False)
+
+
+def test_what_outlast_listens_at_is_taken_from_the_port_range() -> None:
+    """Ports that are in use are left out, and a range without a free one is named."""
+    nodes = read_nodes({**ASKED, "port_range": "30000-30019"}, set())
+    assert nodes is not None
+    assert nodes.ports == (30000, 30019)
+    with listen_at("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"--port-range {port}-{port}: all of these ports"):
+            listen_in("127.0.0.1", (port, port))
+        if port < 65535:
+            with listen_in("127.0.0.1", (port, 65535)) as other:
+                assert other.getsockname()[1] > port
+    loop = Loop()
+    voter = VoterPort(loop, "none", FACTS, token=None, answer=lambda message: None)
+    try:
+        where = voter.listen("127.0.0.1", (port, port))
+        assert where == f"127.0.0.1:{port}"
+    finally:
+        voter.close()
+        loop.close()
 
 
 def test_loopback_belongs_to_this_node() -> None:

@@ -27,6 +27,7 @@ class Nodes:
     token_file       "": OUTLAST_TOKEN
     lease_s          how long a node may go on unheard
     run              the run, as --rdzv-id names it
+    ports            --port-range: the first and the last port that may be listened at; None: any
     """
 
     count: int
@@ -40,6 +41,7 @@ class Nodes:
     token_file: str
     lease_s: float
     run: str
+    ports: tuple[int, int] | None = None
 
 
 def is_several(asked: Mapping[str, Any]) -> bool:
@@ -72,6 +74,7 @@ def read_nodes(asked: Mapping[str, Any], given: set[str]) -> Nodes | None:
         token_file=asked["token_file"] or "",
         lease_s=asked["lease"] or usual_s,
         run=asked["rdzv_id"],
+        ports=_ports(asked.get("port_range") or ""),
     )
 
 
@@ -106,6 +109,25 @@ def _endpoint(asked: Mapping[str, Any], given: set[str]) -> tuple[str, int]:
             hint="give --rdzv-endpoint HOST:PORT, the same on all nodes; HOST is one of them",
         )
     return host.strip("[]"), int(port)
+
+
+def _ports(text: str) -> tuple[int, int] | None:
+    """Return the first and the last port of --port-range, or None if it was not given."""
+    if not text:
+        return None
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 < first <= last < 1 << 16:
+        raise UsageError(
+            f"--port-range {text}: is no range of ports",
+            hint="give the first and the last one, as in --port-range 30000-30019",
+        )
+    if last - first + 1 < limits.PORTS_LEAST_COUNT:
+        raise UsageError(
+            f"--port-range {text}: a launcher needs {limits.PORTS_LEAST_COUNT} ports",
+            hint="give a larger range; each further launcher on the same machine needs as many",
+        )
+    return first, last
 
 
 def _own_name(environment: Mapping[str, str]) -> str:

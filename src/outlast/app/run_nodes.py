@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -235,10 +235,23 @@ def make_standby(ground: Ground, facts: Admitted, helm: Helm) -> tuple[Standby |
         return None, ""
     place = StandbyPlace(
         ground.loop, caller_of(ground), ground.token, facts, ground.spot.address,
-        _own_folder(ground, facts) / "copy.db",
+        _own_folder(ground, facts) / "copy.db", nodes.ports,
     )  # fmt: skip
     standby = Standby(place, lead=helm.lead, tell=ground.view.print_line)
-    return standby, standby.listen()
+    with _at_ports_of(ground):
+        return standby, standby.listen()
+
+
+@contextlib.contextmanager
+def _at_ports_of(ground: Ground) -> Iterator[None]:
+    """Turn the error of a port that cannot be had into a UsageError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"this node cannot listen at {ground.spot.address}: {error.strerror}",
+            hint="give a larger --port-range, or another --local-addr",
+        ) from None
 
 
 def caller_of(ground: Ground) -> Caller:
@@ -293,7 +306,8 @@ def open_node(
         closing.callback(vault.remove)
     key = None if ground.token is None else trust.image_key(ground.token, facts.run)
     server = ImageServer(ground.loop, vault, key=key)
-    serves = server.listen(spot.address)
+    with _at_ports_of(ground):
+        serves = server.listen(spot.address, nodes.ports)
     closing.callback(server.close)
     logs = make_logs(options, folder / "logs", ground.loop, ground.sink)
     news = BeaconNews(over=life_over, step=lambda step, at_s: None)
@@ -315,6 +329,7 @@ def open_node(
             "snapshot_every": options.snapshot_every,
             "leased": True,
             "serves": serves,
+            "ports": nodes.ports,
             "image_key": "" if key is None else key.hex(),
         },
         interface=spot.interface,

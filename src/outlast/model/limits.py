@@ -90,6 +90,8 @@ RECONNECT_S = 0.5  # an agent without a connection tries again this often ...
 RECONNECT_FIRST_S = 0.02  # ... and at first sooner, each time twice as long after the last time
 # an agent whose coordinator cannot be reached for so long, after it has been in, gives the run up
 COORDINATOR_WAIT_S = 60.0
+# a launcher's ports: for images, votes, agents after a takeover, and two hosts of the store
+PORTS_LEAST_COUNT = 5
 # a node that does not reach the coordinator at the start says so after this long, then this often
 TRIES_TOLD_FIRST_S = 10.0
 TRIES_TOLD_S = 60.0

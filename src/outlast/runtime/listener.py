@@ -33,6 +33,24 @@ def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socke
     return listener
 
 
+def listen_in(host: str, ports: tuple[int, int] | None) -> socket.socket:
+    """Listen as `listen_at` does, at the first free port of a range; None: at any free port.
+
+    `ports` is the first and the last port of --port-range. Raises OSError if none of them is free.
+    """
+    if ports is None:
+        return listen_at(host, 0)
+    first, last = ports
+    for port in range(first, last + 1):
+        try:
+            return listen_at(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    taken = f"--port-range {first}-{last}: all of these ports are in use at {host}"
+    raise OSError(errno.EADDRINUSE, taken)
+
+
 def listen_unless_taken(host: str, port: int) -> ListeningSocket | None:
     """Listen there as `listen_at` does. Return None if another process listens there already.
 

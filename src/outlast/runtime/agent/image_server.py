@@ -16,7 +16,7 @@ from outlast.model.messages import AskImage, Challenge, ImageHead, Message, Proo
 from outlast.model.wire import FrameReader, encode
 from outlast.runtime import trust
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
 
@@ -35,9 +35,9 @@ class ImageServer:
         self._listener: socket.socket | None = None
         self._senders: set[_Sender] = set()
 
-    def listen(self, host: str, port: int = 0) -> str:
+    def listen(self, host: str, ports: tuple[int, int] | None = None) -> str:
         """Listen at `host`, and return the address as HOST:PORT. Raises OSError."""
-        self._listener = listen_at(host, port)
+        self._listener = listen_in(host, ports)
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener.fileno(), self._accept)
         address = self._listener.getsockname()

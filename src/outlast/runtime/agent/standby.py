@@ -42,7 +42,7 @@ from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop
 
 
@@ -71,6 +71,7 @@ class StandbyPlace:
     caller   who asks, as the coordinator is told
     address  of this node for the others
     copy     where it keeps its copy of the ledger
+    ports    --port-range; None: any free port
     """
 
     loop: Loop
@@ -79,6 +80,7 @@ class StandbyPlace:
     facts: Admitted
     address: str
     copy: Path
+    ports: tuple[int, int] | None = None
 
 
 class AgentLine(Protocol):
@@ -139,7 +141,7 @@ class Standby:
 
     def listen(self) -> str:
         """Answer other nodes from now on. Return where, as HOST:PORT."""
-        return self._port.listen(self._place.address)
+        return self._port.listen(self._place.address, self._place.ports)
 
     def join(self, agent: AgentLine) -> None:
         """Stand beside this agent."""
@@ -296,7 +298,12 @@ class Standby:
     def _claim(self, absence: _Absence, now_s: float) -> None:
         """Ask all voters for their votes."""
         place, position = self._place, self.voter.position
-        listening = listen_at(place.address, 0)
+        try:
+            listening = listen_in(place.address, place.ports)
+        except OSError as error:
+            # another voter may be able to; this one tries again at its next turn
+            self._tell(f"warning: this node cannot take the run over: {error.strerror}")
+            return
         leader = f"{place.address}:{listening.getsockname()[1]}"
         epoch = max(self.voter.promised, self._named.epoch) + 1
         claim = Claim(epoch, leader, position.epoch, position.number)

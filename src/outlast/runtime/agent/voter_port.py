@@ -18,7 +18,7 @@ from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, Timer
 
 _STRANGERS_COUNT = 64  # connections that have not proven yet whose they are
@@ -54,9 +54,9 @@ class VoterPort:
         self._listener: socket.socket | None = None
         self._callers: set[_Caller] = set()
 
-    def listen(self, host: str) -> str:
-        """Listen at a free port, and return `address`."""
-        self._listener = listener = listen_at(host, 0)
+    def listen(self, host: str, ports: tuple[int, int] | None = None) -> str:
+        """Listen at a free port, of a range if one is given, and return `address`."""
+        self._listener = listener = listen_in(host, ports)
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
         address = listener.getsockname()

@@ -151,7 +151,9 @@ class Specs:
     def store(self, number: int, *, standby: bool = False) -> ChildSpec:
         """Describe a host of the store. One that stands ready listens at any free port."""
         host, port = self._master
-        options = {"host": host, "port": 0 if standby else port}
+        options = {
+            "host": host, "port": 0 if standby else port, "ports": self._options.get("ports")
+        }  # fmt: skip
         return self._spec(
             number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options
         )

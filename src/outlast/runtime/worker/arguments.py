@@ -179,6 +179,12 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         " Default: the variable OUTLAST_TOKEN.",
     )
     group.add_argument(
+        "--port-range",
+        metavar="LO-HI",
+        help="With several nodes: the ports at which outlast itself listens, beside that of the"
+        " endpoint (default: any free ones).",
+    )
+    group.add_argument(
         "--lease",
         type=_seconds,
         metavar="SECONDS",

@@ -48,7 +48,7 @@ from outlast.model.limits import (
     STORE_TRY_S,
 )
 from outlast.runtime.linux import flush_c_streams
-from outlast.runtime.listener import listen_at
+from outlast.runtime.listener import listen_at, listen_in
 from outlast.runtime.worker import run_loops
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
@@ -84,18 +84,18 @@ class Group:
     watch: SocketWatch | None
 
 
-def serve(host: str = "127.0.0.1", port: int = 0) -> TCPStore:
+def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None = None) -> TCPStore:
     """Host the store in this process, at `host` and nowhere else.
 
-    Port 0 takes any free one (`.port`). Anybody who reaches a store can list, delete and write its
-    keys. Left to itself torch listens on every interface, whatever `host` says. So it is handed a
-    socket that is bound already.
+    Port 0 takes any free one (`.port`), from the first to the last of `ports` if they are given.
+    Anybody who reaches a store can list, delete and write its keys. Left to itself torch listens on
+    every interface, whatever `host` says. So it is handed a socket that is bound already.
 
     This turns DNS off in the whole process, so call it where nothing else needs DNS. Raises OSError
     if the address cannot be had.
     """
     os.environ["RES_OPTIONS"] = "attempts:0"
-    listener = listen_at(host, port)
+    listener = listen_at(host, port) if port else listen_in(host, ports)
     port = listener.getsockname()[1]
     store = functools.partial(
         TCPStore, host, port, is_master=True, wait_for_workers=False,

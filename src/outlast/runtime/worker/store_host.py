@@ -1,6 +1,7 @@
 """The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
 
-options: host (default 127.0.0.1), port (default 0: any free one). It says StoreUp and lives until
+options: host (default 127.0.0.1), port (default 0: any free one), ports (the first and the last of
+those that port 0 may take; default: all). It says StoreUp and lives until
 its channel closes. A Ping is answered only after the store itself has answered. So a Pong means
 that the store's server is at work. It listens at `host` alone: anybody who can connect there can
 change every key. On 127.0.0.1 those are the processes of this machine, of other users too.
@@ -23,10 +24,11 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
     It is 0 after the channel closed, and 1 if the port cannot be had.
     """
     host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
+    ports = spec.options.get("ports")
     channel = BlockingChannel(socket.socket(fileno=channel_fd))
     try:
         # without DNS: a lost answer would stall every rank for 5 s
-        store = groups.serve(host, port)
+        store = groups.serve(host, port, (int(ports[0]), int(ports[1])) if ports else None)
     except (RuntimeError, OSError) as error:
         print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
