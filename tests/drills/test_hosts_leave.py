@@ -155,6 +155,33 @@ def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
     assert [one["ranks"] for one in report["interruptions"]] == [[1], [1]]
 
 
+def test_a_killed_launcher_comes_back_as_a_spare_and_as_a_voter(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """The launcher of host 1 is killed, and its worker ends with it. Host 2 takes the rank.
+    The launcher is started again, stands ready, and is named a voter. Then host 0, which leads, is
+    killed: a majority of the new voters elects another one, and no committed step is lost.
+    """
+    run = a_run(three_hosts, tmp_path)
+    os.kill(launcher_of(run, 1), signal.SIGKILL)
+    run.until(lambda: run.report()["interruptions"], "a lost host")
+    goes_on(run)
+    (lost,) = run.report()["interruptions"]
+    assert (lost["ranks"], lost["steps_lost"]) == ([1], 0), lost
+    three_hosts.kill(1)
+    run.processes[1] = run.start(1)
+    run.until(lambda: joined(run, "host1") == 2, "host 1 again")
+    run.until(lambda: said(run, 0, "if this node is lost, one of host2, host1 takes over"), "votes")
+    goes_on(run)
+    three_hosts.kill(0)
+    del run.processes[0]
+    run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
+    goes_on(run)
+    report = stopped_without_loss(run)
+    leads = [one for one in report["node_events"] if one["kind"] == "leads"]
+    assert ["host0", "host1", "host2"] in [sorted(one["voters"]) for one in leads[1:]], leads
+
+
 def test_all_hosts_are_drained_in_turn_by_command(tmp_path: Path, three_hosts: Hosts) -> None:
     """Each host stands ready again once it is empty. No step is lost."""
     run = a_run(three_hosts, tmp_path)

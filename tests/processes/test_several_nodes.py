@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from outlast.app.nodes import is_several, read_nodes
-from outlast.app.run_nodes import find_spot
+from outlast.app.run_nodes import find_spot, make_vault
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
 from outlast.model import limits, lives
@@ -176,6 +177,26 @@ def test_loopback_belongs_to_this_node() -> None:
     assert not routes.is_ours("192.0.2.1")
     assert routes.own_address("127.0.0.1") == "127.0.0.1"
     assert routes.interface_of("127.0.0.1") == "lo"
+
+
+def test_what_a_killed_launcher_left_does_not_keep_its_name(tmp_path: Path) -> None:
+    """It is started again on the same machine, with the name that it had. One that lives has the
+    lock of its vault, and keeps the name.
+    """
+    path = tmp_path / "vault"
+    pid = os.fork()
+    if pid == 0:  # the launcher that is killed: nothing of it is closed in order
+        make_vault(path, "run-1", "b")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert path.is_dir(), "it has left its vault"
+    vault = make_vault(path, "run-1", "b")
+    try:
+        with pytest.raises(UsageError, match="--node-name b: another node of this run"):
+            make_vault(path, "run-1", "b")
+        assert path.is_dir()
+    finally:
+        vault.remove()
 
 
 # --- lives and leases -----------------------------------------------------------------------------

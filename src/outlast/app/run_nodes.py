@@ -53,7 +53,7 @@ from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.software import installed
-from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+from outlast.runtime.tiers.vault import Vault, clean_stale, remove_left, vault_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +242,23 @@ def make_standby(ground: Ground, facts: Admitted, helm: Helm) -> tuple[Standby |
         return standby, standby.listen()
 
 
+def make_vault(path: Path, run: str, node: str) -> Vault:
+    """Make the vault of a node. Raises UsageError if another launcher of that name lives here.
+
+    What a killed launcher of this node has left is removed. Its ranks were given away, and a node
+    that comes back begins empty.
+    """
+    try:
+        return Vault.create(path, run)
+    except RunFolderError as error:
+        if not remove_left(path):
+            raise UsageError(
+                f"--node-name {node}: another node of this run has this name on this machine",
+                hint="give each node a --node-name of its own",
+            ) from error
+    return Vault.create(path, run)
+
+
 @contextlib.contextmanager
 def _at_ports_of(ground: Ground) -> Iterator[None]:
     """Turn the error of a port that cannot be had into a UsageError that says what to do."""
@@ -296,13 +313,7 @@ def open_node(
     clean_stale()
     path = vault_folder(f"{facts.run}-{nodes.name}")
     with stop_signals.masked(signal.SIG_BLOCK):
-        try:
-            vault = Vault.create(path, facts.run)
-        except RunFolderError as error:
-            raise UsageError(
-                f"--node-name {nodes.name}: another node of this run has this name on this machine",
-                hint="give each node a --node-name of its own",
-            ) from error
+        vault = make_vault(path, facts.run, nodes.name)
         closing.callback(vault.remove)
     key = None if ground.token is None else trust.image_key(ground.token, facts.run)
     server = ImageServer(ground.loop, vault, key=key)

@@ -514,8 +514,15 @@ def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
 
 
 def _is_stale(folder: Path) -> bool:
-    # Remove it while the lock is held, so that no process adopts a vault that is going away.
     if not _is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
+        return False
+    return remove_left(folder)
+
+
+def remove_left(folder: Path) -> bool:
+    """Remove this user's vault if its launcher is dead. Return False if that lives."""
+    # Remove it while the lock is held, so that no process adopts a vault that is going away.
+    if not _is_ours(folder):
         return False
     try:
         fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
