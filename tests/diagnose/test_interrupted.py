@@ -16,7 +16,7 @@ from outlast.model.records import Interruption, Meta, Records, Session, SessionR
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Verdict, summary
 
-WHY = "ranks [1] are taken by spares; survivors repeat the step in place; step 30 is committed"
+WHY = "ranks [1] are taken by spares; survivors go on in place; step 30 is committed"
 KILL = Interruption(
     1,
     Mechanism.SIGNAL,

@@ -124,6 +124,6 @@ def test_a_replaced_rank_is_told_its_rank_by_torch_before_the_steps(
         outcome
     )
     assert len(outcome.interruptions) == 1, str(outcome)
-    assert "survivors repeat the step in place" in outcome.interruptions[0]["reason"], str(outcome)
+    assert "survivors go on in place" in outcome.interruptions[0]["reason"], str(outcome)
     assert len({pid for _, _, pid in outcome.commits}) == 5, str(outcome)
     outcome.ledger_is_sound()

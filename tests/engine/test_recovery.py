@@ -219,7 +219,7 @@ def test_a_rung_extended_to_a_rank_without_a_spare_is_named_so() -> None:
     )
     assert (
         replacing({1: -1}, survivors="in_place").reason
-        == "ranks [1] are forked from the zygote; survivors repeat the step in place"
+        == "ranks [1] are forked from the zygote; survivors go on in place"
     )
 
 

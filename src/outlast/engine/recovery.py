@@ -178,7 +178,7 @@ def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
 
     `replace`: of each lost rank the spare that takes it, or -1 for a fork.
     """
-    how = "repeat the step in place" if survivors == "in_place" else "enter main's function again"
+    how = "go on in place" if survivors == "in_place" else "enter main's function again"
     lost, taken = sorted(replace), [worker for worker in replace.values() if worker >= 0]
     if len(taken) == len(lost):
         return RecoveryVerdict(

@@ -294,6 +294,7 @@ class Coordinator:
         run.progress.note_report(message, node, sharded=roster.sharded, training_on=homes)
         roster.script.learn_step(message.step_s)
         return [
+            *self._words.on_steps(now_s, message.newest),
             *self.policy.look_at_departures(now_s, changed=False),
             *self.requests.look(now_s),
         ]

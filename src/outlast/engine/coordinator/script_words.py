@@ -10,6 +10,11 @@ from outlast.engine.coordinator.stages import Timer, cancel
 from outlast.engine.protocol.outputs import Output, Tell
 from outlast.model.messages import Registered, WorkerLingers, WorkerStarted
 
+SPARES_IDLE = (
+    "the script has made no outlast call so far: a failure restarts all ranks, and spares do"
+    " nothing for it; `outlast check` shows which lines to change"
+)
+
 
 class ScriptWords:
     """Take in what is said of scripts. Each warning is handed on once."""
@@ -77,6 +82,17 @@ class ScriptWords:
             # Spares begin with the training: ranks that start need the processors.
             out.append(cancel(Timer.SPARES))
         return [*out, *self.warn(now_s, message.note)] if message.note else out
+
+    def on_steps(self, now_s: float, newest: int) -> list[Output]:
+        """Say once that spares do nothing for a script that trains without outlast calls.
+
+        newest   the newest step that an agent has seen of its ranks
+        """
+        run = self.run
+        # Before its first step a script may still come to outlast.join.
+        if run.roster.outlast or newest <= 0 or not run.options.spares:
+            return []
+        return self.warn(now_s, SPARES_IDLE)
 
     def on_lingers(self, now_s: float, member: Member, message: WorkerLingers) -> list[Output]:
         """Say that a process does not end though its script is over. Nothing is done about it.
