@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,37 @@ def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
     Its exit functions run all the same.
     """
     assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True
+
+
+class _Lazy:
+    """A proxy, as lazy modules are: to ask for its class is an error until it is filled."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not filled yet")
+
+
+def _end_beside_objects_that_cannot_be_asked(rank: Rank, folder: Path) -> tuple[int, str]:
+    path = folder / "unflushed"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            thing = torch.nn.Linear(1, 1)
+            kept = [weakref.proxy(thing), _Lazy(), path.open("w")]
+            kept[2].write("to the end")
+            del thing  # torch.compile leaves such proxies
+            groups._has_left_peers.set()
+            groups.exit_without_stuck(7)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code, path.read_text()
+
+
+def test_objects_that_cannot_be_asked_do_not_change_the_end(tmp_path: Path) -> None:
+    """Files are flushed, and the exit code is the script's."""
+    ends = run_ranks(1, _end_beside_objects_that_cannot_be_asked, tmp_path)
+    assert ends == [(7, "to the end")]
 
 
 def _end_while_the_script_holds_a_stuck_group(rank: Rank) -> bool:
