@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import UsageError
@@ -108,6 +109,23 @@ def test_a_loaded_optimizer_says_from_where_it_goes_on(watched: Callable[..., Se
     trained(5, given=before)
     assert (seen.beacon.step, seen.said[0].step) == (12, 8)
     assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
+
+
+def test_the_step_by_which_torch_makes_room_for_state_is_none(
+    watched: Callable[..., Seen],
+) -> None:
+    """A script that loads by torch.distributed.checkpoint goes on from the step that it loads."""
+    net = nn.Linear(2, 1)
+    before = trained(7)
+    seen = watched(high_water=10)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    get_optimizer_state_dict(net, optimizer)
+    assert optimizer.state, "torch makes no step any more, and this test has lost its point"
+    assert (seen.beacon.step, seen.said) == (0, [])
+    optimizer.load_state_dict(before)
+    net(torch.ones(2)).sum().backward()
+    optimizer.step()
+    assert (seen.beacon.step, seen.said[0].step) == (8, 8)
 
 
 def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(

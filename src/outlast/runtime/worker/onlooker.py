@@ -115,6 +115,9 @@ class Onlooker:
         if os.getpid() != self._pid or self.joined:
             return
         first = not self._counts
+        if id(optimizer) not in self._counts and _makes_room_for_state():
+            # torch's own call, before it loads or reads the state of an optimizer that has none.
+            return
         if first:
             number = _own_number(optimizer)
             self._base = self._saves.loaded if number is None else number - 1
@@ -253,6 +256,19 @@ def _own_number(optimizer: Any) -> int | None:
             if count is not None:
                 return int(count)
     return None
+
+
+def _makes_room_for_state() -> bool:
+    """Return True inside `get_state_dict` and its kind of torch.distributed.checkpoint.
+
+    They call `optimizer.step()` once, with a learning rate of 0, so that it makes its state.
+    """
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _user_line() -> str:
