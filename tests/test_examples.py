@@ -62,6 +62,7 @@ def test_each_trains_with_two_workers_and_its_last_line_is_the_digest(
     )
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_plain_training_gives_the_same_digest_under_both_launchers(tmp_path: Path) -> None:
     """outlast changes nothing of a script that does not know it."""

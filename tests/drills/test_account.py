@@ -57,6 +57,7 @@ def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[
     assert books.rank_seconds[Cause.RESTORE] > 0, str(outcome)
 
 
+@pytest.mark.drill
 def test_an_interruption_lasts_until_a_step_with_the_lost_rank(
     tmp_path: Path,
 ) -> None:

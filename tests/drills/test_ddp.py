@@ -690,6 +690,7 @@ def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
     nothing_shows(outcome, calm(*arguments), faults=4)
 
 
+@pytest.mark.drill
 def test_a_killed_loader_worker_is_one_interruption_and_named(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:

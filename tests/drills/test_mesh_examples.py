@@ -15,10 +15,9 @@ KILLS = (
 )
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(
-    "example", [pytest.param("train_pipeline.py", marks=pytest.mark.drill), "train_moe.py"]
-)
+@pytest.mark.parametrize("example", ["train_pipeline.py", "train_moe.py"])
 def test_kills_in_an_example_over_a_mesh_cost_no_step_and_no_bit(
     tmp_path: Path, example: str
 ) -> None:

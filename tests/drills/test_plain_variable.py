@@ -41,6 +41,7 @@ def test_a_phase_decided_by_a_kept_value_is_done_by_a_replaced_rank(
     assert len(outcome.interruptions) == 1, str(outcome)
 
 
+@pytest.mark.drill
 def test_a_variable_that_a_replacement_has_not_set_is_named(tmp_path: Path) -> None:
     """Step 5 sets it, rank 1 is killed in step 7, and its replacement begins with step 7."""
     kill = KILL | {"step": 7}

@@ -47,7 +47,7 @@ def as_if_nothing_had_happened(
 @pytest.mark.parametrize(
     "moves",
     [
-        pytest.param(MOVES, id="differs"),
+        pytest.param(MOVES, id="differs", marks=drill),
         pytest.param(("--tail", "count", "ema"), id="same", marks=drill),
         pytest.param(("--behind", "ema", "count"), id="same-behind", marks=drill),
         pytest.param(("--behind", "loss", "draw", "--every", 4), id="seldom", marks=drill),

@@ -87,6 +87,7 @@ def own_files(folder: Path) -> tuple[Path, dict[str, bytes]]:
     return script, left_behind(folder)
 
 
+@pytest.mark.drill
 def test_the_script_s_own_files_are_as_before(tmp_path: Path) -> None:
     """A check overwrites no checkpoint: files that are overwritten, replaced or removed are put
     back, and what was made is removed.

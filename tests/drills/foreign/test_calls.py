@@ -52,6 +52,7 @@ def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, calm: Outcome, s
     assert "carried" not in hit.stderr, hit
 
 
+@pytest.mark.drill
 def test_a_script_resumes_from_its_own_file_by_first(tmp_path: Path) -> None:
     """A run of 10 steps leaves a file. A second run begins from it, loses rank 1, then all ranks at
     once, and goes back to the file that it has written itself: the same weights as without a stop,
@@ -89,6 +90,7 @@ def test_ranks_that_begin_with_different_steps_are_refused(tmp_path: Path) -> No
     ran.ended_clean()
 
 
+@pytest.mark.drill
 def test_ticks_tell_the_steps_of_a_loop_without_torch(tmp_path: Path) -> None:
     """A rank is killed, all start again from the script's own file, and the report knows how many
     iterations there were and how many of them were lost.

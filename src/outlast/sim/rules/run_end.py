@@ -132,7 +132,8 @@ class AsAsked(Checker):
 class Paid(Checker):
     """Each replacement, and each whole restart, is paid for once.
 
-    It may be tried again because of a link, which costs nothing more. Steps give tokens back.
+    It may be tried again because of a link, which costs nothing more. Kills from outside may cost
+    nothing. Steps give tokens back.
     """
 
     of = (StepDone, Stretch, RunOver)
@@ -154,7 +155,8 @@ class Paid(Checker):
             ]
             least = (
                 len([child for child in bought if not child])
-                if self._most < 1 and not some_free  # no step has given any back
+                # no step has given any back, and none was free
+                if self._most < 1 and not some_free and "kill" not in seen.kinds
                 else 0
             )
             # a rank that is given up is killed first
