@@ -188,7 +188,9 @@ class Membership:
             raise Reenter
         raise UsageError(
             "a process group is needed before run.steps by a process that replaces a rank in place",
-            hint="make the mesh and the model inside a function, and give it to outlast.main",
+            hint="make the mesh and the model inside a function, and give it to outlast.main; where"
+            " the script communicates only at some starts, as when it finds its own checkpoint,"
+            " call torch.distributed.barrier() in front of run.steps at every start",
         )
 
     def solo_group(self) -> None:
