@@ -92,6 +92,43 @@ def test_a_survivor_goes_its_way_and_a_successor_starts(
     assert told(loses_rank_1(way, replicated=replicated)) == [survivor, successor]
 
 
+def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
+    """Rank 1's successor comes to a collective before run.steps. That is no fault of its own."""
+    run = loses_rank_1("in_place", replicated=True)
+    assert told(run)[0][0] == "in_place"
+    born = comes_up(run)
+    run.say(
+        Registered(born, 2, -1, "reenter", False, True, "", at_steps=False),
+        Broke(born, 2, -1, "alone", "a.py:3 needs all ranks before run.steps", "", run.now_s),
+    )
+    run.gathers()
+    run.say(
+        Inventory(run.workers[0], 2, 10, 10, 10, False, ()),
+        Inventory(born, 2, -1, -1, -1, False, ()),
+    )
+    assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
+    assert told(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
+    one = run.interruption
+    assert one is not None
+    assert (one.id, one.ranks, one.pids) == (1, (1,), (100 + run.workers[1],))
+    assert "rank 1 cannot be replaced in place: a.py:3 needs all ranks" in one.reason
+
+
+def test_a_successor_that_cannot_be_alone_restarts_all_without_main() -> None:
+    run = loses_rank_1("in_place", replicated=True)
+    born = comes_up(run)
+    run.say(
+        Registered(born, 2, -1, "respawn", False, True, "", at_steps=False),
+        Broke(born, 2, -1, "alone", "a.py:3 needs all ranks before run.steps", "", run.now_s),
+    )
+    run.gathers()
+    run.say(
+        Inventory(run.workers[0], 2, 10, 10, 10, False, ()),
+        Inventory(born, 2, -1, -1, -1, False, ()),
+    )
+    assert run.coordinator.stage is Stage.HANDOVER
+
+
 @pytest.mark.parametrize(("way", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
 def test_a_process_that_boots_is_started_by_the_next_plan_too(way: str, replicated: str) -> None:
     """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's

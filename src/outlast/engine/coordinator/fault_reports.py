@@ -68,6 +68,7 @@ class FaultReports:
             # Its peers were sent SIGTERM, so a broken step is no fault.
             return []
         member.path.collateral = message.mechanism == "collective"
+        member.path.alone = message.mechanism == "alone"
         if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
             if member.path.collateral:
                 return []  # of a peer whose end is about to be heard of
@@ -85,7 +86,22 @@ class FaultReports:
         if message.mechanism == "corrupt":
             why = f"rank {rank}'s image is corrupt: it was refused"
             return self.regroup.fault(now_s, member, Mechanism.CORRUPT, at_s, error, "", why)
+        if member.path.alone:
+            return self._on_alone(now_s, member, error)
         return self._on_collective_failed(now_s, member, error)
+
+    def _on_alone(self, now_s: float, member: Member, error: str) -> list[Output]:
+        """Answer the open interruption once more: its first answer was too cheap.
+
+        That is no fault of its own. The roster's recovery mode now counts what `member` said.
+        """
+        run, why = self.run, f"rank {member.rank} cannot be replaced in place: {error}"
+        if not run.interruptions.open:
+            return self.regroup.fault(now_s, member, Mechanism.LOST_CONTACT, None, error, "", why)
+        run.interruptions.explain(reason=why)
+        gathers = run.course.is_in(*IN_A_GENERATION)
+        out = self.regroup.gather(now_s, limits.COMPANION_WAIT_S) if gathers else []
+        return [*run.records(), *out]
 
     def _on_collective_failed(self, now_s: float, member: Member, error: str) -> list[Output]:
         """Book a failed collective of `member` as collateral of some other fault."""

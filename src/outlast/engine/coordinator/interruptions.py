@@ -163,6 +163,10 @@ class InterruptionLog:
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
+    def explain(self, *, reason: str) -> None:
+        """Add a reason to the newest open interruption."""
+        self._put(replace(self.open[-1], reason=_both(self.open[-1].reason, reason)))
+
     def acquit(self, living: Mapping[int, int]) -> None:
         """Book that members which lost contact, and live, were only the first to report it.
 

@@ -69,6 +69,7 @@ class Path:
     said              generation and step of its newest word; a word that is older comes again
     raised            error and traceback, if its script raised in this generation
     collateral        a collective failed under it, as it says itself
+    alone             it cannot replace a rank in place: its script needs all ranks before run.steps
     """
 
     plan: Regroup | None = None
@@ -80,6 +81,7 @@ class Path:
     said: tuple[int, int] = (0, -1)
     raised: tuple[str, str] | None = None
     collateral: bool = False
+    alone: bool = False
 
     def come_to(self, place: int) -> None:
         """Take in the value of a waypoint. Messages may arrive late, and no process goes back."""
@@ -90,7 +92,8 @@ class Path:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
-        self.collateral = False  # of the last generation: how this one ends is another matter
+        # of the last generation: how this one ends is another matter
+        self.collateral = self.alone = False
 
 
 @dataclass(slots=True)

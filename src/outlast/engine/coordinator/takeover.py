@@ -282,6 +282,7 @@ class Takeover:
                 member.script.finished = True
             case Broke():
                 member.path.collateral = said.mechanism == "collective"
+                member.path.alone = said.mechanism == "alone"
                 self._found.broke.append((member, said))
                 if said.mechanism == "exception":
                     member.path.raised = (said.error, said.traceback)

@@ -56,7 +56,8 @@ class Broke:
     """This worker cannot go on in this generation.
 
     mechanism  "exception" for its own error, "corrupt" where its transfer image was damaged too,
-               "collective" where it suffers from the failure of another rank
+               "collective" where it suffers from the failure of another rank, "alone" where it
+               replaces a rank in place and its script needs all ranks before run.steps
     unreached  ranks that it could not connect to while it joined the generation although they were
                there; or STORE, or IMAGE
     """

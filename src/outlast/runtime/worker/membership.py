@@ -36,6 +36,7 @@ from outlast.model.messages import IMAGE, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
 from outlast.runtime.worker import (
+    all_ranks,
     ddp,
     devices,
     groups,
@@ -186,12 +187,7 @@ class Membership:
             raise StepInterrupted
         if self.script.rehearses and was_spare and self.reenters:
             raise Reenter
-        raise UsageError(
-            "a process group is needed before run.steps by a process that replaces a rank in place",
-            hint="make the mesh and the model inside a function, and give it to outlast.main; where"
-            " the script communicates only at some starts, as when it finds its own checkpoint,"
-            " call torch.distributed.barrier() in front of run.steps at every start",
-        )
+        all_ranks.call(self)
 
     def solo_group(self) -> None:
         """Make a group of one, so that DDP can be made where no peer is."""

@@ -1,8 +1,10 @@
 """Communicate before run.steps only if a file of the script's own is there.
 
-    finds_own.py FOLDER [--always]
+    finds_own.py FOLDER [--always] [--flat] [--twice]
 
 --always   communicate at every start
+--flat     do not give the training to outlast.main
+--twice    lose rank 1 once more, later
 """
 
 import os
@@ -16,6 +18,7 @@ from torch import nn
 import outlast
 
 OWN = Path(sys.argv[1], "own")
+LATER = Path(sys.argv[1], "later")
 
 
 def train(run: outlast.Run) -> None:
@@ -31,9 +34,15 @@ def train(run: outlast.Run) -> None:
             if step.number == 8 and run.rank == 1 and not OWN.exists():
                 OWN.touch()
                 os.kill(os.getpid(), 9)
+            if step.number == 10 and run.rank == 1 and "--twice" in sys.argv and not LATER.exists():
+                LATER.touch()
+                os.kill(os.getpid(), 9)
             optimizer.step()
             optimizer.zero_grad()
     print(f"digest {run.rank} {outlast.digest(state, all=True)}", flush=True)
 
 
-outlast.main(train)
+if "--flat" in sys.argv:
+    train(outlast.join())
+else:
+    outlast.main(train)
