@@ -29,7 +29,17 @@ from outlast.model.wire import decode, encode
 
 # Fields that are no words for people. They are never cut: whoever fills them keeps them short.
 NAMES = {
-    *("node", "store_host", "host", "nonce", "digest", "checkpoint", "file", "checksum"),
+    *(
+        "node",
+        "store_host",
+        "host",
+        "nonce",
+        "digest",
+        "checkpoint",
+        "file",
+        "checksum",
+        "software",
+    ),
     *(
         "recovery_mode",
         "kind",

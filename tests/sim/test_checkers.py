@@ -332,7 +332,7 @@ PLAN = Regroup(
             ],
             "FreshStore",
         ),
-        ([over(spent=0, rungs=(("respawn", False),))], "Paid"),
+        ([over(spent=0, rungs=(("respawn", False),), kinds=("raise",))], "Paid"),
         ([over(spent=2, rungs=(("respawn", False),), kinds=("part",))], "Paid"),
         ([Noted(noted(nodes=2).record, 2, None, stood_s=0.1)], "OverSoon"),
         (
