@@ -325,6 +325,14 @@ def test_a_script_whose_steps_are_not_seen_gets_no_figures(
     assert "ETTR" not in status, status
 
 
+def test_an_interruption_without_a_rung_says_that_nothing_was_run_again() -> None:
+    """The script had ended before anything was decided."""
+    over = interruption(resumed=True) | {"rung": None}
+    assert words.ended(over).endswith("; nothing was run again"), words.ended(over)
+    assert "over after" in words.ended(over)
+    assert "run again;" not in words.ended(over | {"steps_seen": False})
+
+
 def test_quiet_leaves_warnings_and_nothing_else() -> None:
     out = io.StringIO()
     view = LiveView(Console(file=out, width=120, highlight=False), quiet=True)

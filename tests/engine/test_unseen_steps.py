@@ -11,6 +11,7 @@ from outlast.engine.coordinator.interruptions import InterruptionLog
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, Record
 from outlast.model.goodput import account, recovery
 from outlast.model.messages import (
@@ -20,6 +21,7 @@ from outlast.model.messages import (
     Hello,
     StoreUp,
     WorkerExited,
+    WorkerHung,
     WorkerStarted,
 )
 from outlast.model.own_bugs import is_own_bug
@@ -36,6 +38,7 @@ from outlast.model.records import (
 )
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.model.texts import cost_words, recovery_words
+from tests.engine import test_program
 from tests.engine.test_interruptions import log_of, newest
 
 
@@ -85,6 +88,21 @@ def test_where_no_step_is_seen_there_is_no_time_to_recover() -> None:
     assert (recovery_words(about), cost_words(about)) == ("-", "steps not seen")
     found = recovery([one])
     assert (found.count, found.open_count, found.median_range_s) == (1, 0, None)
+
+
+def test_a_hang_of_a_script_that_had_ended_costs_no_step() -> None:
+    """Rank 1 is stopped in the interpreter's clean-up, and killed. Nothing is run again."""
+    run = test_program.Run(greets=False)
+    first, second = (run.workers()[rank] for rank in range(2))
+    run.end(first)
+    hung = WorkerHung(second, "exit", 0.0, 0.5, run.now_s, "it is stopped")
+    run.coordinator.on_message(hung, now_s=run.now_s)
+    ended = WorkerExited(second, 100 + second, None, 9, False, 0, (), (), "exit", 9.0, 9.0, "")
+    run.obey(run.coordinator.on_message(ended, now_s=9.0))
+    assert run.coordinator.stage is Stage.ENDED
+    (one,) = run.interruptions.values()
+    assert (one.mechanism, one.rung, one.resumed_s) == (Mechanism.HANG, None, 9.0)
+    assert (one.steps_repeated, one.steps_lost) == (0, 0)
 
 
 def records(*events: Event) -> Records:

@@ -396,14 +396,7 @@ def _interruption_line(one: Facts, *, with_time: bool = True) -> Text:
     at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
     over = one.get("resumed_s") is not None
     what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
-    outcome = (
-        f"all processes run again by {one.get('rung')}"
-        if over and not one.get("steps_seen", True)
-        else f"back after {words.recovery_words(one)}"
-        + (f" by {one['rung']}" if one.get("rung") else "")
-        if over
-        else "not yet back"
-    )
+    outcome = words.outcome(one) if over else "not yet back"
     return Text.assemble(
         (f"#{one['id']}", "bold"),
         f"  at {words.duration(at_s)}  {what}: " if with_time else f"  {what}: ",

@@ -100,12 +100,28 @@ def ended(one: Facts) -> str:
     """Describe an interruption that is over.
 
     `interruption 3: back after 92 ms by spare, 1 step repeated, 0 lost`, or `interruption 3: all
-    processes run again by restart; steps not seen`.
+    processes run again by restart; steps not seen`, or `interruption 3: over after 92 ms; nothing
+    was run again`.
     """
-    by = f" by {one['rung']}" if one.get("rung") else ""
-    if not one.get("steps_seen", True):
-        return f"interruption {one['id']}: all processes run again{by}; {cost_words(one)}"
-    return f"interruption {one['id']}: back after {recovery_words(one)}{by}, {cost_words(one)}"
+    said = f"interruption {one['id']}: {outcome(one)}"
+    if not one.get("rung"):
+        return said
+    return said + (", " if one.get("steps_seen", True) else "; ") + cost_words(one)
+
+
+def outcome(one: Facts) -> str:
+    """Describe how an interruption ended, without what it cost.
+
+    It has no rung if the script had come to its end by itself before anything was decided.
+    """
+    seen, rung = one.get("steps_seen", True), one.get("rung")
+    if not rung:
+        return f"over{f' after {recovery_words(one)}' if seen else ''}; nothing was run again"
+    return (
+        f"back after {recovery_words(one)} by {rung}"
+        if seen
+        else (f"all processes run again by {rung}")
+    )
 
 
 def waits(wait: Facts) -> str:

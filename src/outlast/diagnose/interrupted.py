@@ -257,8 +257,11 @@ def _done(about: Mapping[str, Any]) -> str:
     """Return what was done and what it cost; "" if training has not gone on."""
     if about.get("resumed_s") is None:
         return ""
-    rung = None if about.get("rung") is None else Rung(about["rung"])
-    how = RECOVERED[rung] if rung is not None else ""
+    if about.get("rung") is None:
+        # The script had come to its end by itself before anything was decided.
+        return "nothing was run again"
+    rung = Rung(about["rung"])
+    how = RECOVERED[rung]
     if rung is Rung.SPARE and len(about["ranks"]) > 1:
         how = "with spares"
     took = recovery_words(about) if about.get("steps_seen", True) else ""

@@ -253,8 +253,11 @@ class InterruptionLog:
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
     def not_seen(self) -> None:
-        """Book that a script goes on whose steps are not seen: its end and its cost are unknown."""
-        for one in list(self.open):
+        """Book that a script goes on whose steps are not seen: its end and its cost are unknown.
+
+        An interruption without a rung cost nothing: the script had ended before one was chosen.
+        """
+        for one in [one for one in self.open if one.rung is not None]:
             self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
     def joined(self, *, now_s: float, restore_s: float, tier: Tier | None) -> None:

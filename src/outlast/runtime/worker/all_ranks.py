@@ -30,8 +30,8 @@ def call(member: Membership) -> NoReturn:
     again = "enter main's function again" if member.reenters else "restart"
     session.warn(
         f"{line}: the script communicates before run.steps at this start, and did not when the"
-        f" other ranks started: all ranks {again}. torch.distributed.barrier() in front of run.steps"
-        " at every start lets outlast know of it beforehand"
+        f" other ranks started: all ranks {again}. torch.distributed.barrier() in front of"
+        " run.steps at every start lets outlast know of it beforehand"
     )
     while True:
         now_s = clock.now_s()
