@@ -81,7 +81,7 @@ def test_every_rank_learns_the_same(way: str) -> None:
     assert told[0] == told[1] == told[2]
     well, unsealed, stopped, values, mixed, full, alike, unlike, apart = told[0]
     assert (well.sealed, well.stop) == (True, False)
-    assert well.ready_s == 1.5, "the rank that was ready last"
+    assert well.ready_s == (1.5, 1.5 + WORLD - 1), "the first rank and the last"
     assert (unsealed.sealed, stopped.stop) == (False, True)
     assert values.current == (("loss", 0.0 + 0.1 + 0.2), ("norm", 6.0))
     assert values.earlier == (("late", 3.0),)

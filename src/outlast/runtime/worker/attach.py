@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,6 +38,19 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
 
 
+class Awaited(NamedTuple):
+    """A rank has its state, and may wait for others that have not.
+
+    ready_s      since when
+    cause        what that wait is booked as
+    detected_s   when the fault was seen that this generation mends; None: there was none
+    """
+
+    ready_s: float
+    cause: Cause
+    detected_s: float | None
+
+
 @dataclass(slots=True)
 class StepsCall:
     """What is known of the present call of run.steps.
@@ -49,8 +63,8 @@ class StepsCall:
     begun_behind   the step behind which this call began, as long as that is the newest; -1 before
     again          what this process began with, if the others are in the next call already
     donate_s       how long this rank took to hand its state over, in the regroup at hand
-    awaited        since when this rank is ready in this generation, and as what waiting for the
-                   others is booked; None once a vote has passed in it
+    awaited        since when this rank is ready in this generation; None once a vote has passed in
+                   it
     """
 
     accumulate: int
@@ -60,11 +74,11 @@ class StepsCall:
     begun_behind: int = -1
     again: tuple[Regroup, Image] | None = None
     donate_s: float = 0.0
-    awaited: tuple[float, Cause] | None = None
+    awaited: Awaited | None = None
 
     def waits_for_others(self, plan: Regroup, *, ready_s: float) -> None:
         """Note that this rank is in the group of `plan`, with its state, since `ready_s`."""
-        self.awaited = ready_s, plan.restoring
+        self.awaited = Awaited(ready_s, plan.restoring, plan.detected_s)
 
 
 class Attachment:

@@ -48,7 +48,8 @@ class Ballot:
     watched            a checksum of the piece of replicated state that is compared in this step. It
                        is negative if it was taken behind the optimizer, and 0 if nothing is
                        compared. Checksums that were taken at different times are not compared
-    ready_s            for how long this rank has been in the generation with its state
+    ready_s            how long after the fault was seen this rank was in the generation with its
+                       state; where there was no fault: for how long it has been there
     """
 
     sealed: bool
@@ -70,7 +71,7 @@ class Outcome:
     save                        some rank was asked for a checkpoint of the step
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number
-    ready_s                     for how long all ranks have been ready
+    ready_s                     the least and the most of all ranks' `ready_s`
     """
 
     sealed: bool
@@ -79,7 +80,7 @@ class Outcome:
     earlier: Values | None = ()
     same_movers: bool = True
     same_watched: bool = True
-    ready_s: float = 0.0
+    ready_s: tuple[float, float] = (0.0, 0.0)
     save: bool = False
 
 
@@ -113,7 +114,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
-        ready_s=min(ready), save=max(wished) >= 2.0,
+        ready_s=(min(ready), max(ready)), save=max(wished) >= 2.0,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.model.messages import Regroup
 from outlast.runtime import clock
-from outlast.runtime.worker.attach import Attachment
+from outlast.runtime.worker.attach import Attachment, Awaited
 from outlast.runtime.worker.logbook import Logbook, To
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Ballot, Outcome, vote
@@ -45,22 +45,24 @@ class VotePayload:
             session.machine.stop is not None,
         )
         movers, watched = attachment.agreement.keys(step.number) if step is not None else (0.0, 0.0)
-        now_s, awaited = clock.now_s(), attachment.call.awaited
-        ready_s = 0.0 if awaited is None else now_s - awaited[0]
+        awaited = attachment.call.awaited
         ballot = Ballot(
             sealed,
             stop,
             *self._logbook.pending(step),
             movers=movers,
             watched=watched,
-            ready_s=ready_s,
+            ready_s=0.0 if awaited is None else _ready_s(awaited),
             save=session.machine.saves_now,
         )
         outcome = vote(self._member, ballot)
         if awaited is not None:
-            # Ranks that were ready before the last one have waited for it.
-            now_s = clock.now_s()
-            session.book.hold(now_s=now_s, until_s=now_s - outcome.ready_s, cause=awaited[1])
+            # Ranks that were ready before the last one have waited for it. Where a fault was seen,
+            # all count from there, so it does not matter that they vote at different times.
+            now_s, (least_s, most_s) = clock.now_s(), outcome.ready_s
+            seen_s = awaited.detected_s
+            until_s = now_s - least_s if seen_s is None else seen_s + most_s
+            session.book.hold(now_s=now_s, until_s=until_s, cause=awaited.cause)
             attachment.call.awaited = None
         return outcome
 
@@ -126,3 +128,10 @@ class VotePayload:
         self._unsealed = self._unsealed[len(done) :]
         for step in done:
             step.committed()
+
+
+def _ready_s(awaited: Awaited) -> float:
+    """Return what a ballot says of this rank's readiness (vote.py, `ready_s`)."""
+    if awaited.detected_s is None:
+        return clock.now_s() - awaited.ready_s
+    return awaited.ready_s - awaited.detected_s
