@@ -33,6 +33,7 @@ from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.rules import RULES
+from outlast.diagnose.stacks.together import with_shared_waits
 from outlast.diagnose.task_labels import with_ranks_of_tasks, without_node_labels
 from outlast.model.verdict import Evidence, Verdict
 
@@ -85,7 +86,7 @@ def conclude(material: Material) -> Conclusion:
         if material.had_dumps and (split.dumps or material.unreadable or not material.dumps)
         else None
     )
-    findings, blame = _on_one_clock(split.findings, split.dumps, blame, notes)
+    findings, blame = _on_one_clock(with_shared_waits(split.findings), split.dumps, blame, notes)
     findings, older = without_foreign_lines(findings, material.samples)
     notes += [older] if older else []
     findings, other_jobs = with_other_jobs_marked(findings, material.samples)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
+from outlast.diagnose.pipeline import Material, conclude
 from outlast.diagnose.stacks import Stack, StackReader, compare
 from outlast.diagnose.stacks.reader import doing
 
@@ -291,3 +292,41 @@ def test_a_rank_that_waits_for_a_program_waits_for_no_peer() -> None:
     frames = ["_try_wait (subprocess.py:2011)", "wait (subprocess.py:1264)", "fetch (train.py:9)"]
     assert doing(frames) == "working"
     assert doing(["wait (torch/distributed/distributed_c10d.py:9)", *frames[2:]]) == "waiting"
+
+
+OWN_WAITS = ("wait_for_shard", "send_metrics", "gather_stats", "recv_batch", "barrier_with_log")
+
+
+@pytest.mark.parametrize("name", OWN_WAITS)
+@pytest.mark.parametrize("file", ["train.py", "/srv/job/src/data.py", "app/torch.py"])
+def test_a_function_of_the_user_called_wait_is_no_proof_of_waiting(name: str, file: str) -> None:
+    """It sleeps, polls or holds a lock, while its peers wait in a library's function."""
+    own = (f"{name} ({file}:4)", "step (train.py:40)", "<module> (train.py:90)")
+    assert doing(own) == "working"
+    read = stacks("".join(spy(800 + rank, *(own if rank == 2 else WAITS)) for rank in range(4)))
+    assert [(one.rule, one.rank) for one in compare(read)] == [("stack.outlier_work", 2)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "wait (/usr/local/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9)",
+        "_communicate (/srv/Megatron-LM/megatron/core/pipeline_parallel/p2p.py:7)",
+        "c10d::ProcessGroupNCCL::WorkNCCL::synchronize (libtorch_cuda.so)",
+        "recv (deepspeed/runtime/pipe/p2p.py:83)",
+    ],
+)
+def test_a_library_that_talks_to_peers_waits_wherever_it_is(frame: str) -> None:
+    """The path is shortened while it is read, and the package stays in it."""
+    read = stacks(spy(801, frame, "<module> (train.py:90)"))
+    assert [doing(one.frames) for one in read] == ["waiting"]
+
+
+def test_most_ranks_in_a_wait_of_their_own_are_the_victims() -> None:
+    """A script's own all_reduce waits in native code, of which there is no frame."""
+    own = ("all_reduce_mean (train.py:12)", *WAITS[1:])
+    read = stacks("".join(spy(800 + rank, *(WORKS if rank == 2 else own)) for rank in range(4)))
+    verdict = conclude(Material(read)).verdict
+    assert [one.rank for one in verdict.ranks] == [2]
+    two = stacks("".join(spy(800 + rank, *(own if rank == 2 else WAITS)) for rank in range(4)))
+    assert [one.rank for one in conclude(Material(two)).verdict.ranks] == [2]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.stacks.reader import Stack, doing, newest_of_ranks
+from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
@@ -249,7 +249,7 @@ def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> froze
 
 def _stances(findings: Sequence[Finding]) -> tuple[frozenset[int], frozenset[int]]:
     kinds = {
-        rank: {doing(one.frames) for one in stacks}
+        rank: {stance(one)[0] for one in stacks}
         for rank, stacks in newest_of_ranks(findings).items()
     }
     waiting = {rank for rank, some in kinds.items() if "waiting" in some}

@@ -37,7 +37,7 @@ from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
-from outlast.diagnose.stacks.reader import Stack, doing_what, newest_of_ranks
+from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -412,7 +412,7 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     return frozenset(
         rank
         for rank, stacks in newest_of_ranks(findings).items()
-        if any(doing_what(one.frames) == barrier for one in stacks)
+        if any(stance(one) == barrier for one in stacks)
     )
 
 
@@ -425,7 +425,7 @@ def _alone_in_setup(findings: Sequence[Finding]) -> frozenset[int]:
     inside = {
         rank
         for rank, stacks in newest_of_ranks(findings).items()
-        if any(doing_what(one.frames) in _IN_SETUP for one in stacks)
+        if any(stance(one) in _IN_SETUP for one in stacks)
     }
     return frozenset(inside) if len(inside) == 1 else frozenset()
 

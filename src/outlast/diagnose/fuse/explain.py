@@ -31,7 +31,7 @@ from outlast.diagnose.fuse.words import (
 from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
-from outlast.diagnose.stacks.reader import Stack, doing
+from outlast.diagnose.stacks.reader import Stack, stance
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
 from outlast.model.verdict import Evidence, Role
@@ -243,7 +243,7 @@ def _stacks_of_the_guilty(conclusion: Conclusion) -> list[Stack]:
         for one in conclusion.findings
         if isinstance(one, Stack)
         and one.rank in ranks
-        and doing(one.frames) not in ("idle", "waiting")
+        and stance(one)[0] not in ("idle", "waiting")
     ]
 
 

@@ -6,7 +6,9 @@ faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", 
 Innermost frames come first in both. Lines may carry a launcher's label.
 
 The innermost known frame tells what a stack is doing: waiting for peers, loading or storing, or
-working. A rank that waits is a victim.
+working. A rank that waits is a victim. Only a frame of a library that talks to peers proves that: a
+function of the user's own that is called `wait_for_shard` may sleep, poll or hold a lock. It counts
+as working, unless most ranks stand in it (`together.py`).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -125,6 +127,39 @@ _IO_PACKAGES = frozenset(
         "streaming",
     ]
 )
+# Packages whose functions of such names wait for peers. Their paths are kept from here on.
+_PEER_PACKAGES = frozenset(
+    [
+        "torch",
+        "torch_xla",
+        "torchft",
+        "torchtitan",
+        "torchrec",
+        "nccl",
+        "cupy",
+        "mpi4py",
+        "horovod",
+        "byteps",
+        "bagua",
+        "apex",
+        "megatron",
+        "deepspeed",
+        "fairscale",
+        "colossalai",
+        "accelerate",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "composer",
+        "nemo",
+        "transformer_engine",
+        "transformers",
+        "vllm",
+        "sglang",
+    ]
+)
+# files of theirs that people quote without a folder
+_PEER_FILES = frozenset(["distributed_c10d.py", "c10d.py", "c10d_logger.py"])
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
 _OWN_WAIT = re.compile(
@@ -152,12 +187,14 @@ _POOL = re.compile(
 class Stack(Finding):
     """A stack of one thread: `frames` are "function (file:line)", innermost first.
 
-    `thread` and `process` are as they were printed.
+    `thread` and `process` are as they were printed. It stands `together` with most ranks in a
+    function of the user's own that is called as one that waits.
     """
 
     frames: tuple[str, ...] = ()
     thread: str = ""
     process: str = ""
+    together: bool = False
 
 
 @dataclass(slots=True)
@@ -264,14 +301,31 @@ def _headed(before: Sequence[str]) -> int | None:
 def short(path: str) -> str:
     """Return the last two parts of a path, because what is before them differs between machines.
 
-    Of outlast's own files all parts from the package on are kept: it is known what waits in them.
+    Of outlast's own files, and those of packages that talk to peers, all parts from the package on
+    are kept: it is known what waits in them.
     """
     parts = path.replace("\\", "/").split("/")
     own = next(
         (at for at in range(len(parts) - 2) if parts[at : at + 2] == ["outlast", "runtime"]),
         len(parts) - 2,
     )
-    return "/".join(parts[max(own, 0) :])
+    return "/".join(parts[max(min(own, _package_at(parts)), 0) :])
+
+
+def _package_at(parts: Sequence[str]) -> int:
+    """Return where a package that talks to peers begins in a path; its end where none does.
+
+    A folder of the user's may be called like one, so a script that lies in it is not its file.
+    """
+    installed = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    if installed:
+        at = installed[-1] + 1
+        return at if at < len(parts) and parts[at] in _PEER_PACKAGES else len(parts)
+    if parts[0] in _PEER_PACKAGES:
+        return 0
+    return next(
+        (at for at in range(len(parts) - 3, -1, -1) if parts[at] in _PEER_PACKAGES), len(parts)
+    )
 
 
 def function_of(frame: str) -> str:
@@ -305,6 +359,23 @@ def is_library(frame: str) -> bool:
     ) or head in sys.stdlib_module_names
 
 
+def is_of_peers(frame: str) -> bool:
+    """Return True for a frame of a library that talks to peers, and for one of native code.
+
+    A name without a file may be anything. People list the innermost functions that way.
+    """
+    path = frame.partition(" (")[2].rpartition(":")[0] or frame.partition(" (")[2].rstrip(")")
+    if not path.endswith(".py"):
+        return not path.startswith("<")  # a console's or a notebook's code is the user's
+    return path.partition("/")[0] in _PEER_PACKAGES or path in _PEER_FILES
+
+
+def stance(stack: Stack) -> tuple[str, str]:
+    """Return `doing_what` of a stack, whose peers may show that it waits."""
+    kind, name = doing_what(stack.frames)
+    return ("waiting" if stack.together else kind), name
+
+
 def doing(frames: tuple[str, ...] | list[str]) -> str:
     """Return what a stack is doing.
 
@@ -334,8 +405,19 @@ def doing_what(frames: tuple[str, ...] | list[str]) -> tuple[str, str]:
             return "loading", name
         if _QUIET.match(name):
             continue
-        return ("waiting" if WAITING.match(name) else "working"), name
+        return ("waiting" if WAITING.match(name) and is_of_peers(frame) else "working"), name
     return "idle", ""
+
+
+def own_wait(frames: tuple[str, ...] | list[str]) -> str:
+    """Return the function of the user's own in which a stack is, if it is called as one that waits.
+
+    Such a function often waits for peers in native code, which shows no frame. "" for all others.
+    """
+    kind, name = doing_what(frames)
+    if kind != "working" or not WAITING.match(name):
+        return ""
+    return next((frame for frame in frames if function_of(frame) == name), "").rpartition(":")[0]
 
 
 def is_main(one: Thread) -> bool:
