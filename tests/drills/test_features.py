@@ -194,6 +194,14 @@ def test_an_average_moved_behind_an_interrupted_first_step_is_put_back(
 
 
 @pytest.mark.drill
+def test_an_average_that_first_moves_in_an_interrupted_second_step(tmp_path: Path) -> None:
+    """It is moved in front of the optimizer: in the first step it takes the weights it has."""
+    features = plain(world=2, average="ema", average_at="inside")
+    found = drill(features, [Fault("backward", 2, 1)], tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
+@pytest.mark.drill
 def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
     found = drill(plain(world=2), [Fault("backward", 99, 1)], tmp_path / "drill")
     assert found.kinds == {"a fault never fired"}, str(found)

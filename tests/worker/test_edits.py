@@ -70,6 +70,21 @@ def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(
     assert is_as(trained, before)
 
 
+def test_an_average_that_first_moves_in_the_second_step_is_put_back(trained: Trained) -> None:
+    """Its first move, in front of the first optimizer, takes the weights that it has already."""
+    edits = trained.state.edits
+    trained.begin(bytewise=True)
+    assert edits.look() == []
+    trained.begin()
+    before = trained.values()
+    in_place(trained.average.weight)
+    assert edits.look() == ["average.bias", "average.weight"]
+    assert edits.uncopied == []
+    trained.state.roll_back()
+    assert is_as(trained, before)
+    assert edits.copied_bytes == sum(one.nbytes for one in trained.average.parameters())
+
+
 def test_what_optimizers_do_between_look_and_watch_is_no_edit(trained: Trained) -> None:
     edits = trained.state.edits
     trained.begin()

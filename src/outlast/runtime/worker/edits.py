@@ -14,6 +14,9 @@ everything else. This is what it looks at:
     later steps           the version that torch counts up with each change; it does not count
                           writes through `.data`. In the steps after the first, and in each 64th, a
                           sample of the bytes of parameters that no optimizer has
+    second step           as later steps; all parameters that no optimizer has are copied, because
+                          the first move of torch's `AveragedModel` in front of an optimizer changes
+                          no byte: it takes the weights that it has
     first phase of a name all parameters are copied, because nobody knows yet what it changes
     later phases          the version, and if one is cut short a sample of the bytes
 
@@ -56,6 +59,7 @@ class Edits:
         self._parameters = parameters
         self._optimized = optimized
         self._steps = 0  # that began in this process
+        self._was_first = False  # the step before was begun bytewise
         self._copies: dict[str, torch.Tensor] = {}
         self._marks: list[object] | None = None
         self._mark: Callable[[Iterable[torch.Tensor]], list[object]] = _versions
@@ -63,12 +67,16 @@ class Edits:
         self._phases: set[str] = set()  # names of those that were done here
 
     def begin(self, *, bytewise: bool = False) -> None:
-        """Begin a step: copy the edited parameters, and remember how all parameters are."""
+        """Begin a step: copy the edited parameters, and remember how all parameters are.
+
+        `bytewise` says that it is the first step of all, or one whose edits are not known yet.
+        """
         self._samples = {}
         self._steps += 1
         sampled = self._steps <= _SAMPLED_FIRST_STEPS or self._steps % _SAMPLED_EACH_STEPS == 0
         self._mark = _bytes if bytewise else self._sampled if sampled else _versions
-        self._keep(self.names)
+        after_first, self._was_first = self._was_first, bytewise
+        self._keep(self.names | self._free() if after_first else self.names)
         self.watch()
 
     def begin_phase(self, phase: str) -> None:
@@ -181,10 +189,14 @@ class Edits:
 
     def _with_kin(self, changed: set[str]) -> set[str]:
         """Return these and the other parameters of their modules that no optimizer has."""
-        optimized = set(map(id, self._optimized()))
-        free = [name for name, one in self._parameters().items() if id(one) not in optimized]
-        moved = {_module(name) for name in changed.intersection(free)}
+        free = self._free()
+        moved = {_module(name) for name in changed & free}
         return changed | {name for name in free if _module(name) in moved}
+
+    def _free(self) -> set[str]:
+        """Return the parameters that no optimizer has."""
+        optimized = set(map(id, self._optimized()))
+        return {name for name, one in self._parameters().items() if id(one) not in optimized}
 
     def _keep(self, names: Collection[str]) -> None:
         mine = self._parameters()
