@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.diagnose.carried import carried
+from outlast.diagnose.carried import carried, temporaries
 
 HOME = Path(__file__).parents[2]
 
@@ -85,3 +85,61 @@ def test_our_own_scripts_carry_nothing() -> None:
                 found[path.name] = some
     assert [one.name for one in found.pop("plain_variable.py")] == ["x"]
     assert found == {}
+
+
+# --- what each round sets before it reads it ------------------------------------------------------
+
+TRAINER = """
+class Net:
+    def forward(self, x):
+        return self.layer(x)
+
+class Trainer:
+    def schedule(self):
+        return self.loss / 2
+
+    def report(self):
+        self.callback(self)
+
+    def run(self):
+        for step in run.steps(state, until=100):
+            self.number = step.number
+            {before}
+            with step:
+                out, self.loss = model(step.batch)
+                self.loss.backward()
+            self.report()
+            self.total += self.loss
+            self.old = self.old or self.loss
+"""
+
+
+def set_first(before: str) -> frozenset[str]:
+    source = TRAINER.format(before=before)
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "run.steps" in text)
+    return temporaries(source, line)
+
+
+def test_an_attribute_that_each_round_sets_before_it_reads_is_temporary() -> None:
+    assert set_first("pass") == {"step", "out", "self.number", "self.loss"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "rate = self.loss",
+        "rate = self.schedule()",
+        "self.report()",
+        "stranger(self)",
+        "if step.number > 3:\n                use(self.loss)",
+    ],
+)
+def test_an_attribute_that_may_be_read_before_it_is_set_is_none(before: str) -> None:
+    found = set_first(before)
+    assert "self.loss" not in found
+    assert "self.number" in found, "it is set before that"
+
+
+def test_an_attribute_that_is_set_at_times_is_not_temporary() -> None:
+    source = "for step in run.steps(s):\n    if step:\n        a.b = 1\n    use(a.b)\n"
+    assert temporaries(source, 1) == {"step"}

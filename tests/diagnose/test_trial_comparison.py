@@ -78,6 +78,16 @@ def test_what_each_step_sets_anew_is_not_named() -> None:
     assert named(compare(calm(loss="l"), lasting, STRUCK, ())) == [("loss", 1, True)]
 
 
+def test_an_attribute_that_each_step_sets_anew_has_other_names() -> None:
+    """The loop sets self.loss. Of trainer, which is the same object, the module knows."""
+    names = {"self.loss": "l", "trainer.loss": "l", "meter.loss": "m"}
+    (peace, war), at = (calm(**names), calm(**names)), [(1, BEGIN, 4), *from_step(1, 4)]
+    for name in names:
+        war = changed(war, at, SEEN + name, f"{names[name]} other")
+    assert named(compare(peace, war, STRUCK, {SEEN + "self.loss"})) == [("meter.loss", 1, True)]
+    assert len(named(compare(peace, war, STRUCK, ()))) == 3
+
+
 def test_attributes_go_with_their_variable() -> None:
     war = changed(calm(), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "meter.total")
     assert named(compare(calm(), war, STRUCK, {SEEN + "meter"})) == []

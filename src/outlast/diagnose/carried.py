@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
+
+from outlast.diagnose.called_reads import CalledReads, attributes_read
 
 _CLOCKS = frozenset({"time", "monotonic", "perf_counter", "process_time", "now", "time_ns"})
 
@@ -50,7 +53,11 @@ def carried(source: str, line: int) -> list[Carried]:
 
 
 def temporaries(source: str, line: int) -> frozenset[str]:
-    """Return the names that the loop at `line` sets in each round before it reads them."""
+    """Return the names that the loop at `line` sets in each round before it reads them.
+
+    Attributes are among them (`self.loss`), unless a function that is called before they are set
+    may read them.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -59,7 +66,26 @@ def temporaries(source: str, line: int) -> frozenset[str]:
     if loop is None:
         return frozenset()
     read_first = {one.name for one in carried(source, line)}
-    return frozenset((_assigned(loop.body) | _names(loop.target)) - read_first)
+    names = (_assigned(loop.body) | _names(loop.target)) - read_first
+    return frozenset(names | _attributes_set_first(tree, loop))
+
+
+def _attributes_set_first(tree: ast.Module, loop: ast.For) -> set[str]:
+    body = [_Dotted().visit(deepcopy(statement)) for statement in loop.body]
+    wanted = {name for name in _assigned(body) if "." in name}
+    reading = _Reading(wanted, calls=attributes_read(tree))
+    reading.block(body, set())
+    return wanted - reading.first.keys()
+
+
+class _Dotted(ast.NodeTransformer):
+    """Turn each attribute of a name into one name: `self.loss`."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name):
+            name = ast.Name(f"{node.value.id}.{node.attr}", node.ctx)
+            return ast.copy_location(name, node)
+        return self.generic_visit(node)
 
 
 def _loop_at(tree: ast.AST, line: int) -> ast.For | None:
@@ -146,10 +172,14 @@ def _is_clock(value: ast.expr, clocks: set[str]) -> bool:
 
 @dataclass(slots=True)
 class _Reading:
-    """Go through one round of the loop, in the order in which it runs."""
+    """Go through one round of the loop, in the order in which it runs.
+
+    calls   what called functions may read of attributes; None: attributes do not count
+    """
 
     wanted: set[str]
     first: dict[str, int] = field(default_factory=dict)
+    calls: CalledReads | None = None
 
     def block(self, body: list[ast.stmt], known: set[str]) -> set[str]:
         """Return the names that are surely set behind the statements."""
@@ -207,6 +237,10 @@ class _Reading:
         for one in _own_nodes_of(node):
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
                 self._read(one, known)
+            elif isinstance(one, ast.Call) and self.calls is not None:
+                for name in self.wanted - known:
+                    if self.calls.may_read(one, name):
+                        self.first.setdefault(name, one.lineno)
         for one in _own_nodes_of(node):
             if isinstance(one, ast.NamedExpr):
                 known.add(one.target.id)

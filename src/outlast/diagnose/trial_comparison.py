@@ -98,8 +98,8 @@ def compare(
 ) -> Comparison:
     """Return what differs.
 
-    `temporary` are the variables (by their whole keys, without attributes) that the loop sets in
-    each step before it reads them.
+    `temporary` are the variables, and attributes of variables, by their whole keys, that the loop
+    sets in each step before it reads them.
     """
     first = min((one.step for one in struck), default=1)
     before = [at for at in peace if at[2] < first and at in war]
@@ -199,17 +199,33 @@ def _lost(
         end = (rank, END, last)
         later = _differing(peace[end], war[end]) if end in peace and end in war else set()
         for key in sorted(_differing(peace[at], war[at]) - known):
-            if key.startswith(STATE) or _whole(key) in temporary:
+            if key.startswith(STATE) or _is_temporary(key, (peace[at], war[at]), temporary):
                 continue
             text = peace[at].prints.get(key) or war[at].prints.get(key, "")
             out.append(_variable(key, text, rank, strike, key in later))
     return out
 
 
-def _whole(key: str) -> str:
-    """Return the key of a variable without attributes."""
+def _is_temporary(key: str, noted: Collection[Noted], temporary: Collection[str]) -> bool:
+    """Return whether a variable is temporary itself, or is such an attribute by another name.
+
+    `self.loss` of the loop may be `trainer.loss` in the module: both have the same values.
+    """
+    if any(owner in temporary for owner in _owners(key)):
+        return True
+    ending = f".{key.rpartition('.')[2]}"
+    return any(
+        other.rpartition(":")[2].endswith(ending)
+        and all(one.prints.get(key) == one.prints.get(other) for one in noted)
+        for other in temporary
+    )
+
+
+def _owners(key: str) -> set[str]:
+    """Return the keys of a variable without attributes, and with its first attribute alone."""
     place, _, name = key.rpartition(":")
-    return f"{place}:{name.partition('.')[0]}"
+    parts = name.split(".")
+    return {f"{place}:{'.'.join(parts[:count])}" for count in (1, 2)}
 
 
 def _variable(key: str, text: str, rank: int, strike: Struck, lasting: bool) -> Variable:
