@@ -148,6 +148,41 @@ def test_imports_go_down_the_layers_only(path: Path) -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Method: take away what imports nothing that is left, or is not imported, again and again. A
+    circle stays.
+
+    Imports for types count, too. A package counts as its `__init__`.
+    """
+    known = {module_of(path): path for path in FILES}
+    left = {
+        module: {
+            named if named in known else imported
+            for imported, named in names_from(path.read_text())
+            if {named, imported} & known.keys()
+        }
+        - {module}
+        for module, path in known.items()
+    }
+    ends = {""}
+    while ends:
+        wanted = set().union(*left.values())
+        ends = {one for one, imported in left.items() if not imported & left.keys()}
+        ends |= left.keys() - wanted
+        left = {one: imported for one, imported in left.items() if one not in ends}
+    assert not left, f"these import each other: {sorted(left)}"
+
+
+def names_from(source: str) -> list[tuple[str, str]]:
+    """Return each module that is imported from, and what is taken, as if that were a module."""
+    return [
+        (node.module, f"{node.module}.{alias.name}")
+        for node in nodes_of(source)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    ]
+
+
 def test_the_design_page_has_the_same_table() -> None:
     text = (SRC.parent / "docs" / "explanation" / "architecture.md").read_text()
     rows = dict(re.findall(r"^\| \d \| `(\w+)/` \|.*\| ([^|]+) \|$", text, re.MULTILINE))

@@ -9,17 +9,30 @@ there is none, by a restart. Either way they go on from the step that the surviv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from outlast.errors import Reenter
 from outlast.runtime import clock
 from outlast.runtime.worker.hooks import user_line
-
-if TYPE_CHECKING:
-    from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.session import Session
 
 
-def call(member: Membership) -> NoReturn:
+class Replacement(Protocol):
+    """The membership of such a process, as far as it matters here.
+
+    reenters   the script gave its training to outlast.main
+    """
+
+    @property
+    def session(self) -> Session | None: ...
+
+    @property
+    def reenters(self) -> bool: ...
+
+    def stand_still(self, *, in_hook: bool) -> object: ...
+
+
+def call(member: Replacement) -> NoReturn:
     """Ask that all ranks come here with this process, which has no group to communicate in.
 
     Raises Reenter in a function that was given to outlast.main. Elsewhere it does not return: the
