@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import commands_of, hosts_of_pods
 from outlast.diagnose.logs import read_lines
+from outlast.diagnose.logs.json_lines import OfPod
 from outlast.diagnose.logs.tracebacks import RaisedAt
+from outlast.diagnose.logs.yaml_records import read_mapping
 from outlast.model.terms import FailureClass
 
 STEPS = [f"step {n} loss 2.{n}" for n in range(12)]
@@ -86,12 +88,34 @@ def fluent_bit(at: int, pod: str, text: str) -> str:
     return json.dumps({"time": stamp(at), "log": text, "kubernetes": kubernetes})
 
 
+def stern(at: int, pod: str, text: str) -> str:
+    where = {"podName": pod, "containerName": "trainer", "nodeName": "gke-a3-x2"}
+    return json.dumps({"message": text, "namespace": "ml", **where})
+
+
+def grafana(at: int, pod: str, text: str) -> str:
+    at_ns = str(1795488060_500_000_000 + at * 10**9)
+    return json.dumps({"line": text, "timestamp": at_ns, "fields": {"pod": pod}})
+
+
+def cloudwatch(at: int, pod: str, text: str) -> str:
+    """Return what Fluent Bit sent: its lines have no end of line, and are whole."""
+    where = {"pod_name": pod, "container_name": "trainer"}
+    sent = {"time": stamp(at), "stream": "stderr", "_p": "F", "log": text, "kubernetes": where}
+    return json.dumps({"logStreamName": "fluent-bit.trainer", "message": json.dumps(sent)})
+
+
 @pytest.mark.parametrize(
     "pack",
     [
         google,
         loki,
         fluent_bit,
+        stern,
+        grafana,
+        cloudwatch,
+        lambda at, pod, text: f'{stamp(at)} {{container="trainer", pod="{pod}"}} {text}',
+        lambda at, pod, text: f"ml {pod} trainer {text}",
         lambda at, pod, text: f"[pod/{pod}/trainer] {text}",
         lambda at, pod, text: f"[pod/{pod}/trainer] {stamp(at)} {text}",
         lambda at, pod, text: f"\x1b[36m{pod}  | \x1b[0m{text}",
@@ -114,7 +138,7 @@ def test_pods_that_write_in_turns_are_read_apart(pack: Callable[[int, str, str],
         for one in found(lines)
         if isinstance(one, RaisedAt)
     }
-    at_s = LAST if "02:41" in lines[0] else None
+    at_s = LAST if "02:41" in lines[0] or "timestamp" in lines[0] else None
     assert where == {
         PODS[0]: ("check (srv/other.py:7)", at_s),
         PODS[1]: (PLACE, at_s),
@@ -128,6 +152,97 @@ def test_an_array_of_records_is_read_with_the_oldest_first() -> None:
     assert raised(findings) == (PLACE, PODS[0], LAST)
     orders = [one.order for one in findings]
     assert orders == sorted(orders)
+
+
+def yaml_text(text: str) -> str:
+    """Return the text as the tool prints it: it breaks long texts, and quotes what needs it."""
+    if "\n" in text:
+        return "|-\n" + "\n".join(f"  {line}" for line in text.splitlines())
+    head, _, rest = text.rpartition(" ")
+    folded = f"{head}\n  {rest}" if head.strip() else rest
+    return "'" + folded.replace("'", "''") + "'"
+
+
+def google_yaml(at: int, pod: str, text: str) -> list[str]:
+    return f"""---
+insertId: a{at}
+labels:
+  compute.googleapis.com/resource_name: gke-a3-x2
+logName: projects/p/logs/stderr
+resource:
+  labels:
+    container_name: trainer
+    pod_name: {pod}
+  type: k8s_container
+textPayload: {yaml_text(text)}
+timestamp: '{stamp(at)}'""".splitlines()
+
+
+@pytest.mark.parametrize("texts", [STEPS + RAISED, [*STEPS, "\n".join(RAISED)]])
+def test_records_of_google_in_yaml_are_read(texts: list[str]) -> None:
+    """Each record is a document; a traceback comes line by line, or as one text."""
+    records = [google_yaml(at, PODS[at % 2], text) for at, text in enumerate(texts)]
+    if len(texts) > len(STEPS) + 1:
+        records = [google_yaml(at, PODS[0], text) for at, text in enumerate(texts)]
+    findings = found([line for record in records[::-1] for line in record])
+    assert raised(findings) == (PLACE, PODS[0], len(texts) - 1 + 0.5)
+
+
+def test_texts_of_yaml_are_read_as_the_format_says() -> None:
+    lines = r"""a: plain words
+  that go on
+b: 'it''s quoted
+  twice
+
+  over'
+c: "tab \t and \"more\" \
+  \  joined \u00e9"
+d: |2-
+    indented
+  less
+e:
+  f: {}
+list:
+- g: 1
+h: last""".splitlines()
+    assert read_mapping(lines) == {
+        "a": "plain words that go on",
+        "b": "it's quoted twice\nover",
+        "c": 'tab \t and "more"   joined \u00e9',
+        "d": "  indented\nless",
+        "e": {"f": "{}"},
+        "list": None,
+        "h": "last",
+    }
+
+
+@pytest.mark.parametrize("pack", [google, stern])
+def test_objects_one_behind_the_other_are_read(pack: Callable[[int, str, str], str]) -> None:
+    rows = [json.loads(pack(at, PODS[0], text)) for at, text in enumerate(STEPS + RAISED)]
+    lines = [line for row in rows for line in json.dumps(row, indent=2).splitlines()]
+    assert raised(found(lines))[:2] == (PLACE, PODS[0])
+
+
+def test_streams_of_cloudwatch_as_text_are_read_apart() -> None:
+    lines = [
+        f"2026-11-24T02:41:{at:02}.500000+00:00 fit/trainer/{pod} {text}"
+        for at, text in enumerate(STEPS + RAISED)
+        for pod in PODS
+    ]
+    where = {one.node for one in found(lines) if isinstance(one, RaisedAt)}
+    assert where == {f"fit/trainer/{pod}" for pod in PODS}
+
+
+def test_a_healthy_job_stays_healthy_in_yaml() -> None:
+    records = [google_yaml(at, PODS[at % 2], text) for at, text in enumerate(STEPS)]
+    findings = found([line for record in records for line in record])
+    assert {type(one) for one in findings} == {OfPod}
+
+
+def test_other_documents_of_yaml_stay_as_they_are() -> None:
+    line = "note: 'RuntimeError: NCCL communicator was aborted'"
+    (one, *_) = found(["---", "kind: Job", line, "---", "kind: Service"])
+    assert (one.evidence.text, one.evidence.line) == (line, 3)
 
 
 def test_a_line_that_came_in_parts_is_put_together() -> None:
@@ -208,6 +323,7 @@ KEYS = [
     *("log", "stream", "time", "textPayload", "jsonPayload", "resource", "labels", "pod_name"),
     *("MESSAGE", "_HOSTNAME", "__REALTIME_TIMESTAMP", "message", "event", "exception", "level"),
     *("kubernetes", "host", "_source", "line", "rank", "timestamp", "pod", "name", "attrs"),
+    *("fields", "podName", "containerName", "logStreamName", "_p"),
 ]
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 RECORDS = st.recursive(

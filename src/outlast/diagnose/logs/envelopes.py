@@ -4,7 +4,10 @@
     kubectl --prefix     [pod/NAME/CONTAINER] text; with --timestamps a time stands before the text
     kubectl --timestamps 2026-11-24T02:41:09.1Z text
     docker compose       trainer-1  | text
-    stern, kail          NAME CONTAINER text; NAMESPACE/NAME[CONTAINER]: text
+    stern, kail          NAME CONTAINER text; NAMESPACE/NAME[CONTAINER]: text; of more than one
+                         namespace, stern's line begins with it
+    logcli query         2026-11-24T02:41:09Z {container="trainer", pod="NAME"} text
+    aws logs tail        2026-11-24T02:41:09.100000+00:00 GROUP/STREAM text
     torchx log           trainer/0 text
     records of JSON      `json_lines.py`
 
@@ -72,6 +75,29 @@ _KAIL = re.compile(
     rb"(?P<namespace>[a-z0-9-]{1,63})/(?P<pod>[a-z0-9][a-z0-9.-]{1,252})"
     rb"\[(?P<container>[\w.-]{1,63})\]:(?: (?P<text>.*)|$)"
 )
+_STERN_OF_ALL = re.compile(
+    rb"(?:" + _COLOUR + rb"[a-z0-9-]{1,63}" + _COLOUR + rb" )" + _STERN.pattern
+)
+_LABEL = rb'[a-z_]\w{0,60}="[^"\n]{0,253}"'
+_LOGCLI = re.compile(
+    _COLOUR
+    + rb"(?P<time>"
+    + _STAMP
+    + rb")"
+    + _COLOUR
+    + rb" "
+    + _COLOUR
+    + rb"\{(?P<labels>(?:"
+    + _LABEL
+    + rb"(?:, ?)?){0,40})\}"
+    + _COLOUR
+    + rb" (?P<text>.*)"
+)
+_LABELS = re.compile(r'\b(pod|container|pod_name|container_name)="([\w./-]{1,253})"')
+_AWS_TAIL = re.compile(
+    rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00)"
+    rb" (?P<container>[\w.#@-]{1,250}/[\w./#@-]{1,250})(?: (?P<text>.*)|$)"
+)
 _TORCHX = re.compile(
     _COLOUR + rb"(?P<container>[a-z][\w-]{0,60}/\d{1,5})" + _COLOUR + rb" (?P<text>.*)"
 )
@@ -113,6 +139,10 @@ def _inner(pattern: re.Pattern[bytes], line: bytes) -> list[Inner] | None:
         return None
     groups = found.groupdict()
     pod, container = _said(groups, "pod"), _said(groups, "container")
+    if labels := _said(groups, "labels"):
+        named = dict(_LABELS.findall(labels))
+        pod = named.get("pod") or named.get("pod_name")
+        container = named.get("container") or named.get("container_name")
     stamp = _said(groups, "time")
     return [
         Inner(
@@ -177,9 +207,12 @@ def _are_pods(found: Found) -> bool:
 _PATTERNS: tuple[tuple[re.Pattern[bytes], Callable[[Found], bool]], ...] = (
     (_CRI, _always),
     (_KUBECTL, _always),
+    (_LOGCLI, _always),
+    (_AWS_TAIL, _is_no_syslog),
     (_STAMPED, _is_no_syslog),
     (_KAIL, _always),
     (_COMPOSE, _are_containers),
     (_TORCHX, _always),
     (_STERN, _are_pods),
+    (_STERN_OF_ALL, _are_pods),
 )

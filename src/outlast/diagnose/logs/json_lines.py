@@ -3,7 +3,8 @@
     Docker          {"log": "step 3\\n", "stream": "stderr", "time": "..."}
     Google Cloud    {"textPayload": "...", "resource": {"labels": {"pod_name": ...}}, ...}
     journald        {"MESSAGE": "...", "_HOSTNAME": "...", "__REALTIME_TIMESTAMP": "..."}
-    Loki, Elastic, Fluent Bit, CloudWatch
+    stern           {"message": "...", "podName": ..., "nodeName": ...}
+    Loki, Grafana, Elastic, Fluent Bit, CloudWatch; the last may hold a record of Fluent Bit
     the program     {"event": "...", "level": "error", "exception": "Traceback ..."} of structlog,
                     loguru and the like; such a record may lie within one of the others
 
@@ -33,11 +34,13 @@ _MESSAGES = ("message", "msg", "event", "text", "log")
 _TRACEBACKS = ("exception", "exc_info", "exc_text", "traceback", "stack_trace", "stacktrace")
 _TIMES = ("timestamp", "time", "@timestamp", "ts", "asctime", "date")
 _RANKS = ("rank", "global_rank", "world_rank", "RANK")
+_PARTS = ("_p", "logtag")
 _LEVELS = ("level", "levelname", "severity")
 _NOT_SAID_AGAIN = {*_MESSAGES, *_TRACEBACKS, *_TIMES, *_LEVELS, *_RANKS, "record"}
 _REST_CHARACTERS = 400
 _NAME = re.compile(r"[A-Za-z0-9_][\w.:@/ -]{0,252}", re.ASCII)
 # a number that counts seconds, milliseconds, microseconds or nanoseconds since 1970
+_COUNTED = re.compile(r"\d{10,19}", re.ASCII)
 _UNITS = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9))
 
 
@@ -88,11 +91,13 @@ def open_record(line: bytes) -> list[Inner] | None:
         payload = of_host = found["jsonPayload"]
         if "MESSAGE" in of_host:
             return [replace(_journal_line(of_host), at_s=_time_of_record(found))]
-    elif isinstance(found.get("line"), str) and isinstance(found.get("labels"), dict):
+    elif isinstance(found.get("line"), str) and _has_labels(found):
         payload = found["line"]
-    elif "logStreamName" in found and isinstance(found.get("message"), str):
-        payload = found["message"]
-    is_part = "stream" in found and isinstance(payload, str) and not payload.endswith("\n")
+    elif _is_of_collector(found) and isinstance(found.get("message"), str):
+        payload = message = found["message"]
+        if message.startswith("{") and '"kubernetes"' in message:
+            return open_record(message.encode("utf-8", "replace"))
+    is_part = isinstance(payload, str) and _is_part(found, payload)
     lines = list(_lines_of(payload))
     if not lines:
         return None
@@ -103,6 +108,25 @@ def open_record(line: bytes) -> list[Inner] | None:
         Inner(text, writer, node, labels.pod is not None, labels.host, at_s, is_part)
         for text in lines[:MESSAGE_MAX_LINES]
     ]
+
+
+def _has_labels(found: Mapping[str, Any]) -> bool:
+    return isinstance(found.get("labels"), dict) or isinstance(found.get("fields"), dict)
+
+
+def _is_of_collector(found: Mapping[str, Any]) -> bool:
+    return "logStreamName" in found or ("podName" in found and "containerName" in found)
+
+
+def _is_part(found: Mapping[str, Any], payload: str) -> bool:
+    """Return True if the rest of the line comes with a later record.
+
+    Fluent Bit says so where the runtime did. Docker ends each whole line, and then cuts long ones.
+    """
+    for key in _PARTS:
+        if isinstance(said := found.get(key), str):
+            return said == "P"
+    return "stream" in found and "kubernetes" not in found and not payload.endswith("\n")
 
 
 def _object(line: bytes | str) -> dict[str, Any] | None:
@@ -168,7 +192,8 @@ def _labels(found: Mapping[str, Any]) -> _Labels:
     resource = found.get("resource")
     of_resource = resource.get("labels") if isinstance(resource, dict) else None
     pod = container = host = None
-    for some in (of_resource, found.get("kubernetes"), found.get("labels"), found.get("attrs")):
+    kept = (found.get(key) for key in ("kubernetes", "labels", "attrs", "fields"))
+    for some in (of_resource, *kept):
         if not isinstance(some, dict):
             continue
         pod = pod or _name(some, "pod_name", "pod", "k8s-pod-name")
@@ -176,6 +201,9 @@ def _labels(found: Mapping[str, Any]) -> _Labels:
         host = host or _name(
             some, "host", "node_name", "node", "compute.googleapis.com/resource_name"
         )
+    pod, host = pod or _name(found, "podName"), host or _name(found, "nodeName")
+    if container is None:
+        container = _name(found, "containerName")
     if pod is None and container is None:
         container = _name(found, "logStreamName", "container_name")
     return _Labels(pod, container, host)
@@ -196,6 +224,8 @@ def _time_of_record(found: Mapping[str, Any]) -> float | None:
         one = found.get(key)
         if isinstance(one, str) and (at_s := time_of(one)) is not None:
             return at_s
+        if isinstance(one, str) and _COUNTED.fullmatch(one):
+            one = int(one)
         if isinstance(one, (int, float)) and not isinstance(one, bool) and one > 1e9:
             return next((one / unit for below, unit in _UNITS if one < below), None)
     return None

@@ -4,21 +4,21 @@ Lines are read in blocks. Where something packed them (`envelopes.py`), they are
 each writer has a reader of its own (`lines.py`): its tracebacks and stacks are whole, though the
 lines of others stand between theirs.
 
-A file that holds one array of records over many lines, as `gcloud logging read --format json`
-prints it, is read record by record. If the records come newest first, they are turned around.
+A file whose records stand over many lines each is read record by record (`exports.py`). If the
+records come newest first, they are turned around.
 
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs.envelopes import Opener, opener_of
+from outlast.diagnose.logs.exports import Numbered, records_of
 from outlast.diagnose.logs.json_lines import Inner, OfPod
 from outlast.diagnose.logs.lines import LINE_BYTES, LineReader
 from outlast.diagnose.rules import RULES
@@ -28,12 +28,8 @@ BLOCK_LINES = 4096
 BLOCK_BYTES = 1 << 20
 READERS_MAX = 1024  # writers beyond these share one reader
 PART_BYTES = 4 * LINE_BYTES  # of a line that comes in parts
-RECORD_BYTES = 256 << 10
 TURNED_MAX = 50_000  # records that are held at once to turn them around
 POD = RULES["kube.pod"]
-_ARRAY = re.compile(rb'\s{0,8}\[\s{0,8}$|\s{0,8}"\w{1,40}": \[\s{0,8}$')
-
-Numbered = tuple[int, bytes]
 
 
 def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
@@ -44,8 +40,7 @@ def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
     source = iter(lines)
     first = list(islice(source, 2))
     numbered: Iterator[Numbered] = enumerate(chain(first, source), 1)
-    if any(_ARRAY.match(line.rstrip(b"\r\n")) for line in first):
-        numbered = _records(numbered)
+    numbered = records_of(first, numbered)
     reading = _Reading(name)
     block = _block(numbered)
     if _is_newest_first(block, opener_of([line for _, line in block], name)):
@@ -141,28 +136,7 @@ def _cut(line: bytes) -> bytes:
     return line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + b"\x00cut"
 
 
-# --- arrays of records ----------------------------------------------------------------------------
-
-
-def _records(numbered: Iterator[Numbered]) -> Iterator[Numbered]:
-    """Yield each object of an array as one line; lines outside of objects as they are."""
-    held: list[bytes] = []
-    first = size = indent = 0
-    for number, line in numbered:
-        body = line.strip()
-        depth = len(line) - len(line.lstrip(b" \t"))
-        if not held and body == b"{" and depth > 0:
-            held, first, size, indent = [line], number, 0, depth
-        elif held:
-            held.append(line)
-            size += len(line)
-            if (depth == indent and body in (b"}", b"},")) or size > RECORD_BYTES:
-                yield first, b"".join(held).strip().rstrip(b",")
-                held = []
-        else:
-            yield number, line
-    if held:
-        yield first, b"".join(held)
+# --- newest first -------------------------------------------------------------------------------
 
 
 def _is_newest_first(block: Sequence[Numbered], opener: Opener | None) -> bool:

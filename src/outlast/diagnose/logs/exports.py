@@ -1,0 +1,79 @@
+"""Exports of logs that hold one record over many lines.
+
+    gcloud logging read          documents of YAML, one a record, behind lines of `---`
+    ... --format json, Grafana   an array of objects, each over many lines
+    aws logs filter-log-events   such an array, in an object
+    jq '.[]', stern -o ppextjson objects one behind the other, each over many lines
+
+Each record becomes one line of JSON, which `json_lines.py` opens. Whatever is no such record stays
+as it is: a file of settings in YAML for example. Not read: an export that stands in one long line.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from outlast.diagnose.logs.yaml_records import read_mapping
+
+RECORD_BYTES = 256 << 10
+_ARRAY = re.compile(rb'\s{0,8}\[\s{0,8}$|\s{0,8}"\w{1,40}": \[\s{0,8}$')
+_OF_GOOGLE = (b"textPayload:", b"jsonPayload:")
+
+Numbered = tuple[int, bytes]
+
+
+def records_of(first: Sequence[bytes], numbered: Iterator[Numbered]) -> Iterator[Numbered]:
+    """Return the lines with each record as one of them. `first` are the first two lines."""
+    heads = [line.rstrip() for line in first]
+    if heads and heads[0] == b"---":
+        return _documents(numbered)
+    if any(map(_ARRAY.match, heads)):
+        return _objects(numbered, is_array=True)
+    if len(heads) > 1 and heads[0] == b"{" and heads[1].startswith((b'  "', b'    "', b'\t"')):
+        return _objects(numbered, is_array=False)
+    return numbered
+
+
+def _objects(numbered: Iterator[Numbered], *, is_array: bool) -> Iterator[Numbered]:
+    """Yield each object of many lines as one line; lines outside of objects as they are."""
+    held: list[bytes] = []
+    first = size = indent = 0
+    for number, line in numbered:
+        body = line.strip()
+        depth = len(line) - len(line.lstrip(b" \t"))
+        if not held and body == b"{" and (depth > 0) == is_array:
+            held, first, size, indent = [line], number, 0, depth
+        elif held:
+            held.append(line)
+            size += len(line)
+            if (depth == indent and body in (b"}", b"},")) or size > RECORD_BYTES:
+                yield first, b"".join(held).strip().rstrip(b",")
+                held = []
+        else:
+            yield number, line
+    if held:
+        yield first, b"".join(held)
+
+
+def _documents(numbered: Iterator[Numbered]) -> Iterator[Numbered]:
+    held: list[Numbered] = []
+    size = 0
+    for number, line in numbered:
+        if (line.rstrip() == b"---" or size > RECORD_BYTES) and held:
+            yield from _document(held)
+            held, size = [], 0
+        held.append((number, line))
+        size += len(line)
+    yield from _document(held)
+
+
+def _document(held: list[Numbered]) -> list[Numbered]:
+    if not any(line.startswith(_OF_GOOGLE) for _, line in held):
+        return held  # another document, such as a manifest of Kubernetes
+    texts = [line.decode("utf-8", "replace").rstrip("\r\n") for _, line in held]
+    record = read_mapping(texts[texts[0].rstrip() == "---" :])
+    return [(held[0][0], json.dumps(record).encode())]
