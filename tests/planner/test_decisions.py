@@ -283,8 +283,7 @@ def test_every_rank_is_known_and_the_engine_says_why() -> None:
     )
     assert (
         answer.chosen.why
-        == "ranks [8, 9, 10, 11, 12, 13, 14, 15] are taken by spares; survivors repeat the step in"
-        " place"
+        == "ranks [8, 9, 10, 11, 12, 13, 14, 15] are taken by spares; survivors go on in place"
     )
     assert answer.fallback.why == "step 50 is committed on a live rank"
     assert answer.resumed_s == 50.5 + 5 + 7 + 2
