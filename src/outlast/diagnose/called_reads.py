@@ -19,7 +19,7 @@ _MODULES = ("forward", "__call__")
 
 @dataclass(slots=True)
 class _Function:
-    """What a function itself reads and calls.
+    """Keep what a function itself reads and calls.
 
     handed   the names that it hands, as they are, to what is not defined in the file
     """
@@ -30,7 +30,7 @@ class _Function:
 
 
 class CalledReads:
-    """What the functions of one file may read."""
+    """Know what the functions of one file may read."""
 
     def __init__(self, functions: dict[str, _Function]) -> None:
         self._functions = functions

@@ -35,7 +35,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What one rank saw at one moment. `prints` have a type behind the digits."""
+    """Keep what one rank saw at one moment. `prints` have a type behind the digits."""
 
     pid: int
     loop: Loop
@@ -75,7 +75,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between the two runs.
+    """Keep what differs between the two runs.
 
     variables      that were not kept, each once
     state          by rank, the parts of run.state that differ at the end of the last step

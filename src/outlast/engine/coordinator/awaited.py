@@ -27,7 +27,7 @@ _WAYPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What is waited for, in words, and the deadline after which the run acts by itself.
+    """Say what is waited for, and until when: the run acts by itself after the deadline.
 
     until_s   on the coordinator's clock; None: nothing ends this wait but what is waited for
     """

@@ -18,7 +18,7 @@ from outlast.model.terms import Waypoint
 
 
 class Roster:
-    """Who holds which rank, and who is parked as a spare.
+    """Know who holds which rank, and who is parked as a spare.
 
     What the dead left behind is in `remains`. `orphans` are processes that a new coordinator found
     in the rank of another one: they are killed, and their ends awaited.

@@ -74,7 +74,7 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a survivor holds. It sends this once it has stopped working on its step.
+    """A survivor says what it holds. It sends this once it has stopped working on its step.
 
     committed  the newest step that it has committed
     prepared   the newest step whose gradients and private state are complete and sealed; at least
