@@ -92,13 +92,14 @@ def test_a_survivor_goes_its_way_and_a_successor_starts(
     assert told(loses_rank_1(way, replicated=replicated)) == [survivor, successor]
 
 
-def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
-    """Rank 1's successor comes to a collective before run.steps. That is no fault of its own."""
-    run = loses_rank_1("in_place", replicated=True)
-    assert told(run)[0][0] == "in_place"
+def is_alone(run: Run, way: str) -> None:
+    """Let rank 1's successor come to a collective before run.steps, and all stand still.
+
+    `way` is its recovery mode.
+    """
     born = comes_up(run)
     run.say(
-        Registered(born, 2, -1, "reenter", False, True, "", at_steps=False),
+        Registered(born, 2, -1, way, False, True, "", at_steps=False),
         Broke(born, 2, -1, "alone", "a.py:3 needs all ranks before run.steps", "", run.now_s),
     )
     run.gathers()
@@ -106,6 +107,13 @@ def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
         Inventory(run.workers[0], 2, 10, 10, 10, False, ()),
         Inventory(born, 2, -1, -1, -1, False, ()),
     )
+
+
+def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
+    """Rank 1's successor comes to a collective before run.steps. That is no fault of its own."""
+    run = loses_rank_1("in_place", replicated=True)
+    assert told(run)[0][0] == "in_place"
+    is_alone(run, "reenter")
     assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
     assert told(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
     one = run.interruption
@@ -116,16 +124,7 @@ def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
 
 def test_a_successor_that_cannot_be_alone_restarts_all_without_main() -> None:
     run = loses_rank_1("in_place", replicated=True)
-    born = comes_up(run)
-    run.say(
-        Registered(born, 2, -1, "respawn", False, True, "", at_steps=False),
-        Broke(born, 2, -1, "alone", "a.py:3 needs all ranks before run.steps", "", run.now_s),
-    )
-    run.gathers()
-    run.say(
-        Inventory(run.workers[0], 2, 10, 10, 10, False, ()),
-        Inventory(born, 2, -1, -1, -1, False, ()),
-    )
+    is_alone(run, "respawn")
     assert run.coordinator.stage is Stage.HANDOVER
 
 

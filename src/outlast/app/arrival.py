@@ -67,7 +67,7 @@ class Arrival:
         self.facts = None
 
 
-class _Tries:
+class _TryReports:
     """Tell people now and then how often this node has dialled, until `close`."""
 
     def __init__(self, loop: Loop, way: Way, dialler: Dialler, tell: Callable[[str], None]) -> None:
@@ -98,7 +98,7 @@ def reach(
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
     arrival = Arrival()
     dialler = Dialler(loop, way.endpoint, caller, arrival, token=token)
-    tries = _Tries(loop, way, dialler, tell)
+    reports = _TryReports(loop, way, dialler, tell)
 
     def strange() -> bool:
         return dialler.strange >= limits.STRANGE_ANSWERS_COUNT
@@ -107,7 +107,7 @@ def reach(
     try:
         came = loop.run_until(lambda: arrival.done or strange(), within_s=way.wait_s)
     finally:
-        tries.close()
+        reports.close()
     if came and arrival.facts is not None:
         return dialler, arrival.facts
     count, why = dialler.tries, dialler.error or "no answer"

@@ -199,7 +199,7 @@ class Helm:
     def listen(self) -> None:
         """Take signals from now on, and while this node leads, requests. Signals raise nothing."""
         if self.reign is not None:
-            self.reign.headquarters.driver.listen()
+            self.reign.headquarters.driver.take_requests()
         for number in stop_signals.heeded():
             self._seat.loop.add_signal(number, functools.partial(self._on_signal, number))
 
@@ -209,10 +209,7 @@ class Helm:
         A notice that the machine is taken away lets the coordinator drain this node first. One that
         leads is drained like any other if somebody can take the run over then.
         """
-        reason, code = (
-            f"the launcher received {signal.Signals(number).name}",
-            (stop_signals.exit_code(number)),
-        )
+        reason, code = stop_signals.reason(number), stop_signals.exit_code(number)
         agent, reign, notice = self._agent, self.reign, number in stop_signals.NOTICES
         assert agent is not None
         if reign is None:

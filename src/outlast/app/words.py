@@ -120,7 +120,7 @@ def outcome(one: Facts) -> str:
     return (
         f"back after {recovery_words(one)} by {rung}"
         if seen
-        else (f"all processes run again by {rung}")
+        else f"all processes run again by {rung}"
     )
 
 

@@ -32,6 +32,11 @@ def exit_code(number: int) -> int:
     return 128 + (signal.SIGTERM if number in NOTICES else number)
 
 
+def reason(number: int) -> str:
+    """Return the reason with which the signal stops a run, or takes a node out of it."""
+    return f"the launcher received {signal.Signals(number).name}"
+
+
 EXIT_CODES = frozenset(map(exit_code, (*ALWAYS, *UNLESS_IGNORED)))
 
 

@@ -67,8 +67,7 @@ class FaultReports:
         if self.stop.by_signal:
             # Its peers were sent SIGTERM, so a broken step is no fault.
             return []
-        member.path.collateral = message.mechanism == "collective"
-        member.path.alone = message.mechanism == "alone"
+        member.path.note_break(message.mechanism)
         if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
             if member.path.collateral:
                 return []  # of a peer whose end is about to be heard of

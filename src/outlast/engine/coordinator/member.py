@@ -10,7 +10,7 @@ from outlast.model.terms import Waypoint
 
 @dataclass(slots=True)
 class Process:
-    """What is known of the process itself.
+    """Keep what is known of the process itself.
 
     pid          0 until its agent says that it was started
     node         its machine's own name for itself; "" until then
@@ -83,6 +83,10 @@ class Path:
     collateral: bool = False
     alone: bool = False
 
+    def note_break(self, mechanism: str) -> None:
+        """Take in why it cannot go on in this generation, as it says itself (`Broke`)."""
+        self.collateral, self.alone = mechanism == "collective", mechanism == "alone"
+
     def come_to(self, place: int) -> None:
         """Take in the value of a waypoint. Messages may arrive late, and no process goes back."""
         if place > self.waypoint:
@@ -98,7 +102,7 @@ class Path:
 
 @dataclass(slots=True)
 class Life:
-    """Whether a process lives, and how it ended.
+    """Say whether a process lives, and how it ended.
 
     condemned   it is to be killed: its fault is booked already
     dead        it has ended, for certain

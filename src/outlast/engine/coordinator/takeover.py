@@ -135,7 +135,7 @@ class RecoveredState:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What agents have said that they house, while the picture is built. The lists grow.
+    """Collect what agents say that they house, while the picture is built. The lists grow.
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
     adopted     processes, as the last coordinator knew them
@@ -281,8 +281,7 @@ class Takeover:
             case Finished():
                 member.script.finished = True
             case Broke():
-                member.path.collateral = said.mechanism == "collective"
-                member.path.alone = said.mechanism == "alone"
+                member.path.note_break(said.mechanism)
                 self._found.broke.append((member, said))
                 if said.mechanism == "exception":
                     member.path.raised = (said.error, said.traceback)

@@ -6,7 +6,6 @@ It carries out what the coordinator decides, except for what goes to agents. It 
 from __future__ import annotations
 
 import functools
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +87,18 @@ class CoordinatorDriver:
         self._unflushed = 0  # flushes of the ledger in a row that failed
 
     def listen(self) -> None:
-        """Take the signals that stop a run. They raise nothing from now on."""
+        """Take requests, and the signals that stop a run. They raise nothing from now on."""
         for number in stop_signals.heeded():
             self._desk.loop.add_signal(
-                number, functools.partial(self._on_signal, number, stop_signals.exit_code(number))
+                number,
+                functools.partial(
+                    self.ask_stop, stop_signals.reason(number), stop_signals.exit_code(number)
+                ),
             )
+        self.take_requests()
+
+    def take_requests(self) -> None:
+        """Take what people ask of the run by a command."""
         if self._desk.control is not None:
             self._desk.control.open(self._on_request)
 
@@ -190,9 +196,6 @@ class CoordinatorDriver:
                     now_s=clock.now_s(), interruption=interruption, verdict=read
                 )
             )
-
-    def _on_signal(self, number: int, exit_code: int) -> None:
-        self.ask_stop(f"the launcher received {signal.Signals(number).name}", exit_code)
 
     def ask_stop(self, reason: str, exit_code: int) -> None:
         """Stop the run: the step in flight is committed first, unless it was asked before."""

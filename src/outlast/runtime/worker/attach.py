@@ -38,7 +38,7 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
 
 
-class Awaited(NamedTuple):
+class Readiness(NamedTuple):
     """A rank has its state, and may wait for others that have not.
 
     ready_s      since when
@@ -74,11 +74,11 @@ class StepsCall:
     begun_behind: int = -1
     again: tuple[Regroup, Image] | None = None
     donate_s: float = 0.0
-    awaited: Awaited | None = None
+    awaited: Readiness | None = None
 
     def waits_for_others(self, plan: Regroup, *, ready_s: float) -> None:
         """Note that this rank is in the group of `plan`, with its state, since `ready_s`."""
-        self.awaited = Awaited(ready_s, plan.restoring, plan.detected_s)
+        self.awaited = Readiness(ready_s, plan.restoring, plan.detected_s)
 
 
 class Attachment:

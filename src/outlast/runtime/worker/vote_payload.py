@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.model.messages import Regroup
 from outlast.runtime import clock
-from outlast.runtime.worker.attach import Attachment, Awaited
+from outlast.runtime.worker.attach import Attachment, Readiness
 from outlast.runtime.worker.logbook import Logbook, To
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Ballot, Outcome, vote
@@ -130,7 +130,7 @@ class VotePayload:
             step.committed()
 
 
-def _ready_s(awaited: Awaited) -> float:
+def _ready_s(awaited: Readiness) -> float:
     """Return what a ballot says of this rank's readiness (vote.py, `ready_s`)."""
     if awaited.detected_s is None:
         return clock.now_s() - awaited.ready_s
