@@ -4,10 +4,11 @@ refused with its reason.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
-import resource
+import random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from outlast.diagnose.collectives import (
     Dump,
+    OversizedDump,
     Packer,
     Unpacker,
     UnreadableDump,
@@ -27,10 +29,12 @@ from outlast.diagnose.collectives import (
     read_dump,
 )
 from outlast.diagnose.collectives.entries import signature_of
+from tests.diagnose.collectives.limits import little_memory
 from tests.diagnose.collectives.simulator import Job, Layout
 
 JOB = Job(Layout(2, 2, 2), ahead=3, sleeps={5: 9})
 WHOLE = JOB.dump(3)
+WHOLE_RAW = pickle.dumps(WHOLE, protocol=2)
 
 
 def read(top: object, name: str = "trace_3") -> Dump:
@@ -294,12 +298,12 @@ def test_a_dump_cut_at_any_place_is_cut_short_or_whole() -> None:
 
     Nothing but UnreadableDump is raised, and nothing that was cut passes for whole.
     """
-    for raw in (pickle.dumps(WHOLE, protocol=2), json.dumps(WHOLE).encode()):
+    for raw in (WHOLE_RAW, json.dumps(WHOLE).encode()):
         for length in [*range(200), *range(200, len(raw), 97), len(raw) - 1]:
             with pytest.raises(UnreadableDump):
                 read_dump(raw[:length], name="trace_3")
     with pytest.raises(UnreadableDump, match="cut short"):
-        read_dump(pickle.dumps(WHOLE, protocol=2)[:87], name="trace_3")
+        read_dump(WHOLE_RAW[:87], name="trace_3")
 
 
 @pytest.mark.parametrize(
@@ -313,12 +317,44 @@ def test_a_dump_cut_at_any_place_is_cut_short_or_whole() -> None:
         b"[" * 100_000,
         b'{"version":"2.10","entries":{}}',
         b"{" + b'"a":{' * 50_000,
-        os.urandom(500),
+        random.Random(8).randbytes(500),
     ],
 )
 def test_junk_is_refused(raw: bytes) -> None:
     with pytest.raises(UnreadableDump):
         read_dump(raw, name="trace_0")
+
+
+def sized(opcode: bytes, size: int) -> bytes:
+    """Return an opcode that says `size` as an index into the memo, or as the bytes that follow."""
+    if opcode == b"p":
+        return b"p%d\n" % size
+    wide = opcode in (b"\x8d", b"\x8e", b"\x95", b"\x96")
+    return opcode + (size if wide else size & 0x7FFFFFFF).to_bytes(8 if wide else 4, "little")
+
+
+@pytest.mark.parametrize("opcode", [b"p", b"r", b"B", b"\x8e", b"\x96"])
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused(opcode: bytes) -> None:
+    """They are an index into the memo, and the lengths of bytes and of a bytearray."""
+    with little_memory(), pytest.raises(OversizedDump, match="more memory than there is"):
+        read_dump(b"\x80\x05]" + sized(opcode, (1 << 31) - 2) + b".", name="trace_0")
+
+
+@given(
+    st.sampled_from(
+        [b"p", b"r", b"B", b"C", b"T", b"X", b"\x8b", b"\x8d", b"\x8e", b"\x95", b"\x96"]
+    ),
+    st.integers(1 << 26, (1 << 63) - 1),
+    st.sampled_from([b"", WHOLE_RAW[2:-1]]),
+    st.sampled_from([b"", b".", WHOLE_RAW[2:]]),
+)
+def test_a_pickle_that_lies_about_sizes_is_refused(
+    opcode: bytes, size: int, before: bytes, after: bytes
+) -> None:
+    """Method: every opcode that gives a size or a place, in front of a dump and behind it."""
+    raw = b"\x80\x05" + (before or b"N") + sized(opcode, size) + after
+    with little_memory(), pytest.raises(UnreadableDump):
+        read_dump(raw, name="trace_3")
 
 
 @pytest.mark.parametrize(
@@ -387,25 +423,15 @@ def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
     """Method: bytes of a dump changed, cut out and put in; under a limit of memory, since one byte
     can ask for gigabytes.
     """
-    raw = bytearray(
-        data.draw(st.sampled_from([pickle.dumps(WHOLE, protocol=2), json.dumps(WHOLE).encode()]))
-    )
+    raw = bytearray(data.draw(st.sampled_from([WHOLE_RAW, json.dumps(WHOLE).encode()])))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
-    with open("/proc/self/statm", "rb") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), before[1]))
-    try:
+    with little_memory(), contextlib.suppress(UnreadableDump):
         find_blame([read_dump(bytes(raw), name="trace_3")])
-    except (UnreadableDump, MemoryError):
-        pass
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@example(pickle.dumps(WHOLE, protocol=2)[:4096], True)
+@example(WHOLE_RAW[:4096], True)
 @example(json.dumps(WHOLE).encode()[:4096], True)
 @example(b"[rank0]: Traceback (most recent call last):", False)
 @example(b'{"event": "step", "loss": 2.1}', False)

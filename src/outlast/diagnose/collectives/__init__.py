@@ -4,7 +4,7 @@ from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump
 from outlast.diagnose.collectives.naming import rank_of_name
 from outlast.diagnose.collectives.packed import Packer, Unpacker
-from outlast.diagnose.collectives.pickles import UnreadableDump
+from outlast.diagnose.collectives.pickles import OversizedDump, UnreadableDump
 from outlast.diagnose.collectives.skew import clock_offsets
 from outlast.diagnose.collectives.state import Dump, GroupState, Traffic
 from outlast.diagnose.collectives.wait_for import find_blame
@@ -13,6 +13,7 @@ __all__ = [
     "Blame",
     "Dump",
     "GroupState",
+    "OversizedDump",
     "Packer",
     "Traffic",
     "Unpacker",

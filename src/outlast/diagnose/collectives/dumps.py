@@ -39,7 +39,7 @@ from outlast.diagnose.collectives.entries import (
     worth_reading,
 )
 from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_name
-from outlast.diagnose.collectives.pickles import UnreadableDump, unpickled
+from outlast.diagnose.collectives.pickles import OversizedDump, UnreadableDump, unpickled
 from outlast.diagnose.collectives.shortening import shortened
 from outlast.diagnose.collectives.state import NOBODY, Dump, GroupState
 from outlast.model.texts import cut_at_word
@@ -78,8 +78,8 @@ def looks_like_dump(head: bytes) -> bool:
 def read_dump(raw: bytes, *, name: str) -> Dump:
     """Return what a dump says.
 
-    Raises UnreadableDump, and MemoryError if a limit of memory is set and reached. Pickles of
-    strangers are read only under limits (pickles.py).
+    Raises UnreadableDump for whatever is not a whole dump. That is OversizedDump if it takes more
+    memory than this process can have. Pickles of strangers are read only under limits (pickles.py).
     """
     if len(raw) > DUMP_BYTES_MAX:
         raise UnreadableDump(f"{len(raw)} bytes: no recorder writes so much")
@@ -90,6 +90,8 @@ def read_dump(raw: bytes, *, name: str) -> Dump:
         return _dump(top, name)
     except RecursionError:
         raise UnreadableDump("nested too deep: a dump has five levels") from None
+    except MemoryError:
+        raise OversizedDump(f"{len(raw)} bytes that ask for more memory than there is") from None
 
 
 def _of_shortened(raw: bytes, name: str) -> Dump | None:

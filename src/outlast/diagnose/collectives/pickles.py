@@ -5,7 +5,9 @@ opcodes, and asks for no name and no object. So a pickle that asks for one is re
 and `persistent_load` always raise. With no callable on the stack, REDUCE, OBJ, NEWOBJ and BUILD
 have nothing to work on.
 
-Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo).
+Not promised: little memory and time. A few bytes can ask for gigabytes (an index into the memo,
+the length of a bytes object). To look at every opcode first would take longer than to unpickle.
+A process under a limit of memory refuses such a dump; another one may be given the gigabytes.
 Tuples nested a million deep overflow the stack of C when they are hashed. So pickles of strangers
 are read in a process of their own, under limits (`runtime/evidence/unpickling.py`).
 
@@ -30,6 +32,14 @@ class UnreadableDump(CorruptError, ValueError):
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
+
+
+class OversizedDump(UnreadableDump):
+    """To read the file takes more memory than this process can have.
+
+    Few dumps are that long. Most often the bytes are damaged, or no dump's, and a few of them say
+    that gigabytes follow.
+    """
 
 
 class _Whole:
@@ -69,7 +79,7 @@ class _Refusing(pickle.Unpickler):
 def unpickled(raw: bytes) -> object:
     """Return the object that `raw` holds.
 
-    Raises UnreadableDump, and MemoryError if a limit of memory is set and reached.
+    Raises UnreadableDump, and MemoryError if it takes more memory than there is.
     """
     try:
         return _Refusing(_Whole(raw)).load()

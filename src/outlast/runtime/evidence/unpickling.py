@@ -34,7 +34,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NoReturn
 
-from outlast.diagnose.collectives import Dump, Packer, Unpacker, UnreadableDump, read_dump
+from outlast.diagnose.collectives import (
+    Dump,
+    OversizedDump,
+    Packer,
+    Unpacker,
+    UnreadableDump,
+    read_dump,
+)
 from outlast.model.pieces import Piece
 from outlast.model.texts import cut_at_word
 from outlast.runtime.linux import keep_heap
@@ -331,18 +338,12 @@ def _read(
         try:
             dumps.append(_dump_in(path, size_bytes, name))
             places.append(place)
-        except (UnreadableDump, OSError, MemoryError) as error:
-            unreadable.append(
-                (
-                    place,
-                    (
-                        f"needs more than {memory_bytes >> 20} MB of memory"
-                        if isinstance(error, MemoryError)
-                        else str(error)
-                    ),
-                )
-            )
+        except (OversizedDump, MemoryError):  # the latter if the bytes alone are too many
+            unreadable.append((place, f"needs more than {memory_bytes >> 20} MB of memory"))
             gc.collect()  # what was half read may hold on to itself
+        except (UnreadableDump, OSError) as error:
+            unreadable.append((place, str(error)))
+            gc.collect()
         except Exception as error:  # boundary: one file, of strangers
             # The others are read all the same
             why = f"{type(error).__name__}: {cut_at_word(str(error), 120)}"
