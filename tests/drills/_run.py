@@ -275,6 +275,14 @@ class Drill:
     def store(self) -> int:
         return self._child("outlast-store")
 
+    def parked(self, kind: str = "hot") -> list[int]:
+        """The spares of this kind that stand ready.
+
+        Before the script is known to park, a warm spare stands in for a hot one, and ends then.
+        """
+        spares = self.status.get("spares", ())
+        return [one["pid"] for one in spares if one.get("parked") and one["kind"] == kind]
+
     def vault(self) -> Path:
         """The run's folder in shared memory, once it is there."""
 

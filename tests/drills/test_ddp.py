@@ -245,7 +245,7 @@ def test_one_rank_is_told_what_a_kill_costs(
 @pytest.mark.drill
 def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=("--spares", 1)) as drill:
-        drill.until(lambda: drill.step >= 8 and drill.status.get("spares"), "step 8, and a spare")
+        drill.until(lambda: drill.step >= 8 and drill.parked(), "step 8, and a spare")
         lost = drill.pid_of(2)
         os.kill(lost, signal.SIGKILL)
         drill.until(lambda: drill.pid_of(2) != lost, "rank 2 is back")
@@ -284,11 +284,8 @@ def test_all_ranks_lost_start_from_the_newest_checkpoint_or_step_zero(
 @pytest.mark.drill
 def test_a_lost_spare_is_replaced_without_an_interruption(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", 150, flags=("--spares", 1)) as drill:
-        drill.until(
-            lambda: any(spare.get("parked") for spare in drill.status.get("spares", [])),
-            "a parked spare",
-        )
-        first = drill.status["spares"][0]["pid"]
+        drill.until(drill.parked, "a parked spare")
+        (first,) = drill.parked()
         os.kill(first, signal.SIGKILL)
         drill.until(
             lambda: any(spare["pid"] not in (0, first) for spare in drill.status.get("spares", [])),

@@ -94,10 +94,7 @@ def run_on_gpus(
 
 def kill_rank_3_once_spares_are_ready(drill: Drill, ready: Path) -> None:
     """Two spares: gloo can block a second rank for ever in a send to the one that is killed."""
-    drill.until(
-        lambda: [one["parked"] for one in drill.status.get("spares", ())] == [True, True],
-        "two spares",
-    )
+    drill.until(lambda: len(drill.parked()) == 2, "two spares")
     ready.touch()
     drill.until(lambda: drill.oldest >= 5, "five steps")
     os.kill(drill.pid_of(3), signal.SIGKILL)

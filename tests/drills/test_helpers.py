@@ -34,7 +34,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
     with Drill(
         tmp_path, "ddp.py", *STEPS, "--pause", 0.1, workers=2, flags=("--spares", 1), within_s=150.0
     ) as one:
-        one.until(lambda: any(spare.get("parked") for spare in one.status.get("spares", ())), "it")
+        one.until(one.parked, "a spare")
         one.until(lambda: len(stores(one)) == 2, "two hosts of the store")
         yield one
 

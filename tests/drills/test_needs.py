@@ -52,14 +52,7 @@ def struck(folder: Path, *arguments: str, spare: str, at: str = "forward") -> Ou
     strikes = [{"at": at, "rank": 2, "step": 4, "do": "SIGKILL"}]
     with Drill(folder, *given, flags=flags, strikes=strikes) as drill:
         if spare:
-            # Before the script is known to park, a warm spare stands in for a hot one.
-            drill.until(
-                lambda: any(
-                    one.get("parked") and one["kind"] == spare
-                    for one in drill.status.get("spares", [])
-                ),
-                "a parked spare",
-            )
+            drill.until(lambda: drill.parked(spare), "a parked spare")
             ready.touch()
         outcome = drill.finish()
     assert drill.fired(kind="strike"), str(outcome)

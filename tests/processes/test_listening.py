@@ -139,32 +139,37 @@ def test_a_run_whose_workers_cannot_meet_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("master", [LOOPBACK, "own"])
 def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str) -> None:
-    """A run listens on one port for its store, and on gloo's ports of each rank and hot spare.
+    """A run listens on one port for each of its two stores, and on gloo's of each rank and spare.
 
     Method: a run of two ranks and a spare on a machine whose name is its outer address, for gloo
-    goes by that name if it is not told otherwise. Once the spare stands ready and training goes
-    on, every listening socket of the launcher and of all processes below it is looked at.
+    goes by that name if it is not told otherwise. Once spare and store stand ready and training
+    goes on, every listening socket of the launcher and of all processes below it is looked at.
     """
     own = own_address()
     asked = own if master == "own" else LOOPBACK
     flags = ("--spares", 1, "--master-addr", asked)
     options = {"workers": 2, "before": on_a_machine_named(own)}
     with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=flags, **options) as drill:
-        drill.until(lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare")
+        drill.until(drill.parked, "a spare")
         drill.until(lambda: drill.step >= 3, "three steps")
-        store, launcher, zygote = drill.store(), drill.process.pid, drill.zygote()
+        drill.until(lambda: stores_that_listen(drill) == 2, "a second store that stands ready")
+        stores = set(drill.children("outlast-store"))
+        launcher, zygote = drill.process.pid, drill.zygote()
         ranks = {drill.pid_of(0), drill.pid_of(1)}
-        spare = drill.status["spares"][0]["pid"]
-        ready = set(drill.children("outlast-store")) - {store}  # the store that stands ready
+        (spare,) = drill.parked()
         everything = listening([launcher, *below(launcher)])
     found = [one for one in everything if one.port]  # without Unix sockets, which have none
     (control,) = [one for one in everything if not one.port]
     assert (control.pid, Path(control.address).name) == (launcher, "control")
-    assert [one.address for one in found if one.pid == store] == [asked], found
-    stores = {store} | ready
+    assert {one.address for one in found if one.pid in stores} == {asked}, found
     assert {one.address for one in found if one.pid not in stores} == {LOOPBACK}, found
-    assert {one.address for one in found if one.pid in ready} <= {asked}, found
-    assert {one.pid for one in found} - ready == {store, spare} | ranks, (found, launcher, zygote)
+    assert {one.pid for one in found} == {spare} | stores | ranks, (found, launcher, zygote)
+    assert len([one for one in found if one.pid in stores]) == 2, "one port each"
+
+
+def stores_that_listen(drill: Drill) -> int:
+    """Count the run's store hosts that listen by now: one is in use, one is started after it."""
+    return len({one.pid for one in listening(drill.children("outlast-store"))})
 
 
 def test_a_script_that_runs_alone_listens_on_loopback_only(tmp_path: Path) -> None:

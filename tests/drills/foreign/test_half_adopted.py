@@ -79,9 +79,7 @@ def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
     undisturbed = drilled(calm, script, when, workers=2)
     with Drill(hit, script, when, workers=2, flags=("--spares", 1)) as drill:
         for number in range(2):
-            drill.until(
-                lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare"
-            )
+            drill.until(drill.parked, "a spare")
             drill.until(lambda: drill.status.get("state") == "training", "training")
             (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
             os.kill(pid, signal.SIGKILL)
