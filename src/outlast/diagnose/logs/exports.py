@@ -6,7 +6,8 @@
     jq '.[]', stern -o ppextjson objects one behind the other, each over many lines
 
 Each record becomes one line of JSON, which `json_lines.py` opens. Whatever is no such record stays
-as it is: a file of settings in YAML for example. Not read: an export that stands in one long line.
+as it is: a file of settings in YAML for example. Exports that stand on one long line, and answers
+of services, are read by `log_answers.py`.
 
 This module is pure: no clock, no files, no torch.
 """

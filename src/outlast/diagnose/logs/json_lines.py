@@ -35,6 +35,7 @@ _TRACEBACKS = ("exception", "exc_info", "exc_text", "traceback", "stack_trace", 
 _TIMES = ("timestamp", "time", "@timestamp", "ts", "asctime", "date")
 _RANKS = ("rank", "global_rank", "world_rank", "RANK")
 _PARTS = ("_p", "logtag")
+_ADDED = ("kubernetes", "agent", "ecs", "host", "container")  # by Filebeat and Elastic's agent
 _LEVELS = ("level", "levelname", "severity")
 _NOT_SAID_AGAIN = {*_MESSAGES, *_TRACEBACKS, *_TIMES, *_LEVELS, *_RANKS, "record"}
 _REST_CHARACTERS = 400
@@ -115,7 +116,13 @@ def _has_labels(found: Mapping[str, Any]) -> bool:
 
 
 def _is_of_collector(found: Mapping[str, Any]) -> bool:
-    return "logStreamName" in found or ("podName" in found and "containerName" in found)
+    """Return True for a record whose other keys the collector added, and not the program."""
+    return (
+        "logStreamName" in found
+        or "ingestionTime" in found
+        or ("podName" in found and "containerName" in found)
+        or ("@timestamp" in found and any(isinstance(found.get(one), dict) for one in _ADDED))
+    )
 
 
 def _is_part(found: Mapping[str, Any], payload: str) -> bool:

@@ -5,6 +5,8 @@ bar draws over itself with carriage returns. If such a line is long, only what w
 returned. Of any other line longer than EVIDENCE_LINE_MAX_BYTES, the beginning and the end are
 returned. Zero bytes, which a crash leaves in logs, are left out. UTF-16 with its mark is turned
 into UTF-8.
+
+An export that holds many records on one line is given record by record (`log_answers.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 
+from outlast.diagnose.logs.log_answers import open_answer
 from outlast.model.limits import EVIDENCE_LINE_MAX_BYTES, EVIDENCE_READ_BYTES
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence.opening import Bounded, Stream, open_regular
@@ -41,9 +45,17 @@ class Lines:
             yield from self._split(file)
 
     def _split(self, file: Stream) -> Iterator[bytes]:
+        chunks = self._chunks(file)
+        first = next(chunks, b"")
+        while (answer := open_answer(first, chunks)) is not None:
+            yield from answer
+            first = answer.rest
+        yield from self._plain(chain((first,), chunks))
+
+    def _plain(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         held = b""  # the beginning of a line that goes on in the next chunk
         cut = False
-        for chunk in self._chunks(file):
+        for chunk in chunks:
             lines = chunk.split(b"\n")
             held += lines[0]
             if len(lines) == 1:
