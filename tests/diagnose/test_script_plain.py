@@ -88,3 +88,31 @@ def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
 def test_a_model_of_fsdp1_is_told_to_become_one_of_fsdp2() -> None:
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nm = FSDP(net)\n"
     assert named(read_script(source)) == {"the model (FSDP1)": 2}
+
+
+def test_a_model_of_fsdp2_and_its_mesh_are_told_to_follow_the_run() -> None:
+    source = (
+        "dist.init_process_group()\n"
+        "mesh = init_device_mesh('cpu', (2,))\n"
+        "for layer in model:\n"
+        "    fully_shard(layer, mesh=mesh)\n"
+        "fully_shard(model, mesh=mesh)\n"
+    )
+    text = read_script(IMPORTS + source)
+    assert named(text) == {"the process group": 4, "the device mesh": 5, "the model (FSDP2)": 7}
+    assert all("outlast.main" in one.do for one in text.adoption[1:])
+
+
+def test_all_that_a_first_adoption_needs_is_named() -> None:
+    """A script for one process has no process group at whose line `join` could be named."""
+    loop = "for x in y:\n    f(x).backward()\n    opt.step()\n"
+    (alone,) = read_script(loop).adoption
+    assert all(part in alone.do for part in ("outlast.join()", "run.replicate(", "run.state("))
+    group, loop_of_ranks = read_script(f"{IMPORTS}dist.init_process_group()\n{loop}").adoption
+    assert (group.do, "run.replicate(" in loop_of_ranks.do) == ("run = outlast.join()", False)
+    assert "run.state(" in loop_of_ranks.do
+
+
+def test_collectives_in_front_of_the_loop_may_stay() -> None:
+    (remark,) = read_script(f"{IMPORTS}dist.barrier()\n").adoption
+    assert "in front of the loop" in remark.do

@@ -139,11 +139,23 @@ def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
     if loop is None:
         return
     yield from _epochs(modules, loop)
-    yield loop.remark("the loop", "for step in run.steps(state, until=...):  with step: ...")
+    names = {last_name(name) for module in modules for name, _ in module.calls}
+    # A script without a process group has no other line at which these two could be named.
+    start = "" if "init_process_group" in names else f"{_START} at the start; "
+    yield loop.remark("the loop", start + _LOOP)
+
+
+_START = "run = outlast.join() and model = run.replicate(model)"
+_LOOP = (
+    "state = run.state(model=model, optimizer=optimizer, ...) in front of it; for step in"
+    " run.steps(state, until=...):  with step: ..."
+)
+_IN_MAIN = "in a function that is given to outlast.main"
 
 
 def _changes(module: Module) -> Iterator[Remark]:
     collectives: list[int] = []
+    yield from _meshes(module)
     for name, call in module.calls:
         here, short = Place(module.file, call), last_name(name)
         if short == "init_process_group":
@@ -155,8 +167,7 @@ def _changes(module: Module) -> Iterator[Remark]:
         elif short == "FullyShardedDataParallel":
             yield here.remark(
                 "the model (FSDP1)",
-                "fully_shard(model, mesh=run.mesh), which is FSDP2, in a function that is given to"
-                " outlast.main",
+                f"fully_shard(model, mesh=run.mesh), which is FSDP2, {_IN_MAIN}",
             )
         elif short == "DistributedSampler" and not _in_order(call):
             yield here.remark(
@@ -171,10 +182,22 @@ def _changes(module: Module) -> Iterator[Remark]:
         yield Remark(
             collectives[0],
             f"collectives of the script's own (lines {lines})",
-            "they may stand inside `with step:` in front of the optimizer, or in `for attempt in"
-            " run.phase(...)`",
+            "they may stand inside `with step:` in front of the optimizer, in `for attempt in"
+            f" run.phase(...)`, or in front of the loop, with both {_IN_MAIN}",
             file=module.file,
         )
+
+
+def _meshes(module: Module) -> Iterator[Remark]:
+    """Find where the script shards its model or makes a mesh. Of several calls the first counts."""
+    changes = {
+        "fully_shard": ("the model (FSDP2)", f"fully_shard(..., mesh=run.mesh), {_IN_MAIN}"),
+        "init_device_mesh": ("the device mesh", f"run.device_mesh(...), {_IN_MAIN}"),
+    }
+    for name, call in module.calls:
+        change = changes.pop(last_name(name), None)
+        if change is not None:
+            yield Place(module.file, call).remark(*change)
 
 
 def _library_changes(module: Module, changes: Mapping[str, str]) -> Iterator[Remark]:
