@@ -180,8 +180,9 @@ def test_a_folder_of_another_version_or_a_damaged_one_is_refused(
 
 def test_a_folder_that_cannot_be_made_is_a_capacity_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CapacityError, match="cannot be written"):
+    with pytest.raises(CapacityError, match="cannot be written") as caught:
         make(tmp_path / "file" / "run")
+    assert caught.value.hint == "name another folder with --run-dir", "no space would help here"
     with pytest.raises(RunFolderError, match="is a file"):
         make(tmp_path / "file")
 

@@ -39,6 +39,8 @@ def test_a_run_with_too_few_open_files_ends_at_once_and_says_so(tmp_path: Path, 
     if hard > limits.RUN_FILES_COUNT + limits.WORKER_FILES_COUNT:
         assert f"3 workers, spares included, needs {needed} open files" in done.stderr, done
         assert f"ulimit -n {needed}" in done.stderr, done
+    else:  # the command line was not read yet, so no number of workers is known
+        assert "error: outlast run needs at least" in done.stderr, done
     assert "Traceback" not in done.stderr, done
     assert not folder.exists()
 

@@ -49,7 +49,7 @@ from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
-from outlast.runtime.open_files import make_room_for_run
+from outlast.runtime.open_files import make_room_for_run, make_room_for_start
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.left_vaults import left_vaults_note
 from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
@@ -84,7 +84,7 @@ def _supervise(argv: Sequence[str]) -> int:
     # Before the launcher listens, signals raise, but never while what they would leave behind is
     # made.
     with stop_signals.raising():
-        make_room_for_run(1)  # to start the zygote, which reads how many workers there are
+        make_room_for_start()  # of the zygote, which reads how many workers there are
         zygote = ZygoteClient.start()
         try:
             options = read_command_line(list(argv), zygote)

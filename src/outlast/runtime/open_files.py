@@ -36,6 +36,12 @@ def make_room(needed: int, who: str, *, start: str, pids: tuple[int, ...] = ()) 
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (needed, hard))
 
 
+def make_room_for_start() -> None:
+    """Make room for a launcher that does not know yet how many workers its run has."""
+    needed = limits.RUN_FILES_COUNT + limits.WORKER_FILES_COUNT
+    make_room(needed, "outlast run needs at least", start="outlast")
+
+
 def make_room_for_run(workers: int, pids: tuple[int, ...] = ()) -> None:
     """Make room for a launcher and so many processes of its run, spares included."""
     needed = limits.RUN_FILES_COUNT + workers * limits.WORKER_FILES_COUNT

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import fcntl
 import json
 import os
@@ -369,7 +370,8 @@ class _disk_errors:  # noqa: N801 - reads as a statement
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         if isinstance(error, OSError):
-            hint = "free space there, or name another folder with --run-dir"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            hint = f"{'free space there, or ' if full else ''}name another folder with --run-dir"
             raise CapacityError(
                 f"the run folder {self._path} cannot be written: {error.strerror}", hint=hint
             ) from error

@@ -556,7 +556,7 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
         if "disk is full" in text or "disk I/O" in text:
             raise CapacityError(
                 f"the ledger {self._path} cannot be written: {text}",
-                hint="free space on that disk; training goes on meanwhile",
+                hint="free space on that disk, or name another folder with --run-dir",
             ) from error
         if "not a database" in text or "malformed" in text:
             raise CorruptError(
