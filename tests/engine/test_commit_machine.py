@@ -19,6 +19,7 @@ from outlast.engine.commit.commands import (
     Keep,
     Prepare,
     ProveEqual,
+    PutOff,
     Record,
     RollBack,
     Save,
@@ -44,6 +45,7 @@ class PeerLost(Exception):
 class Passed:
     stop: bool = False
     save: bool = False
+    unsure: bool = False
 
 
 def plan(generation: int, step: int, **more: Any) -> Regroup:
@@ -66,6 +68,7 @@ class Rank:
     plans: list[Regroup] = field(default_factory=list)
     fails: list[type] = field(default_factory=list)
     sharded: bool = False
+    unsure: bool = False  # state was seen to move that no vote has compared yet
     seen: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -89,10 +92,12 @@ class Rank:
             self.fails.remove(type(command))
             raise PeerLost
         match command:
+            case Prepare():
+                return not self.is_unsure
             case Record():
                 command.act(self.worker)
             case Vote():
-                return Passed(save=self.worker.saves_now)
+                return Passed(save=self.worker.saves_now, unsure=self.is_unsure)
             case Keep():
                 return self.sharded
             case HandOver():
@@ -111,6 +116,10 @@ class Rank:
             case _:
                 pass
         return None
+
+    @property
+    def is_unsure(self) -> bool:
+        return self.unsure and not self.late.on
 
     def names(self) -> list[str]:
         """The commands since the last call, without what is only recorded."""
@@ -195,6 +204,41 @@ def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
     assert [one for one in rank.seen if isinstance(one, Prepare)] == [Prepare(1, Place(BEGUN, 0))]
     assert rank.names()[:3] == ["ProveEqual", "Prepare", "Vote"]
     assert not rank.late.on
+
+
+@pytest.mark.parametrize("optimizers", [1, 0])
+def test_an_early_vote_that_comes_too_early_is_put_off(optimizers: int) -> None:
+    """State has begun to move behind the block, and nobody knows yet whether it differs.
+
+    A block that calls no optimizer votes at its end, and puts that off in the same way. No rank is
+    prepared while the vote is to come, so a fault leads to a repeat.
+    """
+    rank = Rank(unsure=True)
+    rank.begin_step()
+    if optimizers:
+        rank.run(rank.machine.vote_early())
+        assert rank.names() == ["Prepare", "Vote", "PutOff"]
+    assert rank.run(rank.machine.end_block(None))
+    assert (rank.worker.prepared, rank.worker.passed, rank.machine.committed) == (0, 0, 0)
+    assert rank.machine.waits_for_vote
+    rank.names()
+    rank.run(rank.machine.next_step())
+    assert rank.names()[:6] == ["ProveEqual", "Prepare", "Vote", "Deliver", "Keep", "Count"]
+    assert not rank.late.on, "the next step votes late only if that vote says so"
+
+
+def test_a_step_whose_vote_was_put_off_begins_again_with_an_early_vote() -> None:
+    """Some ranks may have been cut short before they saw that vote, and know nothing of it."""
+    rank = Rank(unsure=True, plans=[plan(2, 0)])
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert PutOff(1) in rank.seen
+    rank.worker.on_message(Leave(1, "a peer died"))
+    assert not rank.run(rank.machine.end_block(None))
+    assert not rank.late.on
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert rank.names() == ["Prepare", "Vote", "PutOff"]
 
 
 def test_a_forward_plan_is_applied_first_and_followed_before_the_next_step() -> None:

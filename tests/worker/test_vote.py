@@ -72,6 +72,8 @@ def cast(rank: int) -> list[Ballot]:
         Ballot(True, False, movers=7.0, watched=9.0),
         Ballot(True, False, movers=7.0 + (rank == 1), watched=9.0 + (rank == 2)),
         Ballot(True, False, watched=9.0 if rank else -8.0),
+        Ballot(True, rank == 1, save=rank == 2, unsure=rank == 0),
+        Ballot(True, False, unsure=rank == 0, late=rank == 1),
     ]
 
 
@@ -79,7 +81,7 @@ def cast(rank: int) -> list[Ballot]:
 def test_every_rank_learns_the_same(way: str) -> None:
     told = through_the_box() if way == "box" else run_ranks(WORLD, by_collective)
     assert told[0] == told[1] == told[2]
-    well, unsealed, stopped, values, mixed, full, alike, unlike, apart = told[0]
+    well, unsealed, stopped, values, mixed, full, alike, unlike, apart, unsure, late = told[0]
     assert (well.sealed, well.stop) == (True, False)
     assert well.ready_s == (1.5, 1.5 + WORLD - 1), "the first rank and the last"
     assert (unsealed.sealed, stopped.stop) == (False, True)
@@ -93,3 +95,5 @@ def test_every_rank_learns_the_same(way: str) -> None:
     assert (unlike.same_movers, unlike.same_watched) == (False, False)
     # one rank looked before its optimizer, the others behind theirs: that tells nothing
     assert apart.same_watched
+    assert (unsure.unsure, unsure.stop, unsure.save) == (True, True, True)
+    assert (late.unsure, late.stop, late.save) == (False, False, False), "one rank votes late"

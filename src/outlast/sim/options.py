@@ -20,7 +20,7 @@ WAYS: Mapping[str, str] = {
 MOVES: Mapping[str, str] = {
     "": "the script's code behind a block leaves private state as it is",
     "alike": "it changes private state, in the same way on all ranks",
-    "apart": "it changes private state in another way on each rank, so all steps vote late",
+    "apart": "from step 2 on it changes it in another way on each rank, so steps vote late",
 }
 SPARE_KINDS = ("hot", "warm")
 POLICIES: Mapping[str, str] = {

@@ -23,8 +23,9 @@ T = TypeVar("T")
 class VoteResult(Protocol):
     """Tell what all ranks know once a vote has passed.
 
-    stop  a rank was asked to stop
-    save  a rank was asked for a checkpoint of the step
+    stop    a rank was asked to stop
+    save    a rank was asked for a checkpoint of the step
+    unsure  some rank has seen private state move that was not compared yet, and none votes late
     """
 
     @property
@@ -33,13 +34,20 @@ class VoteResult(Protocol):
     @property
     def save(self) -> bool: ...
 
+    @property
+    def unsure(self) -> bool: ...
+
 
 # --- the two phases of a commit -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Seal the private state of `step`; the script is at `place`."""
+    """Seal the private state of `step`; the script is at `place`.
+
+    The answer is False if this rank has seen state move that was not compared yet. Then nothing is
+    sealed, and the vote will be put off.
+    """
 
     step: int
     place: Place
@@ -55,6 +63,13 @@ class Vote:
 
     step: int
     closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """Keep an undo copy of `step`, and forget its image if there is one: it votes late."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +238,7 @@ Command = (
     Record
     | Prepare
     | Vote
+    | PutOff
     | Deliver
     | ProveEqual
     | Keep

@@ -20,6 +20,7 @@ from outlast.engine.commit.commands import (
     Prepare,
     PreparePhase,
     ProveEqual,
+    PutOff,
     Record,
     Refuse,
     RollBack,
@@ -90,7 +91,8 @@ class CommitMachine:
             code behind the block       (belongs to the step; sealed by the next settle)
 
     A step that votes late (see late_votes.py) applies first and votes when the next step or phase
-    is asked for. A *phase* between steps is voted on like a step, and repeated like one.
+    is asked for. An early vote can show that this is needed. Then it is *put off*. A *phase*
+    between steps is voted on like a step, and repeated like one.
 
     When a peer is lost, a command of a flow raises. The rank then *stands still*: it sends its
     inventory and waits for a plan. It *follows* the plan in `follow`, the only place where plans
@@ -227,14 +229,14 @@ class CommitMachine:
         """
         if objection is None and self.is_cut:
             objection = StepInterrupted()
-        if objection is None and self.stage is not StepStage.PASSED:
-            if self.late.on:
-                self.stage = StepStage.LATE
-                return True
+        if objection is None and self.stage is not StepStage.PASSED and not self.late.on:
             try:  # a block that called no optimizer votes here
                 yield from self._vote(AT_VOTE)
             except StepInterrupted:
                 objection = StepInterrupted()
+        if objection is None and self.stage is not StepStage.PASSED:
+            self.stage = StepStage.LATE
+            return True
         if objection is None:
             yield from self._commit()
             return True
@@ -264,12 +266,13 @@ class CommitMachine:
     def _vote(self, place: Place) -> Flow[None]:
         """Prepare and vote for the step in hand; the script is at `place`.
 
-        Returns when the step may be committed. Raises StepInterrupted when it is to be repeated.
+        Returns when the step may be committed, or when its early vote was put off. Raises
+        StepInterrupted when it is to be repeated.
         """
         step = self.committed + 1
         try:
-            yield Prepare(step, place)
-            yield Record(partial(WorkerMachine.now_prepared, step=step))
+            if (yield Prepare(step, place)):
+                yield Record(partial(WorkerMachine.now_prepared, step=step))
             result: VoteResult = yield Vote(step)
         except OutlastError as error:
             yield Refuse(error)
@@ -281,10 +284,23 @@ class CommitMachine:
                 self.stage = StepStage.CUT
                 raise StepInterrupted from None
         else:
+            if result.unsure and not self.late.on:
+                yield from self._put_off(step)
+                return
             yield Record(partial(WorkerMachine.now_passed, step=step))
             self._learn(result)
             yield Deliver(result, step)
         self.stage = StepStage.PASSED
+
+    def _put_off(self, step: int) -> Flow[None]:
+        """Let `step` vote late after all. All ranks have seen the same vote, and do the same.
+
+        A rank that has sealed an image forgets it before the step goes on. Where all ranks have
+        one, the step would be brought forward, and not repeated.
+        """
+        yield PutOff(step)
+        yield Record(partial(WorkerMachine.now_prepared, step=self.committed))
+        self.late.put_off()
 
     def _commit(self) -> Flow[None]:
         """Commit the step in hand. It is applied here, and its vote has passed."""
@@ -422,6 +438,7 @@ class CommitMachine:
         in_flight = self.stage not in _ROLLED_BACK or self._unsealed > 0
         # some may have come through a vote that said so, and some not
         self.agreed = Wishes()
+        self.late.rolled_back()
         if in_flight and self.stage is not StepStage.IDLE:
             self.stage = StepStage.REPEAT
         self._unsealed, self._plan = 0, None

@@ -14,6 +14,10 @@ keeps an undo copy of the shared state, because its optimizers have run by the t
                committed yet, so that it can be repeated as a whole.
 
 The last two are seen in the first step in which they happen, and hold from the next step on.
+
+Movers may begin to change behind the block of any step. Whether they differ is not known before a
+vote compares them, and the early vote of the next step would come before they move again. So that
+vote does not count: all ranks *put it off* to the end of the step.
 """
 
 from __future__ import annotations
@@ -32,14 +36,15 @@ class LateVotes:
         self.goes_on = False  # collectives may follow the optimizer, too
         self._lasting = False  # every step from here on votes late
         self._wanted = False  # every step from the next one on does
+        self._put_off = False  # the step in hand does, and perhaps no other
 
     @property
     def on(self) -> bool:
         """Return True if the step in hand votes late.
 
-        The answer does not change between the beginning of a step and its commit.
+        The answer changes between the beginning of a step and its commit only by `put_off`.
         """
-        return self.unproven or self._lasting
+        return self.unproven or self._lasting or self._put_off
 
     def want(self) -> bool:
         """Vote late from the next step on. Return True if that is news."""
@@ -48,9 +53,21 @@ class LateVotes:
         self._wanted = True
         return True
 
+    def put_off(self) -> None:
+        """Vote late in the step in hand: its early vote does not count."""
+        self._put_off = True
+
+    def rolled_back(self) -> None:
+        """The step in hand is repeated. It votes early again, on every rank.
+
+        Some ranks may have put their vote off before it was cut short, and some may not.
+        """
+        self._put_off = False
+
     def committed(self) -> bool:
         """The step in hand is committed. Return True if the next step votes late."""
         self.unproven = False
+        self._put_off = False
         self._lasting = self._lasting or self._wanted
         return self._lasting
 

@@ -157,6 +157,15 @@ class Agreement:
         watched = self._watch.key(step)
         return self._state.private.movers_key(), -watched if self._undo.late.on else watched
 
+    @property
+    def is_unsure(self) -> bool:
+        """Return whether parts have been seen to move that no vote has compared yet.
+
+        A rank that votes late compares them in time.
+        """
+        unknown = not self.movers.issuperset(self._state.private.movers)
+        return unknown and not self._undo.late.on and not self._state.sharded
+
     def voted(self, *, same_movers: bool) -> None:
         """Take in what a vote has shown.
 

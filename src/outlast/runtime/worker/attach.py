@@ -467,8 +467,7 @@ class Attachment:
     def begin_edits(self) -> None:
         """Copy what a repeat has to take back: a step begins."""
         self.state.edits.begin(bytewise=self.undo.late.unproven)
-        if self.undo.late.on:
-            self.undo.keep()
+        self.undo.begin()
 
     def watch_edits(self) -> None:
         """Watch for edits: the block of a step is over, so the script makes any further change."""

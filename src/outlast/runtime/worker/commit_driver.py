@@ -25,6 +25,7 @@ from outlast.engine.commit.commands import (
     Prepare,
     PreparePhase,
     ProveEqual,
+    PutOff,
     Record,
     Refuse,
     RollBack,
@@ -81,9 +82,11 @@ class CommitDriver:
             case Record():
                 self._session.do(command.act)
             case Prepare():
-                self._prepare(command)
+                return self._prepare(command)
             case Vote():
                 return self._vote(command.step) if command.step else self._vote_between(command)
+            case PutOff():
+                self._put_off(command.step)
             case Deliver():
                 self._deliver(command)
             case Keep():
@@ -135,9 +138,13 @@ class CommitDriver:
 
     # --- the two phases of a commit ---------------------------------------------------------------
 
-    def _prepare(self, command: Prepare) -> None:
+    def _prepare(self, command: Prepare) -> bool:
         self._leave_script()
+        if self._attachment.agreement.is_unsure:
+            self._attachment.images.note_private()
+            return False
         self._attachment.images.prepare(command.step, command.place)
+        return True
 
     def _leave_script(self) -> None:
         """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
@@ -155,6 +162,10 @@ class CommitDriver:
         if not outcome.same_watched:
             self._attachment.agreement.find_divergence(number)
         return outcome
+
+    def _put_off(self, step: int) -> None:
+        self._attachment.undo.put_off()
+        self._attachment.images.put_off(step)
 
     def _vote_between(self, command: Vote) -> Outcome:
         self._session.enter(Phase.VOTE)

@@ -88,6 +88,12 @@ class Images:
                 self._state.private.moved()
             self._seal_private(step, place)
 
+    def put_off(self, step: int) -> None:
+        """Forget what `prepare` may have sealed of `step`: it votes late, and is sealed then."""
+        if self.sealed == step:
+            self._forget_newest()
+            self.sealed = self.due = step - 1
+
     def note_private(self) -> None:
         """Note what is private now, without sealing it, to see what moves from here on."""
         if not self._state.sharded:
@@ -129,9 +135,12 @@ class Images:
     def forget_phase(self) -> None:
         """Forget what `prepare_phase` sealed: the phase did not pass, and was taken back."""
         if not self._state.sharded:
-            self._session.vault.unseal(self._member.rank(), self._slot)
-            self._slot, self._place = 1 - self._slot, None
-            self.note_private()
+            self._forget_newest()
+
+    def _forget_newest(self) -> None:
+        self._session.vault.unseal(self._member.rank(), self._slot)
+        self._slot, self._place = 1 - self._slot, None
+        self.note_private()
 
     # --- when a rank attaches ---------------------------------------------------------------------
 

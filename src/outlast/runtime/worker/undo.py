@@ -20,6 +20,7 @@ class Undo:
     def __init__(self, session: Session | None, state: State) -> None:
         self.late = LateVotes()
         self._kept = False
+        self._is_whole = False  # the copy was made when the step began
         self._session = session
         self._state = state
 
@@ -47,10 +48,19 @@ class Undo:
                 f" end{advice}"
             )
 
-    def keep(self) -> None:
-        """Copy the shared state, when a step that votes late begins."""
+    def begin(self) -> None:
+        """Begin a step. Copy the shared state if the step votes late."""
+        self._kept = self._is_whole = self.late.on
+        if self.late.on:
+            self._state.keep_undo()
+
+    def put_off(self) -> None:
+        """Copy the shared state in front of the optimizer, because this vote was put off.
+
+        What the script itself changed in the step before that is in the copy.
+        """
         self._state.keep_undo()
-        self._kept = True
+        self._kept, self._is_whole = True, False
 
     def committed(self) -> None:
         """Forget the copy: the step counts.
@@ -62,11 +72,12 @@ class Undo:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """Undo what the step did to the shared state. Return False if no copy was kept.
+        """Undo what the step did to the shared state.
 
+        Return False if there is no copy of what the script changes in front of the optimizer.
         The copy stays until the next attempt begins, for the script runs on behind a block that was
         interrupted, and may change the state there again.
         """
         if self._kept:
             self._state.undo()
-        return self._kept
+        return self._kept and self._is_whole

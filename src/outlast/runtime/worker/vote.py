@@ -3,7 +3,8 @@
 Each rank gives a row of float64, and gets the rows of all ranks:
   [1 for a vote, newest step is sealed, wishes, ready, key, key', movers, watched, logged
   values ...]
-`wishes` is 1 if the rank was asked to stop, 2 if it was asked for a checkpoint, and 3 for both.
+`wishes` adds up 1 if the rank was asked to stop, 2 if it was asked for a checkpoint, 4 if it votes
+late, and 8 if it is not sure that it need not.
 `ready` is how long the rank has been ready, in seconds; the least is what counts. `key` and `key'`
 stand for the names of the logged values of the step in hand and of steps before;
 values are only summed if all ranks logged the same names. They are kept apart because a rank that
@@ -18,7 +19,9 @@ the default group, which takes as long as one message. Gloo's all-reduce goes ro
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import struct
 import zlib
 from dataclasses import dataclass
@@ -42,6 +45,8 @@ class Ballot:
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
     save               this rank was asked for a checkpoint of the step
+    late               this rank votes behind the optimizer
+    unsure             this rank has seen private parts move that no vote has compared yet
     current, earlier   names and values that were logged in the step in hand and in steps before, to
                        be summed over ranks
     movers             a checksum of the private parts that change behind the vote; 0 if none do
@@ -60,6 +65,8 @@ class Ballot:
     watched: float = 0.0
     ready_s: float = 0.0
     save: bool = False
+    late: bool = False
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class Outcome:
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
     save                        some rank was asked for a checkpoint of the step
+    unsure                      some rank has seen private parts move that no vote has compared yet,
+                                and no rank votes behind the optimizer
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number
     ready_s                     the least and the most of all ranks' `ready_s`
@@ -82,6 +91,7 @@ class Outcome:
     same_watched: bool = True
     ready_s: tuple[float, float] = (0.0, 0.0)
     save: bool = False
+    unsure: bool = False
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
@@ -91,7 +101,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    wishes = float(mine.stop) + 2.0 * mine.save
+    wishes = float(mine.stop) + 2.0 * mine.save + 4.0 * mine.late + 8.0 * mine.unsure
     said = [1.0, float(mine.sealed), wishes, mine.ready_s]
     head = [*said, *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
@@ -109,12 +119,14 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
         for column in itertools.zip_longest(*(row[_HEAD:] for row in rows), fillvalue=0.0)
     ]
     split = len(mine.current)
+    wished_bits = functools.reduce(operator.or_, map(int, wished))
     return Outcome(
-        sealed=sum(sealed) == member.world_size, stop=1.0 in wished or 3.0 in wished,
+        sealed=sum(sealed) == member.world_size, stop=bool(wished_bits & 1),
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
-        ready_s=(min(ready), max(ready)), save=max(wished) >= 2.0,
+        ready_s=(min(ready), max(ready)), save=bool(wished_bits & 2),
+        unsure=wished_bits & 12 == 8,
     )  # fmt: skip
 
 

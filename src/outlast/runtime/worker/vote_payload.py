@@ -54,6 +54,8 @@ class VotePayload:
             watched=watched,
             ready_s=0.0 if awaited is None else _ready_s(awaited),
             save=session.machine.saves_now,
+            late=attachment.undo.late.on,
+            unsure=attachment.agreement.is_unsure,
         )
         outcome = vote(self._member, ballot)
         if awaited is not None:

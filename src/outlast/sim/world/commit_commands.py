@@ -26,6 +26,7 @@ from outlast.engine.commit.commands import (
     Prepare,
     PreparePhase,
     ProveEqual,
+    PutOff,
     Record,
     Refuse,
     RollBack,
@@ -45,6 +46,7 @@ from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.processes import Thread
 
+APART_FROM_STEP = 2  # state that moves apart does so behind this step and all later ones
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 
@@ -52,12 +54,14 @@ LOOK_S = 0.05  # one that waits for its own thread looks this often whether it i
 class Voted:
     """A vote has passed.
 
-    stop  a rank was asked to stop
-    save  a rank was asked for a checkpoint of the step
+    stop    a rank was asked to stop
+    save    a rank was asked for a checkpoint of the step
+    unsure  state was seen to move that no vote has compared yet, and no rank votes late
     """
 
     stop: bool
     save: bool
+    unsure: bool = False
 
 
 class CommitCommands:
@@ -111,13 +115,20 @@ class CommitCommands:
                     thread.world.asks_for_step(thread.machine.committed + 1)
             case Prepare():
                 self._leave_script()
+                if self._moved_apart(command.step) and not self._late.on:
+                    return False
                 if not thread.sharded:
                     yield from thread.seal(command.step, command.place)
+                return True
             case Vote():
                 return (yield from self._vote(command.step))
+            case PutOff():
+                self._copy = thread.p.content
             case Deliver():
                 if command.step:
                     yield from thread.mark("passed")
+                if self._moved_apart(command.step):
+                    self._late.want()
             case Keep():
                 self._copy = None
                 return thread.sharded
@@ -197,10 +208,18 @@ class CommitCommands:
             group.stops.add(number)
         if group is not None and thread.machine.saves_now:
             group.saves.add(number)
+        if group is not None and self._late.on:
+            group.lates.add(number)
         yield "collective", None
         if group is None:
             return Voted(stop=False, save=False)
-        return Voted(number in group.stops, number in group.saves)
+        unsure = self._moved_apart(step) and number not in group.lates
+        return Voted(number in group.stops, number in group.saves, unsure)
+
+    def _moved_apart(self, step: int) -> bool:
+        """Return True if private state was seen to move apart before the vote of `step`."""
+        options, seen = self._thread.world.options, step > APART_FROM_STEP
+        return seen and options.moves == "apart" and options.ranks > 1 and not self._thread.sharded
 
     def _count(self, step: int) -> Thread:
         thread = self._thread

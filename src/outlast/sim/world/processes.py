@@ -184,8 +184,8 @@ class Group:
     `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
     died or left; `well`: all such members came to their end well. `unheard`: members that wait, and
     have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
-    which a member says that it was asked to stop. `saves`: the same for a checkpoint. All that come
-    through know it too.
+    which a member says that it was asked to stop. `saves`: the same for a checkpoint. `lates`: the
+    votes that a member makes behind its optimizer. All that come through know it too.
     """
 
     # in the order in which they came; a stand-in is one
@@ -198,6 +198,7 @@ class Group:
     unheard: dict[Process, None] = field(default_factory=dict)
     stops: set[int] = field(default_factory=set)
     saves: set[int] = field(default_factory=set)
+    lates: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from outlast.model.booking import Book
 from outlast.model.messages import IMAGE, Hello, Parked, Regroup, Warned
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.rules.observations import Restored, StartedOver
+from outlast.sim.world.commit_commands import APART_FROM_STEP
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node_parts import Script
@@ -269,7 +270,7 @@ class Main:
             self.p.own = image.own
         elif donated is not None and not apart:
             self.p.own = donated[5]  # the parts that moved are the same on all ranks
-        elif not place.phases:
+        elif not place.phases and not (apart and plan.step <= APART_FROM_STEP):
             self.p.own = image.own
         # Otherwise the worker warns that this rank is not bit-exact: `own` stays as it should be.
 
@@ -280,8 +281,6 @@ class Main:
                 loop.late.take_over(self.world.transfer[4])
         elif not self.thread.sharded and self.world.options.ranks > 1:
             loop.late.unproven = True
-            if self.world.options.moves == "apart":
-                loop.late.want()
 
     def starts_over(self, plan: Regroup) -> None:
         """Begin with private state as the script makes it.
