@@ -23,7 +23,18 @@ _TASKS = re.compile(
     r"srun: error: (?P<host>[A-Za-z][\w.-]{0,60}): tasks? (?P<task>\d{1,6})"
     r"(?P<more>[-,][\d,-]{1,200})?: "
 )
-_ENDS = ("slurm.oom", "slurm.kill", "slurm.signals")
+# "2: [rank2]: RuntimeError: ...", as Python prints an exception where it knows the rank
+_AGREES = re.compile(r"^\s{0,4}(\d{1,5}): \[rank(\d{1,6})\]")
+_ENDS = (
+    "slurm.oom",
+    "slurm.kill",
+    "slurm.signals",
+    "slurm.terminated",
+    "exit.segv",
+    "exit.bus",
+    "exit.illegal",
+    "exit.fpe",
+)
 # rows of a launcher's table say themselves which rank they are about
 _ROWS = ("elastic.first_failure", "elastic.other_failure")
 
@@ -59,7 +70,8 @@ def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:
         for one in findings
         if (found := _TASKS.search(one.evidence.text)) and found["more"]
     }
-    if not several and max(hosts.values(), default=0) < 2:
+    several_here = bool(several) or max(hosts.values(), default=0) > 1
+    if not several_here and not _labels_are_ranks(findings):
         return list(findings)
     return [
         replace(one, rank=int(found["task"]))
@@ -70,6 +82,11 @@ def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:
         else one
         for one in findings
     ]
+
+
+def _labels_are_ranks(findings: Sequence[Finding]) -> bool:
+    labels = [found for one in findings if (found := _AGREES.match(one.evidence.text))]
+    return bool(labels) and all(found[1] == found[2] for found in labels)
 
 
 def _is_by_label(one: Finding) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import read_lines
+from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.stacks import Stack
 from outlast.model.verdict import Role
 
@@ -326,3 +327,11 @@ def test_a_table_of_one_card_after_the_other_says_whose_line_it_is() -> None:
     assert [(one.rule, one.device) for one in found(text)] == [
         ("clocks.thermal", "00000000:19:00.0")
     ]
+
+
+def test_tracebacks_that_torchrun_prints_in_turns_are_read_apart() -> None:
+    """Its label is followed by the line at once, and each rank raises at another place."""
+    texts = [raised("KeyError: 7", f"/srv/of_{rank}.py").splitlines() for rank in range(2)]
+    lines = [f"[default{rank}]:{texts[rank][at]}\n" for at in range(4) for rank in range(2)]
+    places = {one.rank: one.place for one in found("".join(lines)) if isinstance(one, RaisedAt)}
+    assert places == {rank: f"call (srv/of_{rank}.py:3)" for rank in range(2)}

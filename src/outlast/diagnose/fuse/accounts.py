@@ -11,6 +11,7 @@ own account says whether that rank was the one that failed:
     exited    it ended with an exit code above 0, and its log tells of no exception
     left      the launcher's table names all other ranks of the host, and not this one: it ended
               without a failure, before them
+    silent    the only rank that reports nothing, where all others lost a peer or timed out
     waiting   its newest stack stands in a collective, a send or a receive: a victim
     busy      its newest stack stands elsewhere
 
@@ -21,10 +22,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
 from outlast.model.terms import Mechanism
@@ -43,6 +45,13 @@ _ASKED = re.compile(r"(?:sending|closing) process (\d{1,9}) (?:closing|via) ", r
 OUTSIDE = "exit.outside"  # the launcher itself was sent a signal
 _SAID_RANK = re.compile(r"error: .{0,80}\brank (\d{1,6}) ", re.IGNORECASE)
 _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
+# srun: error: gpu-017: task 5: Segmentation fault (core dumped)
+_TASK = re.compile(
+    r"srun: error: \S{1,80}: task \d{1,6}: (?:Exited with exit code (?P<code>\d{1,3})"
+    r"|(?P<word>[A-Z][a-z]+))"
+)
+_SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15}
+_SIGNALS |= {"Illegal": -4, "Floating": -8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ class Accounts:
     late: frozenset[int] = frozenset()
     closed: frozenset[int] = frozenset()
     left: frozenset[int] = frozenset()
+    silent: frozenset[int] = frozenset()
     forced: frozenset[int] = frozenset()
     waiting: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
@@ -87,15 +97,7 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         for one in findings
         if one.rule == "exit.closing" and (found := _FORCED.search(one.evidence.text))
     }
-    rows = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None]
-    # A row with an exit code last: other lines of the launcher may name the rank after it.
-    rows.sort(key=lambda one: _CODE.match(one.evidence.text) is not None)
-    table = {one.rank: one for one in rows if one.rank is not None}
-    codes = {
-        rank: int(found[1])
-        for rank, one in table.items()
-        if (found := _CODE.match(one.evidence.text))
-    }
+    table, codes = _table(findings)
     forced = {
         rank
         for rank, one in table.items()
@@ -120,23 +122,69 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
     killed |= _aborted(codes, table, by_rank, lost | forced, killed)
     raised = {rank: one for rank, one in raised.items() if rank not in killed}
     waiting, busy = _stances(findings)
+    closed = frozenset(
+        rank
+        for rank, code in codes.items()
+        if code in NOT_OWN and rank not in lost and rank not in raised and rank not in killed
+    )
+    late = frozenset(rank for rank in lost if firsts[rank].rule == "c10d.timeout")
     return Accounts(
         seen=frozenset(by_rank),
         killed=killed,
         raised=raised,
         exited=_exited(codes, table, by_rank, {*killed, *raised, *lost, *forced}),
         lost=frozenset(lost),
-        late=frozenset(rank for rank in lost if firsts[rank].rule == "c10d.timeout"),
-        closed=frozenset(
-            rank
-            for rank, code in codes.items()
-            if code in NOT_OWN and rank not in lost and rank not in raised and rank not in killed
-        ),
+        late=late,
+        closed=closed,
         left=_left(table, by_rank),
+        silent=_silent(by_rank, lost, {*raised, *killed}, () if lost <= late else closed),
         forced=frozenset(forced),
         waiting=waiting,
         busy=busy,
     )
+
+
+def _table(findings: Sequence[Finding]) -> tuple[dict[int, Finding], dict[int, int]]:
+    """Return the line that says how each rank ended, and its exit code, by launcher and srun."""
+    rows = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None]
+    # A row with an exit code last: other lines of the launcher may name the rank after it.
+    rows.sort(key=lambda one: _CODE.match(one.evidence.text) is not None)
+    table = {one.rank: one for one in rows if one.rank is not None}
+    codes = {
+        rank: int(found[1])
+        for rank, one in table.items()
+        if (found := _CODE.match(one.evidence.text))
+    }
+    for one in findings:
+        if one.rank is not None and (code := _code_of_task(one)) and one.rank not in table:
+            table[one.rank], codes[one.rank] = one, code
+    return table, codes
+
+
+def _code_of_task(one: Finding) -> int | None:
+    """Return with what a task ended, as an exit code of Python's; None if the line is another."""
+    found = _TASK.search(one.evidence.text)
+    if found is None:
+        return None
+    return int(found["code"]) if found["code"] else _SIGNALS.get(found["word"])
+
+
+def _silent(
+    by_rank: dict[int, list[Finding]],
+    lost: Collection[int],
+    failed: Collection[int],
+    closed: Collection[int],
+) -> frozenset[int]:
+    """Return the one rank that reports no failure, where every other one lost a peer.
+
+    It went first, or it hung: what its peers report is about it. Ranks are counted up to the
+    highest one that was seen. One that has left no log at all is missing only between others. A
+    rank that the launcher closed may have had no time to report, unless its peers timed out.
+    """
+    if failed or not lost:
+        return frozenset()
+    others = set(range(max(by_rank) + 1)) - set(lost)
+    return frozenset(others - set(closed)) if len(others) == 1 else frozenset()
 
 
 def _is_of_peer(one: Finding) -> bool:
@@ -228,7 +276,8 @@ def _tells(one: Finding) -> bool:
         return False
     if _is_of_peer(one) or one.rule == "c10d.peer_said":
         return one.evidence.role is not Role.ADVICE
-    return one.evidence.role in (Role.ROOT, Role.MESSENGER) and one.mechanism in _RAISES
+    raises = one.mechanism in _RAISES or (isinstance(one, RaisedAt) and not one.doubt)
+    return one.evidence.role in (Role.ROOT, Role.MESSENGER) and raises
 
 
 def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> frozenset[int]:

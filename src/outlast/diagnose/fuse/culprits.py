@@ -14,6 +14,8 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     beacons    the workers' beacons show it to be behind, and no dump shows any rank
     graph      the graph of collectives shows it, and neither its own evidence nor its stack
                shows that it waited
+    silent     it reports nothing, and all others lost a peer, timed out, or wait by their stacks;
+               no dump shows any rank
     channel    no stack was taken, and it alone waits in another channel of the kernel
     shown      a root of the winning class, a stack that stands out, or the only rank that ended
                by itself
@@ -45,6 +47,7 @@ WITNESS_CONFIDENCE = 0.95
 KILLED_CONFIDENCE = 0.9
 RAISED_CONFIDENCE = 0.9
 LEFT_CONFIDENCE = 0.8
+GONE_CONFIDENCE = 0.7  # the only one without a word, where all others lost a peer
 CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made another
 BARRIER_CONFIDENCE = 0.9  # torch waited for each rank, and names those that did not come
 LATE_CONFIDENCE = 0.85  # by its own words, and those of the ranks that timed out
@@ -62,9 +65,15 @@ _NOT_COME = re.compile(
     r"\branks? (\d[\d, ]{0,200}?) failed to pass monitoredbarrier", re.IGNORECASE
 )
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
-_IN_SETUP = [
+# all ranks have to come there, and no recorder keeps that
+_UNRECORDED = [
     ("waiting", name)
-    for name in ("_new_process_group_helper", "init_process_group", "_store_based_barrier")
+    for name in (
+        "_new_process_group_helper",
+        "init_process_group",
+        "_store_based_barrier",
+        "monitored_barrier",
+    )
 ]
 BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
@@ -166,6 +175,10 @@ def find_culprits(
         return late
     if (apart := _stands_apart(findings)) is not None:
         return apart
+    if blame is None and named is FailureClass.UNKNOWN:
+        silent = _silent(accounts)
+        if silent is not None:
+            return silent
     shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
     # if all ranks wait, waiting does not clear any of them
     if blame is not None and not shown.ranks and not shown.suspects:
@@ -263,6 +276,21 @@ def _everybody(ranks: Iterable[int], accounts: Accounts) -> bool:
     return count > 1 and count > EVERYBODY * len(accounts.seen)
 
 
+def _silent(accounts: Accounts) -> Culprits | None:
+    """Return the one rank that says nothing. If its peers waited for it, it hung; else it is gone.
+
+    A tool that takes stacks gets none of a process that is stopped or in uninterruptible sleep.
+    """
+    without_stack = accounts.seen - accounts.waiting - accounts.busy - accounts.ended
+    if len(accounts.waiting) > 1 and not accounts.busy and len(without_stack) == 1:
+        return Culprits("silent", _all(without_stack, SILENT_CONFIDENCE), (), Mechanism.HANG)
+    if not accounts.silent:
+        return None
+    if accounts.lost <= accounts.late:
+        return Culprits("silent", _all(accounts.silent, SILENT_CONFIDENCE), (), Mechanism.HANG)
+    return Culprits("silent", _all(accounts.silent, GONE_CONFIDENCE), (), Mechanism.LOST_CONTACT)
+
+
 # --- by the graph and by stacks -------------------------------------------------------------------
 
 
@@ -338,7 +366,7 @@ def _not_cleared(
     victims = accounts.late | (
         accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed
     )
-    victims -= _alone_in_setup(findings)
+    victims -= alone_unrecorded(findings)
     ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
     # if all ranks wait, waiting does not clear any of them
@@ -404,28 +432,30 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     """Return ranks whose stack is in a barrier, while by the dumps no rank waits in one.
 
     They took another path through the program, and wait for ranks that wait for them. Only a
-    barrier tells this: no other operation has the same name in stacks and dumps for sure.
+    barrier tells this, and what no dump records: no other operation has the same name in stacks
+    and dumps for sure.
     """
     if not blame.stances.awaited or "barrier" in blame.stances.awaited:
         return frozenset()
     barrier = ("waiting", "barrier")
-    return frozenset(
+    inside = {
         rank
         for rank, stacks in newest_of_ranks(findings).items()
         if any(stance(one) == barrier for one in stacks)
-    )
+    }
+    return alone_unrecorded(findings) | inside
 
 
-def _alone_in_setup(findings: Sequence[Finding]) -> frozenset[int]:
-    """Return the one rank whose stack makes a group of processes, while no other rank makes one.
+def alone_unrecorded(findings: Sequence[Finding]) -> frozenset[int]:
+    """Return the one rank whose stack makes a group of processes, or is in a monitored barrier.
 
-    It waits for all others to come there. So its wait does not clear it, as that in a collective
-    would.
+    No other rank does that, and it waits for all others to come there. So its wait does not clear
+    it, as that in a collective would.
     """
     inside = {
         rank
         for rank, stacks in newest_of_ranks(findings).items()
-        if any(stance(one) in _IN_SETUP for one in stacks)
+        if any(stance(one) in _UNRECORDED for one in stacks)
     }
     return frozenset(inside) if len(inside) == 1 else frozenset()
 
@@ -530,7 +560,7 @@ def _shown(
             Mechanism.HANG,
             tuple(outliers),
         )
-    making = _alone_in_setup(findings)
+    making = alone_unrecorded(findings)
     if making and accounts.seen and accounts.seen <= accounts.waiting:
         return Culprits("shown", _all(making, ODD_CONFIDENCE), (), Mechanism.HANG)
     alone = _ended_alone(findings)

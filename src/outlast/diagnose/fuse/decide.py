@@ -23,7 +23,7 @@ from outlast.diagnose.fuse.at_that_hour import (
     stacks_of,
     timeline_of,
 )
-from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
+from outlast.diagnose.fuse.culprits import Blame, Culprits, alone_unrecorded, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.explain import (
     Conclusion,
@@ -34,6 +34,7 @@ from outlast.diagnose.fuse.explain import (
     refuted_by_of,
 )
 from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
+from outlast.diagnose.fuse.time_outs import compare_places
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.stacks.reader import Stack
@@ -65,22 +66,22 @@ def decide(
     The findings of one file have to be in its order. The files may be in any order.
     """
     if job_runs_on(findings):
-        # A rank that is late at one moment of a job that runs on is not to blame.
-        blame = None
+        blame = None  # a rank that is late at one moment of a job that runs on is not to blame
         findings = [one for one in findings if not isinstance(one, Stack)]
         notes = [*notes, "the ranks moved while they were looked at: the job ran on"]
-    graph = [] if blame is None else list(blame.findings)
+    graph = () if blame is None else blame.findings
     read = without_older_stacks([one for one in findings if one.rule != "own.output"], blame)
     desync = compare_waits(read)
     accounts = take_accounts(read)
     if blame is not None and _ended_while_running(accounts, blame, read):
-        blame, graph = None, []
+        blame, graph = None, ()
     stacks = compare([one for one in read if isinstance(one, Stack)])
-    everything = [*graph, *read, *desync.findings, *stacks]
+    places = () if blame is not None else compare_places(read, accounts)
+    everything = [*graph, *read, *desync.findings, *places, *stacks]
     votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
     shares = probabilities(votes, weights)
-    best = next(iter(shares), _UNKNOWN)
-    confidence = min(shares.get(best, 0.0), weights.certain)
+    best, share = next(iter(shares.items()), (_UNKNOWN, 0.0))
+    confidence = min(share, weights.certain)
     named = best if confidence > NAMED_ABOVE else _UNKNOWN
     behind = [vote for vote in votes if vote.failure_class is best]
     culprits = find_culprits(
@@ -91,7 +92,7 @@ def decide(
         named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
     )
     winner = behind[0].finding if behind and named is not _UNKNOWN else None
-    places = _places(named, behind, everything, {one.rank for one in culprits.ranks})
+    where = _places(named, behind, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
         mechanism=mechanism,
@@ -100,16 +101,16 @@ def decide(
         action=action_of(conclusion),
         ranks=culprits.ranks,
         suspects=_suspects(blame, desync, culprits),
-        nodes=places[0],
-        devices=places[1],
+        nodes=where[0],
+        devices=where[1],
         evidence=evidence_of(conclusion),
         refuted_by=refuted_by_of(conclusion),
         next_test=next_test_of(conclusion),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
         commands=commands_of(
             named,
-            nodes=places[0],
-            devices=places[1],
+            nodes=where[0],
+            devices=where[1],
             scheduler=scheduler,
             winner=winner,
             asked=recovery_asked(everything),
@@ -140,8 +141,9 @@ def _bearing_on_the_class(
     If a rank failed by its own account, the order of calls and the waits are consequences. If a
     stack refutes a ring, no rank called its collectives out of order. Ranks that wait in different
     places show a fault of the program only if all ranks wait, and none has ended or is behind.
-    Ranks that wait for one rank through different groups are in different places too. The stack of
-    a stopped process shows where the signal met it, and not why.
+    Ranks that wait for one rank through different groups are in different places too. But if the
+    rank that they wait for stands in a wait of its own, to which nobody else has come, it took
+    another path. The stack of a stopped process shows where the signal met it, and not why.
     """
     stopped = {one.rank for one in everything if one.rule == "standing.stopped"}
     everything = [
@@ -159,12 +161,20 @@ def _bearing_on_the_class(
         or accounts.seen - accounts.waiting
     )
     refuted = {"stack.divergent"} if explained else set()
+    if not is_ring(accounts, blame):
+        refuted.add("graph.order_inversion")
+    another = _on_another_path(everything, blame)
     return [
         one
         for one in everything
-        if one.rule
-        not in (refuted if is_ring(accounts, blame) else {*refuted, "graph.order_inversion"})
+        if one.rule not in refuted or (one.rule == "stack.divergent" and one.rank in another)
     ]
+
+
+def _on_another_path(everything: Sequence[Finding], blame: Blame | None) -> frozenset[int]:
+    """Return the rank that the others wait for, if it waits alone where all ranks have to come."""
+    awaited = frozenset(one.rank for one in blame.ranks) if blame is not None else frozenset()
+    return awaited & alone_unrecorded(everything)
 
 
 # --- how it ended ---------------------------------------------------------------------------------

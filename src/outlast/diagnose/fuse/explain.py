@@ -172,6 +172,11 @@ def _who(conclusion: Conclusion) -> str:
             f"{ranks} ended without a failure while the others went on: it is not among those that"
             " failed or were closed"
         ),
+        "silent": (
+            f"All other ranks waited, and {ranks.lower()} reports nothing: it hung, or was stopped"
+            if conclusion.mechanism is Mechanism.HANG
+            else f"All other ranks lost a peer, and {ranks.lower()} reports nothing: it went first"
+        ),
         "forced": f"{ranks} did not end when asked to (SIGTERM): it hung",
         "channel": f"{ranks} stands apart, and no other rank moved{line}",
         "beacons": f"{ranks} was behind the others, by their beacons{line}",
@@ -389,6 +394,8 @@ def next_test_of(conclusion: Conclusion) -> str:
         "" if conclusion.mechanism is None else conclusion.mechanism.value,
     )
     suspects = [one.rank for one in conclusion.culprits.suspects or conclusion.desync.suspects]
+    if conclusion.culprits.how == "silent" and how != "hang":
+        return NEXT_TEST["silent"].format(who=_named(ranks).lower())
     if how == "hang" and (ranks or suspects):
         who = _named(ranks or suspects).lower()
         if not ranks:

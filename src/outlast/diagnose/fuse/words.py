@@ -242,6 +242,14 @@ _UNEQUAL_CALLS = Words(
     "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then names the first call that differs",
 )
 
+_OTHER_PATH = Words(
+    "ranks took different paths through the program, and wait in different places",
+    "look at what leads to these places: a condition on the rank, a loop of another length; all"
+    " ranks have to call the same collectives in the same order, and a restart fails again",
+    "stacks of one moment in which all ranks are at the same line",
+    "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then names the first call that differs",
+)
+
 # Where the line that won says more than its class about what to do, by its rule.
 BY_RULE: dict[str, Words] = {
     "store.port_taken": Words(
@@ -294,6 +302,8 @@ BY_RULE: dict[str, Words] = {
         "the name has an address on that node",
         "getent hosts NAME on that node, for the name in the message",
     ),
+    "stack.divergent": _OTHER_PATH,
+    "desync.places": _OTHER_PATH,
     "stack.outlier_loader": Words(
         "one rank waits for its data loader",
         "look at what its loader's workers do: a read that does not return, a lock, a full queue;"
@@ -370,6 +380,7 @@ REFUTED: dict[str, str] = {
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",
+    "silent": "a line of that rank's log about a peer that it lost, or for which it waited",
     "forced": "a stack of that rank, of the same moment, that waits for a peer",
     "beacons": (
         "a stack of that rank that waits for a peer, or beacons of a later moment that are"
@@ -393,6 +404,10 @@ NEXT_TEST: dict[str, str] = {
     "hang_stack": (
         "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"
         " second dump, some seconds later)"
+    ),
+    "silent": (
+        "the whole log of {who}, its exit code, and dmesg -T of its node at that minute: an OOM"
+        " kill leaves no other trace"
     ),
     "hang_still": (
         "{who}: what the innermost frame waits for (py-spy dump --locals --native); two stacks of"

@@ -23,6 +23,8 @@ _LABEL = re.compile(
     r"|\([\w =,.:-]{1,80}\)|[\w.-]{1,80} {1,40}\|)(?= )|(?=\d{4}-\d\d-\d\dT))"
     r"(?: ?\d{4}-\d\d-\d\dT[\d:.]{8,20}(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?)? "
 )
+# torchrun's --tee; nothing stands between it and the line
+_TEE = re.compile(r"^\[(?!rank)[A-Za-z_][\w-]{0,22}\d\]:")
 _FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in (\S{1,160}))?')
 _EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{2,80}(?::|$)")
 _LIBRARY = re.compile(
@@ -163,6 +165,8 @@ def label_of(text: str) -> str:
 
 def _label(text: str) -> tuple[str, int]:
     """Return the label of the line's writer, and how many characters it and a time take."""
+    if tee := _TEE.match(text):
+        return tee[0], tee.end()
     found = _LABEL.match(text[:300])
     return (found[1], found.end()) if found else ("", 0)
 

@@ -134,6 +134,16 @@ DEDUCED: tuple[Rule, ...] = (
         M.HANG,
     ),
     Rule(
+        "desync.places",
+        "",
+        R.ROOT,
+        ORDER + "; a traceback shows the line at which a rank waited until it timed out",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        (C.USER_CODE, C.USER_DATA),
+        M.HANG,
+    ),
+    Rule(
         "desync.never_met",
         "",
         R.MESSENGER,

@@ -333,8 +333,7 @@ RULES: tuple[Rule, ...] = (
     messenger(
         "python.fatal",
         r"fatal python error|terminate called|core dumped|stack trace of thread|\*\*\*"
-        r" (?:aborted|sig)"
-        r"|current thread 0x[0-9a-f]{1,16} \(most recent",
+        r" (?:aborted|sig)",
         "python faulthandler; glibc",
         mechanism=Mechanism.SIGNAL,
         priority=12210,

@@ -203,8 +203,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "slurm.signals",
-        r"srun: error: .{0,120}: (?:segmentation fault|bus error|aborted|illegal"
-        r" instruction|floating point)",
+        r"srun: error: .{0,120}: aborted",
         SLURM,
         mechanism=SIGNAL,
         priority=6160,
