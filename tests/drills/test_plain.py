@@ -63,9 +63,9 @@ def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
 
 
 def test_a_plain_script_that_may_not_restart_ends_at_its_first_failure(tmp_path: Path) -> None:
-    """As under torchrun, whose default this is."""
+    """As under torchrun, whose default this is. Rank 0 would not end by itself."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}]
-    outcome = counted(tmp_path, flags=("--max-restarts", 0), strikes=strikes)
+    outcome = counted(tmp_path, "--numbers", 100_000, flags=("--max-restarts", 0), strikes=strikes)
     assert outcome.code == 1, outcome
     assert ends(outcome) == {}, outcome
     assert [one["rung"] for one in outcome.interruptions] == ["stop"], outcome
