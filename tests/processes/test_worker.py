@@ -96,12 +96,13 @@ def test_the_script_is_main_and_finds_what_python_would_give_it(house: House) ->
     environment is the one asked for.
     """
     text = """
-import json, os, sys
+import gc, json, os, sys
 print(json.dumps({
     "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0],
     "leads": os.getsid(0) == os.getpid(), "stdin": sys.stdin.read(),
     "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")), "parent": os.getppid(),
     "main": sys.modules["__main__"].__dict__ is globals(),
+    "collects": gc.isenabled(),
     "omp": os.environ["OMP_NUM_THREADS"], "blas": os.environ.get("MKL_NUM_THREADS"),
     "spec": str(__spec__),
 }))
@@ -120,6 +121,7 @@ print(json.dumps({
         "stdin": "",
         "parent": os.getpid(),
         "main": True,
+        "collects": True,
         "omp": "1",
         "blas": os.environ.get("MKL_NUM_THREADS"),
         "spec": "None",
