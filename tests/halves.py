@@ -38,6 +38,8 @@ def halves(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    # hundreds of processes are started, and each would compile all modules that it imports
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     first, *rest = [[sys.executable, "-m", "pytest", *given] for given in halves(arguments)]
     if not rest:
         os.execv(first[0], first)
