@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.app.command import outlast
 from tests.drills._hosts import Hosts
 from tests.drills._run import OUTLAST, SCRIPTS
 
@@ -85,10 +86,7 @@ class HostRun:
         return {int(rank): digest for rank, digest in (line.split() for line in lines)}
 
     def report(self) -> dict[str, Any]:
-        said = subprocess.run(
-            [OUTLAST, "report", str(self.folder), "--json"],
-            capture_output=True, text=True, timeout=30,
-        )  # fmt: skip
+        said = outlast("report", self.folder, "--json")
         assert said.returncode == 0, said.stderr
         report: dict[str, Any] = json.loads(said.stdout)
         return report

@@ -33,6 +33,7 @@ from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault import vault_folder
+from tests.app.command import outlast
 from tests.drills._pids import alive, below, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -339,12 +340,7 @@ class Drill:
             code = self.process.wait(max(0.1, self._end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the run did not end in time\n{self}") from None
-        said = subprocess.run(
-            [OUTLAST, "report", str(self.folder), "--json"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        said = outlast("report", self.folder, "--json")
         report = json.loads(said.stdout) if said.returncode == 0 else {}
         return Outcome(code, self._stdout.read_text(), self.stderr, report, self.commits)
 

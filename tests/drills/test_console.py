@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.app.command import outlast
 from tests.drills._run import OUTLAST
 
 pytestmark = pytest.mark.timeout(150)
@@ -80,13 +81,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def reported(folder: Path) -> dict[str, Any]:
-    said = subprocess.run(
-        [OUTLAST, "report", str(folder / "run"), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    said = outlast("report", folder / "run", "--json")
     facts: dict[str, Any] = json.loads(said.stdout)
     return facts
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outlast.runtime.tiers import local
+from tests.app.command import outlast
 from tests.drills._pids import alive, below
-from tests.drills._run import OUTLAST, Drill
+from tests.drills._run import Drill
 from tests.drills.test_signals import ended_at_one_step
 
 
 def asked(*words: str | Path) -> dict[str, Any]:
     """What a command answers that was carried out."""
-    said = subprocess.run(
-        [OUTLAST, *map(str, words), "--json"], capture_output=True, text=True, timeout=60
-    )
+    said = outlast(*words, "--json")
     assert said.returncode == 0, said
     found: dict[str, Any] = json.loads(said.stdout)
     assert found["state"] == "done", found

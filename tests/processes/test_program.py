@@ -16,6 +16,7 @@ import pytest
 from outlast.app.status import status_facts
 from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
+from tests.app.command import outlast
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 BOUND_S = 60.0
@@ -86,15 +87,7 @@ def test_an_interruption_of_a_program_ends_with_its_restart(
     finally:
         process.kill()
         process.wait()
-    report = json.loads(
-        subprocess.run(
-            [OUTLAST, "report", str(folder), "--json"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout
-    )
+    report = json.loads(outlast("report", folder, "--json").stdout)
     (one,) = report["interruptions"]
     assert (one["mechanism"], one["rung"], one["ranks"]) == ("signal", "restart", [1])
     assert one["resumed_s"] is not None
