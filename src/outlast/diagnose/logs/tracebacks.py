@@ -112,6 +112,8 @@ class Tracebacks:
         one = self._open.get(label)
         if one is None:
             return None
+        if one.lines == 0 and _FRAME.match(text[width:]):
+            one.width = 0  # what stood before the header was no label but a progress bar
         body = text[width + one.width :]
         one.lines += 1
         frame = _FRAME.match(body)
