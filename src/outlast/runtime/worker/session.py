@@ -374,9 +374,9 @@ def placed(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else ""
-    return cut_at_word(f"{type(error).__name__}: {first}", 2000)
+    """Return the last line of the error's traceback, as Python prints it."""
+    name, text = type(error).__name__, str(error).strip()
+    return cut_at_word(f"{name}: {text.splitlines()[0]}" if text else name, 2000)
 
 
 def cut(text: str) -> str:
