@@ -290,6 +290,7 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
         (["--local-ranks-filter", "a", "SCRIPT"], "--local-ranks-filter a"),
         (["/no/such/train.py"], "there is no script /no/such/train.py"),
         (["train"], "there is no script train\n\nhint: a module is run with `-m train`"),
+        (["/usr"], "/usr is a folder without __main__.py"),
         ([], "no training script was named"),
     ],
 )

@@ -304,6 +304,10 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
         return Program(script, "module", args)
     if not os.path.exists(script):
         raise UsageError(f"there is no script {script}", hint=_where(script))
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        raise UsageError(
+            f"{script} is a folder without __main__.py", hint="give the path of the script in it"
+        )
     return Program(script, "script", args)
 
 
