@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -129,6 +130,42 @@ def test_a_stream_stands_in_for_the_real_one(pipe: tuple[int, int]) -> None:
         assert (stream.fileno(), stream.isatty(), stream.encoding) == (end, False, "ascii")
     writer.close(idle_s=10.0)
     assert os.read(reader, 100) == b"caf\\xe9\n"
+
+
+def test_a_message_begins_a_line_whatever_a_progress_bar_has_left(tmp_path: Path) -> None:
+    """As in `outlast run train.py > log 2>&1`, beside a script that draws a bar with returns.
+
+    A line that is finished gets no empty line behind it, and streams that lead to different files
+    know nothing of each other.
+    """
+    code = (
+        "import sys\n"
+        "from outlast.app.live import LiveView\n"
+        "from outlast.app.node_setup import WorkerOutput\n"
+        "from outlast.app.words import console_for\n"
+        "from outlast.runtime.console import unblocked\n"
+        "with unblocked():\n"
+        "    sink = WorkerOutput(LiveView(console_for(stderr=True, environment={})))\n"
+        "    sink('stdout', 'step 1\\n')\n"
+        "    sink.view.print_line('first')\n"
+        "    for piece in ('\\r', '45 %'):\n"
+        "        sink('stdout', piece)\n"
+        "    sink.view.print_line('second')\n"
+        "    sink('stdout', '\\r50 %\\n')\n"
+        "    sink.view.print_line('third')\n"
+        "    sink.close()\n"
+    )
+    together, apart = tmp_path / "together", tmp_path / "apart"
+    with together.open("w") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, stderr=file, check=True)
+    assert together.read_bytes() == (
+        b"step 1\noutlast first\n\r45 %\noutlast second\n\r50 %\noutlast third\n"
+    )
+    with apart.open("w") as file:
+        subprocess.run(
+            [sys.executable, "-c", code], stdout=file, stderr=subprocess.DEVNULL, check=True
+        )
+    assert apart.read_bytes() == b"step 1\n\r45 %\r50 %\n", "every byte, and no more"
 
 
 def test_streams_are_put_back(capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from outlast.app.status import checkpoint_words, headline, last_line, progress_l
 from outlast.app.words import Facts
 from outlast.model import limits
 from outlast.model.texts import ELLIPSIS
+from outlast.runtime.console import begin_line
 
 WAIT_SHOWN_S = 3.0  # a wait that is shorter is not worth a line
 _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
@@ -116,6 +117,7 @@ class LiveView:
     def _write(self, line: Text) -> None:
         if self._panel is not None:
             self._panel.erase()
+        begin_line(self._console.file)
         self._console.print(Text.assemble(("outlast ", "dim"), line), soft_wrap=True)
         if self._panel is not None:
             self._panel.draw_again()

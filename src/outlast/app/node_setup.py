@@ -22,7 +22,7 @@ from outlast.errors import OutlastError
 from outlast.model import limits
 from outlast.model.records import Meta
 from outlast.model.texts import escaped
-from outlast.runtime import clock, run_folder, stop_signals
+from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.agent_driver import NodeOptions
 from outlast.runtime.agent.beacons import Beacons
 from outlast.runtime.agent.logs import Sink, WorkerLogs, make_log_folder
@@ -248,6 +248,8 @@ class WorkerOutput:
 
 def say_end(end: End, folder: RunFolder) -> None:
     """Say how the run ended, if not well."""
+    if end.exit_code != 0:
+        console.begin_line(sys.stderr)
     if end.traceback:
         print(escaped(end.traceback, lines=True), file=sys.stderr)
     if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             return _supervise(argv)
         except OutlastError as error:
+            console.begin_line(sys.stderr)
             return fail(error)
 
 

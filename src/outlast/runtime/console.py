@@ -30,7 +30,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import TextIO
+from typing import IO, TextIO
 
 from outlast.model.limits import CONSOLE_BUFFER_BYTES, CONSOLE_LINGER_S
 
@@ -49,6 +49,7 @@ class Writer:
         # lines, by descriptor, since the last that were written
         self._left_out: dict[int, int] = {}
         self._gone: set[int] = set()
+        self._mid_line = False  # the newest piece did not end in a newline
         threading.Thread(target=self._run, name="outlast-console", daemon=True).start()
 
     def put(self, fd: int, data: bytes) -> None:
@@ -62,7 +63,13 @@ class Writer:
             if fd in self._left_out:
                 self._append(fd, _left_out(self._left_out.pop(fd)))
             self._append(fd, data)
+            self._mid_line = not data.endswith(b"\n")
             self._changed.notify_all()
+
+    def begin_line(self, fd: int) -> None:
+        """End the line that the newest piece has left unfinished, if it did."""
+        if self._mid_line:
+            self.put(fd, b"\n")
 
     def close(self, *, idle_s: float) -> None:
         """Wait until everything is written, or until nothing has moved for `idle_s`."""
@@ -140,8 +147,23 @@ class Stream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write a text. Characters that the encoding cannot show are escaped."""
-        self._writer.put(self._fd, text.encode(self._encoding, "backslashreplace"))
+        if text:
+            self._writer.put(self._fd, text.encode(self._encoding, "backslashreplace"))
         return len(text)
+
+    def begin_line(self) -> None:
+        """See that what is written next begins a line, whatever a progress bar has left.
+
+        On a terminal the live view keeps unfinished lines, and moves the cursor by itself.
+        """
+        if not self._is_terminal:
+            self._writer.begin_line(self._fd)
+
+
+def begin_line(stream: IO[str] | None) -> None:
+    """See that what is written next begins a line, where `stream` is one of `unblocked`."""
+    if isinstance(stream, Stream):
+        stream.begin_line()
 
 
 @contextlib.contextmanager
