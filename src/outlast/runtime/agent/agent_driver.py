@@ -281,7 +281,10 @@ class AgentDriver:
         self._words.on_event(ZygoteLost(reason))
 
     def on_fallback(self, reason: str) -> None:
-        self._parts.tell(f"warning: workers are spawned, not forked: {reason}")
+        self._parts.tell(
+            "warning: workers are spawned, not forked, which takes seconds instead of milliseconds:"
+            f" {reason}"
+        )
 
     def on_preload_failed(self, error: str) -> None:
         self._words.preload_failed(error)

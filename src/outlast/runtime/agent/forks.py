@@ -198,9 +198,7 @@ class ForkDesk:
         if self._client:
             self._keeper.forget(self._client.pid)
             self._client.close()
-        self._events.on_fallback(
-            f"workers are spawned, which takes seconds instead of milliseconds: {reason}"
-        )
+        self._events.on_fallback(reason)
         self._loop.call_soon(self._serve)
 
     def _ended(self, client: ZygoteClient, pidfd: int) -> None:

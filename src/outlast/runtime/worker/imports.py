@@ -11,6 +11,9 @@ import warnings
 
 import torch
 
+from outlast.model.texts import some
+from outlast.runtime.worker import gpu_count
+
 _MODULES = (
     "numpy",
     "torch.distributed",
@@ -22,6 +25,12 @@ _MODULES = (
     "torch.utils.data",
     "torch.multiprocessing",
 )
+# They import transformers and Lightning, which takes seconds. Their users name them with --preload.
+_ADAPTERS = ("hf_trainer", "lightning")
+# How the kernel names of threads begin that no fork misses. jemalloc, which pyarrow brings, stops
+# its own around each fork, and NVML's serves cuda-checkpoint. Whether forks can use CUDA is asked
+# apart.
+_FORK_SAFE_THREADS = ("jemalloc_bg_thd", "cuda0")
 
 
 class PreloadFailed(Exception):
@@ -34,16 +43,23 @@ def import_all(preload: list[str]) -> None:
     All of it happens on one thread.
     """
     torch.set_num_threads(1)
+    gpu_count.ask_in_a_child()
     for name in _MODULES:
         importlib.import_module(name)
     ours = [
         f"{__package__}.{module.name}"
         for module in pkgutil.iter_modules([os.path.dirname(__file__)])
+        if module.name not in _ADAPTERS
     ]
     for name in ("torchdata.stateful_dataloader", *ours):
         with contextlib.suppress(ImportError):  # the worker that needs it will raise
             importlib.import_module(name)
-    _first_optimizer_steps()
+    if torch.cuda.is_available():
+        # A step would ask whether CUDA is recording a graph, and so use CUDA. Most of what a first
+        # step takes is this import.
+        importlib.import_module("torch._dynamo")
+    else:
+        _first_optimizer_steps()
     for name in preload:
         try:
             importlib.import_module(name)
@@ -66,13 +82,28 @@ def _first_optimizer_steps() -> None:
 
 def unfit_to_fork() -> str:
     """Say why a fork of this process would not work, or return "" if it would."""
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        return f"{threads - 1} threads were started while importing"
-    if torch.cuda.is_initialized():
+    if threads := _threads_that_forbid_forks():
+        few = "a thread was" if len(threads) == 1 else f"{len(threads)} threads were"
+        named = sorted({name for name in threads if name})
+        return f"{few} started while importing{f' ({some(named)})' if named else ''}"
+    if torch.cuda.is_initialized() or gpu_count.forks_lack_them():
         return "CUDA was initialised while importing"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "a process group was made while importing"
     if torch.get_num_threads() != 1:
         return f"torch was set to {torch.get_num_threads()} threads while importing"
     return ""
+
+
+def _threads_that_forbid_forks() -> list[str]:
+    """Return the kernel names of the threads that a fork would lose; "" for one of Python's."""
+    names: dict[int, str] = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
+            names[int(thread)] = file.read().strip()
+    process = names.pop(os.getpid())  # Python's threads have the name of their process
+    return [
+        "" if name == process else name
+        for name in names.values()
+        if not name.startswith(_FORK_SAFE_THREADS)
+    ]

@@ -160,6 +160,7 @@ class Zygote:
         for fd in open_descriptors() - self._libraries - {0, 1, 2, channel, gate}:
             os.close(fd)  # what imported libraries opened for themselves stays
         self._set_environment(spec)
+        importlib.import_module("outlast.runtime.worker.gpu_count").ask_directly()
         _reseed()
         _set_threads(spec.env.get("OMP_NUM_THREADS", ""))
         bootstrap.settle(spec)

@@ -1,0 +1,81 @@
+"""Count GPUs without using CUDA in this process, so that it can still be forked.
+
+Once a process has used CUDA, or only counted GPUs by it, no fork of it can. And NVML, by which
+torch counts if it may, starts a thread (driver 580). But modules ask for GPUs while they are
+imported. So in a process that is going to be forked a short-lived child counts in its place, and
+another child tells at the end whether forks can use CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_BY_CUDA = "_cuda_getDeviceCount"  # of torch._C
+_BY_NVML = "_device_count_nvml"  # of torch.cuda
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def ask_in_a_child() -> None:
+    """From here on let a child of this process count the GPUs, once.
+
+    The child starts now. This does nothing for a torch without CUDA.
+    """
+    if _originals or not hasattr(torch._C, _BY_CUDA):
+        return
+    _originals.append((torch._C, _BY_CUDA, getattr(torch._C, _BY_CUDA)))
+    if hasattr(torch.cuda, _BY_NVML):
+        _originals.append((torch.cuda, _BY_NVML, getattr(torch.cuda, _BY_NVML)))
+    answer = _ask_child()
+    counts: list[int] = []
+
+    def count() -> int:
+        if not counts:
+            counts.append(answer())
+        return counts[0]
+
+    for owner, name, _ in _originals:
+        setattr(owner, name, count)
+
+
+def ask_directly() -> None:
+    """Undo `ask_in_a_child`. A worker does so, because its environment may show other GPUs."""
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+
+
+def forks_lack_them() -> bool:
+    """Return whether a child forked now counts fewer GPUs than one did at `ask_in_a_child`.
+
+    Then something has used CUDA in this process meanwhile.
+    """
+    return bool(_originals) and _ask_child()() < getattr(torch._C, _BY_CUDA)()
+
+
+def _ask_child() -> Callable[[], int]:
+    """Fork a child that asks CUDA. What is returned waits for its answer: 0 if it dies of that."""
+    direct = _originals[0][2]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a fork that cannot use CUDA says so at length
+                os.write(writer, str(direct()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+
+    def answer() -> int:
+        with os.fdopen(reader, "rb") as file:
+            text = file.read()
+        os.waitpid(child, 0)
+        return int(text or b"0")
+
+    return answer
