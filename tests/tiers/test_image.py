@@ -92,6 +92,46 @@ def test_chunks_are_the_image(pieces: list[Piece], metadata: dict[str, str]) -> 
     assert xxhash.xxh3_64_intdigest(data) == checksum
 
 
+class Late:
+    """Bytes that arrive when they are waited for, in memory that they were promised before."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._target = memoryview(b"")
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def start(self, target: memoryview) -> None:
+        assert len(target) == len(self._data)
+        self._target = target
+
+    def finish(self) -> None:
+        self._target[:] = self._data
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["U8", "F32"]),
+            st.sampled_from([0, 1, 3, 17, CHECKSUM_BLOCK_BYTES // 4, CHECKSUM_BLOCK_BYTES]),
+            st.booleans(),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=25)
+def test_what_is_fetched_makes_the_same_image(drawn: list[tuple[str, int, bool]]) -> None:
+    here = [filled(f"t{n}", dtype, (size,), n) for n, (dtype, size, _) in enumerate(drawn)]
+    mixed = [
+        Piece(one.spec, Late(memoryview(one.data)) if late else one.data)
+        for one, (_, _, late) in zip(here, drawn, strict=True)
+    ]
+    expected, checksum = written(here, {"a": "b"})
+    assert written(mixed, {"a": "b"}) == (expected, checksum)
+    assert b"".join(image_chunks(pieces=mixed, metadata={"a": "b"})) == expected
+
+
 def test_every_flipped_byte_is_refused() -> None:
     """Method: flip one bit of each byte in turn, padding included; the seal's checksum must not
     match.

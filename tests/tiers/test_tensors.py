@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 import torch
 
@@ -172,3 +174,32 @@ def test_a_cuda_tensor_comes_over_and_back() -> None:
     copy_into(target, *given)
     assert not is_live(tensor)
     assert torch.equal(target, tensor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mapped", [True, False])
+def test_cuda_tensors_are_fetched_into_the_image(mapped: bool) -> None:
+    """Method: a kernel that takes long writes each tensor last, so a copy that does not wait for
+    it is another. The image lies in a mapping, which gets registered, or in plain memory.
+    """
+    shapes: list[tuple[torch.dtype, tuple[int, ...]]] = [
+        (torch.float32, (1 << 20,)), (torch.bfloat16, (3, 5)), (torch.uint8, (7,)),
+        (torch.float32, ()), (torch.float32, (0, 4)), (torch.bool, (9, 2)),
+    ]  # fmt: skip
+    tensors = [torch.zeros(shape, dtype=dtype, device="cuda") for dtype, shape in shapes]
+    tensors.append(torch.zeros(4, 6, device="cuda").t())
+    named = [(f"t{number}", tensor) for number, tensor in enumerate(tensors)]
+    pieces = Pieces()
+    for value in (1, 0, 1):
+        torch.cuda._sleep(50_000_000)
+        for tensor in tensors:
+            tensor.fill_(value)
+        given = pieces.of([*named, ("host", torch.full((300_000,), float(value)))])
+        size = image_bytes([one.spec for one in given])
+        target = memoryview(mmap.mmap(-1, size) if mapped else bytearray(size))
+        image = read_image(target, *write_image(target, pieces=given, metadata={}))
+        for name, tensor in named:
+            assert torch.equal(to_tensor(*image.tensors[name]), tensor.cpu()), name
+            back = torch.full_like(tensor, 1 - value)
+            copy_into(back, *image.tensors[name])
+            assert torch.equal(back, tensor), name

@@ -104,6 +104,10 @@ class Area:
         self._put_seal(slot, seal.pack())
         return seal
 
+    def memory(self) -> list[memoryview]:
+        """Return the slots that this process has mapped, each whole."""
+        return list(self._slots.values())
+
     def receive(self, slot: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
         """Let `fill` write the bytes that `seal` describes, and put the seal on them."""
         self._put_seal(slot, bytes(SEAL_BYTES))

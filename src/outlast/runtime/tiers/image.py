@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import xxhash
 
@@ -80,6 +80,18 @@ class TensorSpec(NamedTuple):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+class Arriving(Protocol):
+    """Bytes that have to be fetched into the image, as those of a tensor on a GPU."""
+
+    def __len__(self) -> int: ...
+
+    def start(self, target: memoryview) -> None:
+        """Begin to fill `target`, which has as many bytes. Nobody else touches it meanwhile."""
+
+    def finish(self) -> None:
+        """Wait until everything is there that was started."""
+
+
 class Piece(NamedTuple):
     """One tensor to be written.
 
@@ -87,7 +99,7 @@ class Piece(NamedTuple):
     """
 
     spec: TensorSpec
-    data: memoryview
+    data: memoryview | Arriving
 
 
 class Written(NamedTuple):
@@ -162,9 +174,19 @@ def image_chunks(
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
     _check_sizes(plan, pieces)
-    for view in (memoryview(head), *(pieces[index].data for index in plan.order)):
+    for view in (memoryview(head), *(fetched(pieces[index].data) for index in plan.order)):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
             yield view[start : start + CHECKSUM_BLOCK_BYTES]
+
+
+def fetched(data: memoryview | Arriving) -> memoryview:
+    """Return the bytes on the host, in memory of their own if they had to be fetched."""
+    if isinstance(data, memoryview):
+        return data
+    target = memoryview(bytearray(len(data)))
+    data.start(target)
+    data.finish()
+    return target
 
 
 class Draft(NamedTuple):
@@ -318,14 +340,30 @@ def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
 
 
 def _copy(
-    target: memoryview, head: bytes, buffers: Sequence[memoryview], sizes: Sequence[int]
+    target: memoryview,
+    head: bytes,
+    buffers: Sequence[memoryview | Arriving],
+    sizes: Sequence[int],
 ) -> int:
-    # A large tensor goes past the caches, block by block, and its block is summed where it was just
-    # read. Small ones cost one slice assignment each.
+    # What has to be fetched comes while the rest is copied. A large tensor goes past the caches,
+    # block by block, and its block is summed where it was just read. Small ones cost one slice
+    # assignment each.
     digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
     at, hashed = len(head), 0
     for data, size in zip(buffers, sizes, strict=True):
+        if not isinstance(data, memoryview):
+            data.start(target[at : at + size])
+        at += size
+    at = len(head)
+    for data, size in zip(buffers, sizes, strict=True):
+        if not isinstance(data, memoryview):
+            data.finish()
+            at += size
+            if at - hashed >= size_of_block:
+                digest.update(target[hashed:at])
+                hashed = at
+            continue
         if size < size_of_block:
             target[at : at + size] = data
             at += size

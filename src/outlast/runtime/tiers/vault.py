@@ -181,11 +181,14 @@ class Vault:
         The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
         passes `step // n % SLOTS_COUNT`, because otherwise even n would always meet the same slot.
         Writing the same step again rewrites its slot in place. Slots that the image has outgrown
-        are made larger. Raises CapacityError if there is no room for that, and StateError as
-        `write_image` does.
+        are made larger. Raises CapacityError if there is no room, else as `write_image` does.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
         return self._write(self._area(rank), slot, generation, step, pieces, metadata)
+
+    def memory(self, rank: int) -> list[memoryview]:
+        """Return the slots of `rank` as this process has mapped them."""
+        return self._area(rank).memory()
 
     def slot_beside_newest(self, rank: int, step: int) -> int:
         """Return the slot in which `step` can be sealed while the newest other image stays."""

@@ -1,7 +1,8 @@
 """Which device a rank computes on: the GPUs of a node are dealt out to its local ranks in turn.
 
-Local rank r has GPU r modulo their number, so with more ranks than GPUs several share one. (NCCL
-refuses two ranks on one GPU.) Without GPUs it is the CPU.
+Local rank r has GPU r modulo their number, so with more ranks than GPUs several share one. NCCL
+refuses two ranks on one GPU, so gloo carries their collectives then, by way of the host. Without
+GPUs the device is the CPU.
 
 A rank takes its device before its process group is built: NCCL, `.cuda()` and whatever else goes by
 the current device then mean this one. A script may make another one current later; a survivor that
@@ -17,12 +18,16 @@ first uses in a thread of its own.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 
 
 def of(local_rank: int) -> torch.device:
@@ -30,6 +35,16 @@ def of(local_rank: int) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     return torch.device("cpu")
+
+
+def backend(local_world_size: int) -> str:
+    """Return the backend of groups for nodes that have so many ranks each.
+
+    NCCL carries what lies on GPUs if each rank has one of its own. Every rank must come to the same
+    answer, so a run needs nodes with equally many GPUs.
+    """
+    own_gpu = 0 < local_world_size <= torch.cuda.device_count()
+    return "cpu:gloo,cuda:nccl" if own_gpu and dist.is_nccl_available() else "gloo"
 
 
 def take(local_rank: int) -> torch.device:
@@ -62,6 +77,30 @@ def mine() -> torch.device:
     return _mine or torch.device("cuda", torch.cuda.current_device())
 
 
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of this process on which state is copied from and to that GPU."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
+
+
+def pin(memory: memoryview) -> None:
+    """Register the whole mapping that `memory` lies in with CUDA, once.
+
+    The GPU then copies straight into it: 55 GB/s instead of 15 (H200). That takes 60 ms for each
+    GiB, the first time. Where CUDA refuses, for example because no more memory may be locked,
+    copies are slower and just as right. Memory that is not a mapping is left as it is.
+    """
+    mapping = memory.obj
+    if not isinstance(mapping, mmap.mmap) or mapping in _pinned:
+        return
+    _pinned.add(mapping)
+    address = torch.frombuffer(mapping, dtype=torch.uint8).data_ptr()
+    runtime = torch.cuda.cudart()
+    if runtime.cudaHostRegister(address, len(mapping), 0) == runtime.cudaError.success:
+        weakref.finalize(mapping, runtime.cudaHostUnregister, address).atexit = False
+
+
 def before_first_use(ask: Callable[[], object]) -> None:
     """Call `ask` once, in the main thread, just before that would first use CUDA.
 
@@ -90,4 +129,6 @@ def before_first_use(ask: Callable[[], object]) -> None:
 
 
 _mine: torch.device | None = None
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+_pinned: WeakSet[mmap.mmap] = WeakSet()
 _asked: Callable[[], object] | None = None

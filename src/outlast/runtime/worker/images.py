@@ -24,6 +24,7 @@ from outlast.engine.commit.image_place import (
 from outlast.errors import CorruptError
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
+from outlast.runtime.worker import devices
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
@@ -68,10 +69,13 @@ class Images:
         """Allocate room in the vault. Raises CapacityError."""
         with self._member.guards.trying("a step of its class on meta tensors"):
             private, shared = self._state.bytes_needed()
-        own = private + (shared + self._state.layout.data.nbytes if self._state.sharded else 0)
+        own = private + (shared + len(self._state.layout.data) if self._state.sharded else 0)
         vault, rank = self._session.vault, self._member.rank()
         local_world_size = self._member.local_world_size
         vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES, local_world_size)
+        if torch.cuda.is_initialized():
+            for slot in vault.memory(rank):
+                devices.pin(slot)
         if not self._state.sharded and self._member.local_rank() == 0:
             vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
 
@@ -239,7 +238,7 @@ class Membership:
         if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
             if not dist.is_initialized():
                 device = devices.take(int(os.environ.get("LOCAL_RANK", "0")))
-                backend = _backend()
+                backend = devices.backend(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
                 dist.init_process_group(backend, device_id=device if "nccl" in backend else None)
             self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
             self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -382,7 +381,7 @@ class Membership:
                 generation=plan.generation,
                 rank=plan.rank,
                 world_size=plan.world_size,
-                backend=_backend(),
+                backend=devices.backend(self.local_world_size),
                 timeout_s=limits.GROUP_TIMEOUT_S,
                 device=device,
                 watch=self.watch,
@@ -575,12 +574,6 @@ class Membership:
             and not name.startswith("<frozen")
         ):
             raise StepInterrupted
-
-
-def _backend() -> str:
-    return (
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    )
 
 
 _OURS = f"{os.sep}outlast{os.sep}runtime{os.sep}"

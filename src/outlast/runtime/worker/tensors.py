@@ -4,9 +4,12 @@
 some microseconds to make. For hundreds of tensors at every step that would be milliseconds, so
 `Pieces` keeps views as long as they hold.
 
+On a GPU   `Pieces` gives bytes that are fetched when the image is written: on a stream of their
+           own, straight into the vault, whose pages are registered with CUDA (`devices.pin`).
+           `piece` copies such a tensor into fresh memory instead, which is some thirty times
+           slower.
+
 Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor.
-           CUDA tensors come over by a blocking copy into fresh memory: right, but neither pinned
-           nor overlapped.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 
 from outlast.errors import StateError
 from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.worker import devices
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -75,6 +79,36 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
     return Piece(spec, bytes_of(plain))
 
 
+class OnDevice:
+    """The bytes of a tensor on a GPU, as an `Arriving`: fetched when they are written."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._copied: torch.cuda.Event | None = None
+
+    def __len__(self) -> int:
+        return self._tensor.nbytes
+
+    def start(self, target: memoryview) -> None:
+        """Copy behind everything that the current stream has been given so far."""
+        if not len(self):
+            return
+        devices.pin(target)
+        tensor = self._tensor.contiguous()
+        view = torch.frombuffer(target, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
+        stream = devices.copy_stream(tensor.device)
+        stream.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(stream):
+            view.copy_(tensor, non_blocking=True)
+            tensor.record_stream(stream)
+            self._copied = stream.record_event()
+
+    def finish(self) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+            self._copied = None
+
+
 class Pieces:
     """Keep the pieces of the same tensors from step to step.
 
@@ -102,8 +136,12 @@ class Pieces:
                 or tensor.is_conj()
                 or tensor.is_neg()
             ):
-                entry = (tensor.data_ptr(), tensor.dtype, tensor.shape, piece(name, tensor))
-                if not is_live(tensor):
+                if tensor.is_cuda and not (tensor.is_conj() or tensor.is_neg()):
+                    new = Piece(spec_of(name, tensor), OnDevice(tensor.detach()))
+                else:
+                    new = piece(name, tensor)
+                entry = (tensor.data_ptr(), tensor.dtype, tensor.shape, new)
+                if not is_live(tensor) and not (tensor.is_cuda and tensor.is_contiguous()):
                     pieces.append(entry[3])
                     continue
             self._known[name] = entry
@@ -127,7 +165,7 @@ def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
     if is_live(plain):
         bytes_of(plain)[:] = data
     else:
-        plain.copy_(to_tensor(spec, data))
+        plain.copy_(view_of(spec, data))
 
 
 def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:

@@ -24,7 +24,7 @@ from outlast.errors import CorruptError, RunFolderError, StateError, UsageError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
-from outlast.runtime.tiers.image import TensorSpec, draft
+from outlast.runtime.tiers.image import TensorSpec, draft, fetched
 from outlast.runtime.tiers.tensor_record import RECORD_NAME, Chunk, Record, Stored, Whole
 from outlast.runtime.tiers.tier import Tier, superfluous
 from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, piece
@@ -258,7 +258,7 @@ def _data_of(part: _Part, planner: SavePlanner) -> memoryview:
             f" {part.spec.dtype} {list(part.spec.shape)}",
             hint="do not change the state before the save has copied it",
         )
-    return found.data
+    return fetched(found.data)
 
 
 def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
