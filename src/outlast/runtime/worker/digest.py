@@ -14,6 +14,7 @@ import xxhash
 from torch import nn
 
 from outlast.errors import StateError
+from outlast.runtime.worker import sharding
 from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.modules import Modules, plain_name, unwrap
 from outlast.runtime.worker.sharding import is_distributed
@@ -73,8 +74,7 @@ def _named(
 def _add(hasher: xxhash.xxh3_128, name: str, tensor: torch.Tensor) -> None:
     whole = tensor.detach()
     if is_distributed(whole):
-        with torch.no_grad():
-            whole = whole.full_tensor()  # type: ignore[attr-defined]  # a collective, one tensor at a time
+        whole = sharding.whole(whole)  # a collective, one tensor at a time
     if whole.layout is not torch.strided or whole.is_quantized or whole.is_meta:
         raise StateError(
             f"{name} is a tensor of layout {whole.layout} on {whole.device}: it has no bytes to"

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
+
+from outlast.errors import StateError
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -52,6 +55,59 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():  # to_local is part of the graph otherwise
             tensor = tensor.to_local()
     return tensor.detach() if tensor.requires_grad or tensor.grad_fn is not None else tensor
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """Return all of a distributed tensor, a collective over its mesh. It may lie on the host.
+
+    Gloo's own gathering of CUDA tensors, which `full_tensor` uses, reads addresses of the GPU as if
+    they were the host's, and the process dies (torch 2.11). So shards go over the host there.
+    """
+    with torch.no_grad():
+        if tensor.is_cuda and "gloo" in _backends(tensor.device_mesh):
+            return gathered_on_host(tensor)
+        full: torch.Tensor = tensor.full_tensor()
+    return full
+
+
+def gathered_on_host(tensor: Any) -> torch.Tensor:
+    """Return all of a distributed tensor on the CPU, a collective over its mesh's gloo groups.
+
+    Raises StateError for a tensor that is neither sharded in a plain way nor replicated.
+    """
+    mesh = tensor.device_mesh
+    mine = local(tensor).cpu().contiguous()
+    # The first dimension of the mesh has cut first, so the last one is put together first.
+    for number in reversed(range(mesh.ndim)):
+        placement = tensor.placements[number]
+        if placement.is_replicate():
+            continue
+        if str(type(placement).__name__) != "Shard":
+            raise StateError(
+                f"a tensor with the placement {placement} cannot be gathered by gloo from GPUs",
+                hint="give each rank a GPU of its own, so that NCCL does it",
+            )
+        mine = torch.cat(_parts(mine, mesh.get_group(number)), dim=placement.dim)
+    return mine
+
+
+def _parts(mine: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Return the tensor of each rank of `group`. Their shapes may differ."""
+    shape = torch.tensor(mine.shape, dtype=torch.int64)
+    shapes = [torch.zeros_like(shape) for _ in range(group.size())]
+    dist.all_gather(shapes, shape, group=group)
+    flat = mine.new_zeros(max(int(one.prod()) for one in shapes))
+    flat[: mine.numel()] = mine.reshape(-1)
+    parts = [torch.empty_like(flat) for _ in shapes]
+    dist.all_gather(parts, flat, group=group)
+    return [
+        part[: int(one.prod())].reshape(one.tolist())
+        for part, one in zip(parts, shapes, strict=True)
+    ]
+
+
+def _backends(mesh: Any) -> set[str]:
+    return {dist.get_backend(mesh.get_group(number)) for number in range(mesh.ndim)}
 
 
 def shard_of(tensor: Any) -> Shard:

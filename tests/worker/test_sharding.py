@@ -1,0 +1,43 @@
+"""A distributed tensor is put together on the host as torch itself does it."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from outlast.runtime.worker import sharding
+from tests.worker._ranks import Rank, run_ranks
+
+SHAPES = ((7, 5), (4, 4), (1, 3), (3,), (2, 3, 5))
+
+
+def put_together(rank: Rank) -> list[str]:
+    """Return each layout in which the host's tensor is not torch's; the collectives are gloo's."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    store = dist.TCPStore("127.0.0.1", rank.port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world_size)
+    line, square = init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
+    torch.manual_seed(0)
+    wrong = []
+    for shape in SHAPES:
+        last = len(shape) - 1
+        for mesh, placements in (
+            (line, [Shard(0)]),
+            (line, [Shard(last)]),
+            (line, [Replicate()]),
+            (square, [Replicate(), Shard(0)]),
+            (square, [Shard(last), Replicate()]),
+            (square, [Shard(0), Shard(last)]),
+            (square, [Shard(0), Shard(0)]),
+        ):
+            tensor = distribute_tensor(torch.randn(shape), mesh, placements)
+            if not torch.equal(sharding.gathered_on_host(tensor), tensor.full_tensor()):
+                wrong.append(f"{shape} {placements}")
+    dist.destroy_process_group()
+    return wrong
+
+
+def test_shards_are_put_together_on_the_host_as_torch_does_it() -> None:
+    assert run_ranks(4, put_together, timeout_s=60.0) == [[], [], [], []]
