@@ -1,7 +1,9 @@
 """The processes of a job on this node, as /proc shows them.
 
 A training process is one whose environment has RANK, as every launcher sets it. A data loader's
-workers and other children inherit it, and are processes of that rank too.
+workers and other children inherit it, and are processes of that rank too. A rank of `outlast run`
+is forked from a process that has no RANK, and /proc shows that one's environment; but its kernel
+name says which rank it is.
 
 Only this user's processes can be read without further rights; what may not be read is left out, and
 the collector names it.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +23,7 @@ from outlast.runtime.linux import stat_fields
 
 # variables that name a job, by the launcher or scheduler that sets them
 JOB_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_OUTLAST_RANK = re.compile(r"outlast-rank(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,9 @@ def _stat(pid: int) -> list[bytes]:
 
 def _read(pid: int) -> JobProcess | None:
     environment = environment_of(pid)
-    rank = environment.get("RANK", "")
-    if not rank.isdecimal() or not environment.get("WORLD_SIZE", "").isdecimal():
+    named = _OUTLAST_RANK.fullmatch(Path(f"/proc/{pid}/comm").read_text().strip())
+    rank = named[1] if named else environment.get("RANK", "")
+    if not rank.isdecimal() or not (named or environment.get("WORLD_SIZE", "").isdecimal()):
         return None
     fields = _stat(pid)
     return JobProcess(
