@@ -4,10 +4,10 @@ The environment variable DRILL_STRIKES holds a JSON list of
     {"at": place, "rank": r, "step": n, "do": what, "once": path}
 Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file
 `once` exists; it is made then. do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`),
-"sysexit" (the same as SystemExit),
-"gil" (holds the interpreter lock for ever), "eat" (memory, without end). `visit`: not before this
-process's n-th visit (a DataLoader worker knows no step); `after_s`: not here and now, but from a
-thread, that much later; `always`: at each visit, whatever lies in `once`.
+"sysexit" (the same as SystemExit), "gil" (holds the interpreter lock for ever), "eat" (memory,
+without end), or what the script has added to `also`. `visit`: not before this process's n-th visit
+(a DataLoader worker knows no step); `after_s`: not here and now, but from a thread, that much
+later; `always`: at each visit, whatever lies in `once`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 
 class Struck(RuntimeError):
     """What a strike raises where it was asked to."""
+
+
+also: dict[str, Callable[[], None]] = {}
 
 
 def strike(place: str, *, rank: int, step: int) -> None:
@@ -65,6 +69,8 @@ def _act(fault: dict[str, Any]) -> None:
         ctypes.PyDLL(None).sleep(3600)  # called without letting go of the lock
     elif do == "eat":
         _eat(fault["group"])
+    elif do in also:
+        also[do]()
     else:
         os.kill(os.getpid(), signal.Signals[do])
 
