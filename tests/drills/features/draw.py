@@ -81,6 +81,17 @@ class Features:
     swapped: bool = False
     history: bool = False
     deep: bool = False
+    evaluate_on: str = "all"
+    evaluation_seeds: str = "none"
+    inference_mode: bool = False
+    reparametrized: str = "none"
+    recomputed: bool = False
+    compiled: bool = False
+    by_hand: int = 1
+    zero_by: str = "optimizer"
+    wrapped: str = "none"
+    left_by_break: bool = False
+    writes: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -99,7 +110,12 @@ class Features:
     @property
     def scales(self) -> bool:
         """Whether the loss goes through a GradScaler."""
-        return self.precision in ("scaler", "disabled_scaler")
+        return self.precision in ("scaler", "amp", "disabled_scaler")
+
+    @property
+    def evaluation_moves(self) -> bool:
+        """Whether an evaluation leaves another random state than it found."""
+        return self.evaluation_draws and self.evaluation_seeds != "forked"
 
     @property
     def names(self) -> frozenset[str]:
@@ -139,7 +155,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "accumulate": (1, 1, 2, 3),
     "no_sync": (False, True),
     "clip": ("none", "norm", "value"),
-    "optimizer": ("sgd", "momentum", "adamw", "amsgrad", "rmsprop", "adagrad"),
+    "optimizer": (
+        *("sgd", "momentum", "adamw", "amsgrad", "rmsprop", "adagrad"),
+        *("nadam", "adafactor"),
+    ),
     "fused": (False, False, True),
     "tensor_lr": (False, False, True),
     "groups": (False, True),
@@ -152,12 +171,13 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "extra_state": (False, False, True),  # a module with get_extra_state()
     "dropout": (False, True),
     "average": ("none", "none", "ema", "swa"),
-    "meter": ("plain", "tensor", "live"),  # numbers; a tensor; state_dict() gives its own dict
+    # numbers; a tensor; state_dict() gives its own dict; run.values
+    "meter": ("plain", "tensor", "live", "values"),
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
     # where the script draws random numbers
     "draws": ("before", "inside", "tail", "behind", "legs"),
     "generators": (False, False, True),  # draws come from generators in run.state, too
-    "loader": ("none", "sampler", "sampler", "stateful"),
+    "loader": ("none", "sampler", "sampler", "stateful", "drawn"),  # the last one by run.draw
     "workers": (0, 0, 0, 1, 2),
     "random_dataset": (False, True),
     "bucket_view": (False, True),
@@ -169,7 +189,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "tied": (False, False, True),  # two layers with one weight
     "zero_grad": ("first", "last"),
     "set_to_none": (True, False),
-    "precision": ("float32", "float32", "bfloat16", "scaler", "scaler", "disabled_scaler"),
+    # "amp": autocast and a GradScaler
+    "precision": ("float32", "float32", "bfloat16", "scaler", "amp", "disabled_scaler"),
     "overflow": (False, True),
     "evaluate": ("none", "none", "plain", "phase"),
     "evaluation_draws": (False, True),
@@ -179,6 +200,18 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "swapped": (False, True),  # the average is swapped in for the evaluation
     "history": (False, False, True),  # an object whose state grows with each step
     "deep": (False, False, True),  # many layers with long names
+    "evaluate_on": ("all", "all", "first"),  # by rank 0 alone
+    # "forked": under fork_rng; "reseeded": from a seed, the same each time
+    "evaluation_seeds": ("none", "none", "forked", "reseeded"),
+    "inference_mode": (False, True),  # evaluations are under it, in place of no_grad
+    "reparametrized": ("none", "none", "none", "spectral", "weight"),  # norms of a layer's weight
+    "recomputed": (False, False, False, True),  # activation checkpointing
+    "compiled": (*(False,) * 9, True),  # a layer, by torch.compile
+    "by_hand": (1, 1, 1, 2),  # backward passes over the same batch, in a loop of the script's own
+    "zero_by": ("optimizer", "model"),
+    "wrapped": ("none", "none", "enumerate", "generator"),  # the loop over run.steps
+    "left_by_break": (False, False, False, True),
+    "writes": (False, False, True),  # a line of a CSV file in the block, the weights behind it
 }
 LISTED = ("hand_set", "metered", "draws")  # fields that hold several values
 
@@ -263,7 +296,7 @@ RULES = (
         "two scaled optimizers of shards",
         "a GradScaler asks all ranks whether the second one's gradients are finite, which is"
         " refused once the first was applied",
-        lambda f: f.sharded and f.second_optimizer and f.precision == "scaler",
+        lambda f: f.sharded and f.second_optimizer and f.precision in ("scaler", "amp"),
         _set(second_optimizer=False),
     ),
     Rule(
@@ -332,7 +365,7 @@ RULES = (
     Rule(
         "workers load",
         "a loader's workers and a random data set need a loader",
-        lambda f: f.loader == "none" and (f.workers > 0 or f.random_dataset),
+        lambda f: f.loader in ("none", "drawn") and (f.workers > 0 or f.random_dataset),
         _set(workers=0, random_dataset=False),
     ),
     Rule(
@@ -350,13 +383,13 @@ RULES = (
     Rule(
         "overflow is the scaler's",
         "only a GradScaler skips a step whose gradients are infinite",
-        lambda f: f.overflow and f.precision != "scaler",
+        lambda f: f.overflow and f.precision not in ("scaler", "amp"),
         _set(overflow=False),
     ),
     Rule(
-        "no fused RMSprop",
-        "torch has none",
-        lambda f: f.optimizer == "rmsprop" and f.fused,
+        "not fused",
+        "torch has no fused form of them",
+        lambda f: f.optimizer in ("rmsprop", "nadam", "adafactor") and f.fused,
         _set(fused=False),
     ),
     Rule(
@@ -368,6 +401,53 @@ RULES = (
             and (f.optimizer not in ("adamw", "amsgrad") or f.kind == "mesh2d")
         ),
         _set(fused=False),
+    ),
+    Rule(
+        "whole rows and columns",
+        "torch's Adafactor keeps them of whole tensors",
+        lambda f: f.optimizer == "adafactor" and f.sharded,
+        _set(optimizer="adamw"),
+    ),
+    Rule(
+        "an evaluation of rank 0",
+        "all ranks enter a phase, a sharded model's forward is one of all ranks, and models that"
+        " share nothing have no first one",
+        lambda f: (
+            f.evaluate_on == "first" and (f.evaluate != "plain" or f.sharded or f.kind == "alone")
+        ),
+        _set(evaluate_on="all"),
+    ),
+    Rule(
+        "seeds of an evaluation",
+        "numbers that are not drawn need no seed, and nothing is read under inference_mode that"
+        " is not evaluated",
+        lambda f: (
+            (f.evaluation_seeds != "none" and not f.evaluation_draws)
+            or (f.inference_mode and f.evaluate == "none")
+        ),
+        lambda f: {
+            "evaluation_seeds": f.evaluation_seeds if f.evaluation_draws else "none",
+            "inference_mode": f.inference_mode and f.evaluate != "none",
+        },
+    ),
+    Rule(
+        "plain layers of shards",
+        "fully_shard and tensor parallelism take layers as they are; they recompute and compile in"
+        " ways of their own",
+        lambda f: f.sharded and (f.reparametrized != "none" or f.recomputed or f.compiled),
+        _set(reparametrized="none", recomputed=False, compiled=False),
+    ),
+    Rule(
+        "weights in a file",
+        "sharded weights are in no rank's file",
+        lambda f: f.sharded and f.writes,
+        _set(writes=False),
+    ),
+    Rule(
+        "a loop by hand",
+        "where step.batches is the loop, there is no other",
+        lambda f: f.by_hand > 1 and f.accumulate > 1,
+        _set(by_hand=1),
     ),
     Rule(
         "asked before",

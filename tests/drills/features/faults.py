@@ -107,11 +107,12 @@ def is_left_out(features: Features, step: int) -> bool:
 
     assumptions.md: a rank that is lost behind its vote of the very step in which state that differs
     between ranks first changes there is not bit-exact, which is said. Here, that is the first
-    evaluation that draws numbers.
+    evaluation that draws numbers. If it is one of rank 0 alone, the same holds in the next step.
     """
     f = features
-    begins = f.evaluate == "plain" and f.evaluation_draws and f.stands
-    return begins and step == EVALUATE_EVERY and not {"tail", "behind"} & {*f.draws}
+    begins = f.evaluate == "plain" and f.evaluation_moves and f.stands
+    steps = (EVALUATE_EVERY, EVALUATE_EVERY + (f.evaluate_on == "first"))
+    return begins and step in steps and not {"tail", "behind"} & {*f.draws}
 
 
 # Where an exception leads to a repeat: in front of the optimizer (and in a phase)
@@ -125,7 +126,8 @@ EVALUATE_EVERY = 3  # steps
 def draw_faults(features: Features) -> tuple[Fault, ...]:
     """One to four faults for this script."""
     chance = random.Random(f"faults {features.seed}")
-    last = features.until[-1]
+    # docstring of run.steps: a rank that is lost after a `break` is not promised to come back
+    last = features.until[-1] - 2 * features.left_by_break
     wanted = chance.choice((1, 1, 2, 2, 3, 3, 4))
     faults: list[Fault] = []
     step = chance.randint(1, max(1, last - STEPS_APART * wanted))
@@ -138,7 +140,7 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
         at_once = len(event) > 1 and (not event[1].generation or event[1].place == "mark.still")
         generation = None if at_once or generation is None else generation + len(event)
         step = max(one.step for one in faults) + STEPS_APART + chance.randint(0, 4)
-    if len(faults) < 4 and chance.random() < 0.3 and step <= last:
+    if len(faults) < 4 and chance.random() < 0.3 and step <= last and not features.left_by_break:
         faults.append(_late(features, chance, last))
     return tuple(faults)
 
@@ -182,7 +184,8 @@ def _one(features: Features, chance: random.Random, step: int) -> Fault:
         place, step = chance.choice(near)
     else:
         place = chance.choice(places(features))
-        step += is_left_out(features, step)
+        while is_left_out(features, step):
+            step += 1
     lucky = chance.random()
     repeated = place.rstrip("0123456789") in _RAISING or (
         place == "evaluate" and features.evaluate == "phase" and features.stands

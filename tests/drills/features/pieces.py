@@ -7,6 +7,7 @@ from tests.drills.features.draw import Features
 IMPORTS = """
 import contextlib
 import copy
+import csv
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.lr_scheduler import *
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import outlast
@@ -30,6 +32,7 @@ import outlast
 FAULTS = '''
 # --- the drill's: faults, and what was committed
 
+RESULTS = os.environ.get("DRILL_RESULTS", ".")
 STRIKES = json.loads(os.environ.get("DRILL_STRIKES", "[]"))
 NOW = {"step": 0}
 
@@ -123,7 +126,7 @@ def optimizer_parts(name, optimizer):
 
 
 def write_result(rank, parts):
-    path = os.path.join(os.environ.get("DRILL_RESULTS", "."), f"rank-{rank}.json")
+    path = os.path.join(RESULTS, f"rank-{rank}.json")
     with open(path + ".part", "w") as file:
         json.dump(parts, file)
     os.replace(path + ".part", path)
@@ -143,6 +146,24 @@ def draw_numbers(torch_generator=None, numpy_generator=np.random, python_generat
     """Augmentation, by all three generators."""
     drawn = torch.randn((), generator=torch_generator).item()
     return drawn + float(numpy_generator.normal()) + python_generator.gauss(0, 1)
+
+
+def write_line(*values):
+    """A log of the script's own. It has a line twice if a step is repeated."""
+    with open(os.path.join(RESULTS, f"log-{os.getpid()}.csv"), "a", newline="") as file:
+        csv.writer(file).writerow(values)
+
+
+def draw_batch():
+    if RUN is not None:
+        strike("load", NOW["step"] + 1)
+    return torch.randn(4, 8), torch.randint(4, (4,))
+
+
+def progress(steps):
+    """What a progress bar does around a loop."""
+    for step in steps:
+        yield step
 
 
 class Points(Dataset):
@@ -268,6 +289,8 @@ def local(tensor):
 def net_of(f: Features) -> str:
     """The model's class."""
     made = ["self.first = nn.Linear(8, 16)"]
+    if f.reparametrized != "none":
+        made += [f"torch.nn.utils.parametrizations.{f.reparametrized}_norm(self.first)"]
     run = ["hidden = torch.relu(self.first(inputs))"]
     made += ["self.norm = nn.BatchNorm1d(16)"] if f.batch_norm else []
     run += ["hidden = self.norm(hidden)"] if f.batch_norm else []
@@ -298,7 +321,11 @@ def net_of(f: Features) -> str:
     ]
     made += ["self.middle, self.back = nn.Linear(16, 16), nn.Linear(16, 16)"]
     made += ["self.back.weight = self.middle.weight"] if f.tied else []
-    run += ["hidden = hidden + self.back(torch.tanh(self.middle(hidden)))"]
+    if f.recomputed:
+        made += ["self.noise = nn.Dropout(0.1)"]
+        run += ["hidden = hidden + checkpoint(self.pair, hidden, use_reentrant=False)"]
+    else:
+        run += ["hidden = hidden + self.back(torch.tanh(self.middle(hidden)))"]
     if f.deep:
         made += ["self.layers_of_a_tower = nn.ModuleList(nn.Linear(16, 16) for _ in range(20))"]
         run += [
@@ -307,9 +334,15 @@ def net_of(f: Features) -> str:
         ]
     made += ["self.last = nn.Linear(16, 4)"]
     run += ["return self.last(hidden)"]
-    return _COUNTER * f.extra_state + _class(made, run)
+    return _COUNTER * f.extra_state + _class(made, run) + _PAIR * f.recomputed
 
 
+_PAIR = '''
+
+    def pair(self, hidden):
+        """It runs again in the backward, with the same dropout."""
+        return self.back(self.noise(torch.tanh(self.middle(hidden))))
+'''
 _COUNTER = '''
 class Counter(nn.Module):
     """Counts its calls: neither a parameter nor a buffer, so it has an extra state."""

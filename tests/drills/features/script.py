@@ -103,6 +103,7 @@ def _set_up(f: Features, page: Page) -> None:
 def _model(f: Features, page: Page) -> None:
     page.add("net = Net()")
     page.when(f.frozen, "net.middle.requires_grad_(False)")
+    page.when(f.compiled, 'net.middle.compile(backend="eager")')
     if f.kind == "alone":
         page.add("model = net")
     elif f.kind == "ddp":
@@ -152,6 +153,8 @@ def _optimizer(f: Features, given: str) -> str:
         "amsgrad": ("Adam", ", amsgrad=True"),
         "rmsprop": ("RMSprop", ", momentum=0.5, centered=True"),
         "adagrad": ("Adagrad", ", lr_decay=0.01"),
+        "nadam": ("NAdam", ""),
+        "adafactor": ("Adafactor", ""),
     }[f.optimizer]
     rate = f"torch.tensor({lr})" if f.tensor_lr else lr
     return f"torch.optim.{kind}({given}, lr={rate}{more}{', fused=True' * f.fused})"
@@ -174,7 +177,7 @@ def _schedules(f: Features, page: Page) -> None:
         "step": "StepLR({0}, step_size=3, gamma=0.8)",
         "cosine": f"CosineAnnealingWarmRestarts({{0}}, T_0={max(3, last // 3)})",
         "onecycle": f"OneCycleLR({{0}}, max_lr=0.05, total_steps={last + 1}"
-        f", cycle_momentum={f.optimizer != 'adagrad'})",
+        f", cycle_momentum={f.optimizer not in ('adagrad', 'adafactor')})",
         "lambda": "LambdaLR({0}, lambda step: 1 / (1 + step))",
         "sequential": "SequentialLR({0}, [LinearLR({0}, total_iters=4), "
         "ExponentialLR({0}, gamma=0.9)], milestones=[4])",
@@ -200,8 +203,13 @@ def _averages(f: Features, page: Page) -> None:
 
 
 def _others(f: Features, page: Page) -> None:
-    kind = {"plain": "Meter", "tensor": "TensorMeter", "live": "LiveMeter"}[f.meter]
-    page.when(f.metered, f"meter = {kind}()")
+    kind = {
+        "plain": "Meter()",
+        "tensor": "TensorMeter()",
+        "live": "LiveMeter()",
+        "values": "run.values(total=0.0, seen=[])",
+    }[f.meter]
+    page.when(f.metered, f"meter = {kind}")
     page.when(f.history, "history = History()")
     if f.scales:
         enabled = ", enabled=False" if f.precision == "disabled_scaler" else ""
@@ -219,6 +227,9 @@ def _others(f: Features, page: Page) -> None:
 
 def _loader(f: Features, page: Page) -> None:
     if f.loader == "none":
+        return
+    if f.loader == "drawn":
+        page.add("loader = run.draw(draw_batch)")
         return
     workers = f", num_workers={f.workers}" if f.workers else ""
     page.add(f"points = Points(noisy={f.random_dataset})")
@@ -260,7 +271,15 @@ def _loop(f: Features, page: Page) -> None:
         page.add(f"for until in {f.until}:")
         page.deeper()
     until = "until" if legs else str(f.until[0])
-    page.add(f"for step in run.steps(state, until={until}{accumulate}, log_every=0):")
+    if f.left_by_break:
+        until = f"until + 4 * (until == {f.until[-1]})" if legs else str(f.until[0] + 4)
+    steps = f"run.steps(state, until={until}{accumulate}, log_every=0)"
+    item, steps = {
+        "none": ("step", steps),
+        "enumerate": ("_, step", f"enumerate({steps})"),
+        "generator": ("step", f"progress({steps})"),
+    }[f.wrapped]
+    page.add(f"for {item} in {steps}:")
     page.deeper()
     page.add('NOW["step"] = step.number')
     _draw(f, page, "before")
@@ -270,6 +289,7 @@ def _loop(f: Features, page: Page) -> None:
     _block(f, page)
     page.back()
     _behind(f, page)
+    page.when(f.left_by_break, f"if step.number == {f.until[-1]}:", "    break")
     page.back()
     if legs:
         page.add(f"if until < {f.until[-1]}:")
@@ -303,8 +323,8 @@ def _hand_set(f: Features, where: str) -> list[str]:
 def _block(f: Features, page: Page) -> None:
     page.add('strike("begin", step.number)')
     to_none = "" if f.set_to_none else "set_to_none=False"
-    page.when(f.zero_grad == "first", *_each(f, f"{{}}.zero_grad({to_none})"))
-    page.when("before" in f.metered, "meter.add(step.number)")
+    page.when(f.zero_grad == "first", *_zero_grad(f, to_none))
+    page.when("before" in f.metered, *_meter(f, "step.number"))
     page.when(f.rank_asked == "inside", "first_rank = run.rank == 0")
     _draw(f, page, "inside")
     page.when("inside" in f.hand_set, *_hand_set(f, "inside"))
@@ -312,11 +332,26 @@ def _block(f: Features, page: Page) -> None:
     _gradients(f, page)
     page.when(f.reduce_in_block, "dist.all_reduce(loss_seen)", f"loss_seen = loss_seen / {f.world}")
     page.add('strike("reduced", step.number)')
-    page.when("inside" in f.metered, "meter.add(loss_seen.item())")
+    page.when("inside" in f.metered, *_meter(f, "loss_seen.item()"))
     _clip(f, page)
     _apply(f, page)
     page.add('strike("tail", step.number)')
     _tail(f, page, to_none)
+
+
+def _zero_grad(f: Features, to_none: str) -> list[str]:
+    if f.zero_by == "model":
+        return [f"model.zero_grad({to_none})"]
+    return _each(f, f"{{}}.zero_grad({to_none})")
+
+
+def _meter(f: Features, value: str) -> list[str]:
+    if f.meter != "values":
+        return [f"meter.add({value})"]
+    return [
+        f"meter.total = meter.total * 1.01 + {value}",
+        f"meter.seen = [*meter.seen[-3:], {value}]",
+    ]
 
 
 def _each(f: Features, line: str) -> list[str]:
@@ -342,8 +377,13 @@ def _gradients(f: Features, page: Page) -> None:
         page.add("batch = step.batch")
     else:
         page.add("batch = torch.randn(4, 8), torch.randint(4, (4,))")
+    if f.by_hand > 1:
+        page.add(f"for _ in range({f.by_hand}):")
+        page.deeper()
     _forward(f, page)
     page.add("scaler.scale(loss).backward()" if f.scales else "loss.backward()")
+    if f.by_hand > 1:
+        page.back()
     if f.accumulate > 1:
         if f.no_sync and f.kind == "ddp":
             page.back()
@@ -355,11 +395,11 @@ def _forward(f: Features, page: Page) -> None:
     page.add("inputs, targets = batch")
     page.when("inside" in f.draws or "before" in f.draws, "inputs = inputs + 0.1 * noise")
     share = f" / {f.accumulate}" if f.accumulate > 1 else ""
-    if f.precision == "bfloat16":
+    if f.precision in ("bfloat16", "amp"):
         page.add('with torch.autocast("cpu", dtype=torch.bfloat16):')
         page.deeper()
     page.add(f"loss = F.cross_entropy(model(inputs), targets){share}")
-    if f.precision == "bfloat16":
+    if f.precision in ("bfloat16", "amp"):
         page.back()
     page.add("loss_seen = loss_seen + loss.detach().float()")
     if f.overflow:
@@ -393,14 +433,15 @@ def _apply(f: Features, page: Page) -> None:
 
 
 def _tail(f: Features, page: Page, to_none: str) -> None:
-    page.when(f.zero_grad == "last", *_each(f, f"{{}}.zero_grad({to_none})"))
+    page.when(f.zero_grad == "last", *_zero_grad(f, to_none))
+    page.when(f.writes, "write_line(step.number, loss_seen.item())")
     metric = "loss_seen.item()" if f.schedule == "plateau" else ""
     if f.schedule != "none":
         page.add(f"schedule.step({metric})")
         page.when(f.second_optimizer, f"second_schedule.step({metric})")
     page.when("tail" in f.hand_set, *_hand_set(f, "tail"))
     _move_average(f, page, "tail")
-    page.when("tail" in f.metered, "meter.add(2 * step.number)")
+    page.when("tail" in f.metered, *_meter(f, "2 * step.number"))
     page.when(f.history, "history.add(step.number)")
     _draw(f, page, "tail")
     page.when(f.rank_asked == "tail", "first_rank = run.rank == 0")
@@ -428,11 +469,12 @@ def _behind(f: Features, page: Page) -> None:
     page.add('strike("behind", step.number)')
     page.when(f.rank_asked == "behind", "first_rank = run.rank == 0")
     _draw(f, page, "behind")
-    page.when("behind" in f.metered, "meter.add(3 * step.number)")
+    page.when("behind" in f.metered, *_meter(f, "3 * step.number"))
     _move_average(f, page, "behind")
     page.when("behind" in f.hand_set, *_hand_set(f, "behind"))
     if f.evaluate != "none":
-        page.add(f"if step.number % {EVALUATE_EVERY} == 0:")
+        first = " and run.rank == 0" * (f.evaluate_on == "first")
+        page.add(f"if step.number % {EVALUATE_EVERY} == 0{first}:")
         page.deeper()
         _evaluate(f, page)
         page.back()
@@ -446,15 +488,21 @@ def _evaluate(f: Features, page: Page) -> None:
         page.add("with attempt:")
         page.deeper()
     page.when(f.swapped, "held = swap_in(average, net)")
-    page.add("model.eval()", "with torch.no_grad():")
+    page.add("model.eval()", f"with torch.{'inference_mode' if f.inference_mode else 'no_grad'}():")
     page.deeper()
     page.add(("model" if f.sharded else "net") + "(torch.ones(4, 8))")
     page.back()
-    page.when(f.evaluation_draws, "draw_numbers()")
+    if f.evaluation_seeds == "forked":
+        page.add("with torch.random.fork_rng():", "    torch.manual_seed(7)", "    torch.rand(3)")
+    page.when(f.evaluation_seeds == "reseeded", "seed_all(7)")
+    page.when(f.evaluation_moves, "draw_numbers()")
     page.add('strike("evaluate", step.number)')
     page.when(f.evaluate == "phase" and f.kind == "ddp", "dist.all_reduce(torch.ones(1))")
-    page.when(f.evaluation_draws, "torch.rand(3)")
+    page.when(f.evaluation_moves, "torch.rand(3)")
     page.add("model.train()")
+    page.when(
+        f.writes, 'torch.save(net.state_dict(), os.path.join(RESULTS, f"best-{run.rank}.pt"))'
+    )
     page.when(f.swapped, "put_in(net, held)")
     if f.evaluate == "phase":
         page.back(2)

@@ -173,5 +173,6 @@ class Agreement:
         """
         movers = self._state.private.movers
         self.movers = frozenset(movers) if same_movers else frozenset()
-        if movers and not same_movers and not self._state.sharded:
+        if not same_movers and not self._state.sharded:
+            # This holds on every rank, also where nothing has moved: all vote late, or none.
             self._undo.want_for_movers()

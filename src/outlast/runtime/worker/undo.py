@@ -31,7 +31,13 @@ class Undo:
             self._want(f"a backward runs after the optimizer at {line}")
 
     def want_for_movers(self) -> None:
-        """Vote late from the next step on: private parts that differ moved behind the vote."""
+        """Vote late from the next step on: private parts that differ moved behind the vote.
+
+        They may have moved on other ranks only. Then it is for those to tell the user.
+        """
+        if not self._state.private.movers:
+            self.late.want()
+            return
         what = (
             "state that differs between ranks changes after the optimizer"
             f" ({self._state.private.described_movers()})"
