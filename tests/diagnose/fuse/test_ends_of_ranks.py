@@ -156,3 +156,26 @@ def test_a_port_that_is_taken_is_no_loss_of_a_peer() -> None:
     logs = {0: PEER_GONE.format(rank=0), 3: "[rank3]: OSError: [Errno 98] Address already in use"}
     got = verdict({0: 1, 1: -15, 2: -15, 3: 1}, logs, DUMPS["another is behind"])
     assert [one.rank for one in got.ranks] == [3]
+
+
+def test_a_loader_that_lost_its_worker_is_an_exception_of_its_rank() -> None:
+    """The pipe to the worker breaks; what it says is what a lost peer says, too."""
+    site, library = "/opt/site-packages/torch", "/usr/lib/python3.11"
+    frames = [
+        f"{site}/utils/data/dataloader.py",
+        f"{library}/multiprocessing/queues.py",
+        f"{site}/multiprocessing/reductions.py",
+        f"{library}/multiprocessing/connection.py",
+    ]
+    text = "Traceback (most recent call last):\n"
+    text += "".join(f'  File "{one}", line 7, in get\n    get()\n' for one in frames)
+    text += "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    said = verdict({0: -15, 1: 1}, {0: PEER_GONE.format(rank=0), 1: text})
+    assert ([one.rank for one in said.ranks], said.mechanism) == ([1], Mechanism.EXCEPTION)
+    assert "loader's worker" in said.next_test
+
+
+def test_that_the_launcher_was_ended_from_outside_is_said_first() -> None:
+    line = "torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting"
+    said = decide(list(read_lines([line.encode()], name="log")), blame=None)
+    assert said.reason.startswith("The launcher was ended from outside.")

@@ -137,3 +137,13 @@ def test_a_job_whose_ranks_move_between_two_stacks_is_not_hung(
     got = decide(findings, blame=None)
     assert [one.rank for one in got.ranks] == ([3] if named else [])
     assert (got.failure_class is FailureClass.UNKNOWN) is not named
+
+
+def test_ranks_that_all_work_show_no_hang_of_the_program() -> None:
+    """One that works while the others wait does. A job that trains shows only the former."""
+    ranks = range(4)
+    works = [one for rank in ranks for one in stack(rank, "tokenize", "tokenize")]
+    assert decide(works, blame=None).failure_class is FailureClass.UNKNOWN
+    waits = [one for rank in ranks[:3] for one in stack(rank, "all_reduce", "all_reduce")]
+    said = decide([*waits, *stack(3, "tokenize", "tokenize")], blame=None)
+    assert said.failure_class is FailureClass.USER_CODE

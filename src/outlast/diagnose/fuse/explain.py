@@ -102,8 +102,11 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
             if conclusion.best is not _UNKNOWN
             else "."
         )
-        said = _first_said(conclusion)
-        parts = [f"What was read says that it failed, not why{guess}", said, _absent(conclusion)]
+        said, special = _first_said(conclusion), _reported_words(conclusion)
+        head = "What was read says that it failed, not why"
+        if special is not None:
+            head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
+        parts = [f"{head}{guess}", said, _absent(conclusion)]
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
@@ -394,6 +397,8 @@ def next_test_of(conclusion: Conclusion) -> str:
         "" if conclusion.mechanism is None else conclusion.mechanism.value,
     )
     suspects = [one.rank for one in conclusion.culprits.suspects or conclusion.desync.suspects]
+    if any(one.rule == "loader.pipe" for one in conclusion.culprits.shown):
+        return NEXT_TEST["loader"].format(who=_named(ranks).lower())
     if conclusion.culprits.how == "silent" and how != "hang":
         return NEXT_TEST["silent"].format(who=_named(ranks).lower())
     if how == "hang" and (ranks or suspects):

@@ -104,8 +104,11 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
         {one.rank for one in some} - {None},
         {(one.node, one.device) for one in some if one.device},
     )
-    if rule.failure_class in SOFT and (
-        len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1)
+    # Several ranks that work are no sign of a hang, and so none of the program's fault.
+    if (
+        rule.failure_class in SOFT
+        and name != "stack.working"
+        and (len(ranks) > 1 or (name.startswith("xid.") and len(devices) > 1))
     ):
         probability = 1 - (1 - probability) * weights.shared
     if first.doubt:

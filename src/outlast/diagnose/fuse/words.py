@@ -405,6 +405,10 @@ NEXT_TEST: dict[str, str] = {
         "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"
         " second dump, some seconds later)"
     ),
+    "loader": (
+        "dmesg -T of the node of {who} at that minute: was a loader's worker killed? Then the same"
+        " step with num_workers=0"
+    ),
     "silent": (
         "the whole log of {who}, its exit code, and dmesg -T of its node at that minute: an OOM"
         " kill leaves no other trace"

@@ -350,7 +350,8 @@ class LineReader:
         elif (
             raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken")
         ):
-            rule, match = RULES["python.group_down"], None
+            rule = RULES["loader.pipe" if raised.in_loader else "python.group_down"]
+            match = None
         elif (
             raised is not None
             and rule is not None

@@ -57,6 +57,7 @@ class Raised:
     in_distributed   below torch's own packages for distributed jobs
     in_pipe          multiprocessing raised it, about a child or parent process and not about
                      another rank
+    in_loader        the data loader of torch called what raised
     by_outlast       it is a bug of ours
     place            the innermost frame of the user's own code, or else the innermost of all, as
                      in `RaisedAt`
@@ -68,6 +69,7 @@ class Raised:
     in_collectives: bool = False
     in_distributed: bool = False
     in_pipe: bool = False
+    in_loader: bool = False
     by_outlast: bool = False
 
 
@@ -85,6 +87,7 @@ class _Open:
     place: str = ""
     has_users: bool = False  # `place` is in the user's own code
     owner: str = ""  # the innermost that is not the standard library's
+    in_loader: bool = False
     lines: int = 0
     after_frame: bool = False  # the line that quotes the source follows
 
@@ -119,6 +122,7 @@ class Tracebacks:
         frame = _FRAME.match(body)
         if frame:
             one.path, one.after_frame = frame[1], True
+            one.in_loader |= frame[1].endswith("torch/utils/data/dataloader.py")
             one.owner = one.owner if _STANDARD.search(frame[1]) else frame[1]
             if raised_by_user(frame[1]) or not one.has_users:
                 one.has_users = raised_by_user(frame[1])
@@ -144,6 +148,7 @@ class Tracebacks:
             in_collectives,
             "torch/distributed/" in one.owner,
             in_pipe,
+            one.in_loader,
             raised_here(one.path, body),
         )
 

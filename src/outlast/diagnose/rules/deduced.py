@@ -56,6 +56,17 @@ DEDUCED: tuple[Rule, ...] = (
         (),
         M.EXCEPTION,
     ),
+    Rule(
+        "loader.pipe",
+        "",
+        R.MESSENGER,
+        "torch utils/data/dataloader.py; python multiprocessing/connection.py: the pipe to a"
+        " loader's worker breaks when that process is gone",
+        C.HOST_MEMORY,
+        G.HINT,
+        (C.USER_CODE, C.SOFTWARE_BUG),
+        M.EXCEPTION,
+    ),
     # a log as a whole
     Rule(
         "log.last",
