@@ -139,7 +139,7 @@ def test_dumps_from_long_before_the_job_ended_are_not_of_its_end(tmp_path: Path)
 
 
 def test_ranks_that_called_just_before_their_dumps_ran_then(tmp_path: Path) -> None:
-    """A minute later the same dumps show a hang; in a job that has ended nothing follows."""
+    """A minute later the same dumps show a hang; in a job that ended by itself nothing follows."""
     incident(tmp_path / "dumps", 2, NOW_NS)
     for age_s, guilty in ((1.0, []), (60.0, [2])):
         for path in (tmp_path / "dumps").iterdir():
@@ -152,3 +152,7 @@ def test_ranks_that_called_just_before_their_dumps_ran_then(tmp_path: Path) -> N
         os.utime(path, ns=(NOW_NS + 1_000_000_000, NOW_NS + 1_000_000_000))
     (tmp_path / "launcher.log").write_text("traceback : Signal 9 (SIGKILL) received by PID 7\n")
     assert "the job ran on" not in diagnose([str(tmp_path)]).verdict.reason
+    (tmp_path / "launcher.log").write_text(
+        "W1125 Received 15 death signal, shutting down workers\n"
+    )
+    assert "the job ran on" in diagnose([str(tmp_path)]).verdict.reason, "until it was ended"

@@ -24,12 +24,14 @@ from outlast.diagnose.accounting import with_other_jobs_marked
 from outlast.diagnose.attempts import split_attempts
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.contradictions import with_contradicted_marked
+from outlast.diagnose.file_series import with_ranks_of_series
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.foreign_lines import (
     with_strangers_marked,
     without_foreign_lines,
 )
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.rules import RULES
@@ -73,6 +75,11 @@ def conclude(material: Material) -> Conclusion:
     """Decide from all that was read. The same material gives the same verdict."""
     notes: list[str] = []
     own = with_ranks_of_tasks(without_node_labels(material.findings))
+    own = with_ranks_of_series(
+        own,
+        [sample.name for sample in material.samples],
+        same_job.world_size(material.samples),
+    )
     own, handled = with_handled_marked(own)
     notes += [handled] if handled else []
     split = split_attempts(own, material.dumps, material.written_s)
@@ -112,10 +119,12 @@ def _recorded_until_now(
 ) -> bool:
     """Return True if each rank called a collective just before its dump was written.
 
-    Then the ranks ran, wherever one of them was. Of a job that has ended nothing follows, because
-    it may have ended in that moment; nor of files that were copied, which have other times.
+    Then the ranks ran, wherever one of them was. Of a job that has ended by itself nothing follows,
+    because it may have ended in that moment; nor of files that were copied, which have other times.
     """
-    if len(dumps) < 2 or any(one.rule.startswith(("elastic.", "exit.")) for one in findings):
+    has_ended = any(one.rule.startswith(("elastic.", "exit.")) for one in findings)
+    from_outside = any(one.rule == OUTSIDE for one in findings)
+    if len(dumps) < 2 or (has_ended and not from_outside):
         return False
     ages_s = [written_s.get(one.name, 0.0) - one.newest_ns / 1e9 for one in dumps]
     return all(-CLOCKS_S <= age_s <= FRESH_S for age_s in ages_s)

@@ -56,7 +56,7 @@ _IDENTITIES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
             + _ENV
             + rb"|\bworld[ _]size"
             + _ENV
-            + rb"|\bglobal_world_sizes\s*=\s*\[)([0-9]{1,7})\b",
+            + rb"|\bglobal_world_sizes\s*=\s*\[|(?<!local )\brank [0-9]{1,6} of )([0-9]{1,7})\b",
             re.IGNORECASE,
         ),
     ),
@@ -71,7 +71,7 @@ _IDENTITIES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
         ),
     ),
 )
-_HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]port")
+_HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]port|rank \d+ of \d")
 _NO_ID = {b"none", b"null", b"default", b"static", b"0"}
 _DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
 _CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"

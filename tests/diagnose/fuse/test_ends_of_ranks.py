@@ -179,3 +179,16 @@ def test_that_the_launcher_was_ended_from_outside_is_said_first() -> None:
     line = "torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting"
     said = decide(list(read_lines([line.encode()], name="log")), blame=None)
     assert said.reason.startswith("The launcher was ended from outside.")
+
+
+def test_the_only_one_that_aborted_went_first_where_all_others_lost_a_peer() -> None:
+    """Its own log was not read. If somebody received another size, any of two may have sent it."""
+    codes = {1: -6, 0: -15, 2: -15}
+    lost = {rank: PEER_GONE.format(rank=rank) for rank in (0, 2)}
+    said = verdict(codes, lost)
+    assert ([one.rank for one in said.ranks], said.mechanism) == ([1], Mechanism.SIGNAL)
+    found = [*read_lines(GLOO_SIZE.encode().splitlines(), name="console.log")]
+    for rank, text in lost.items():
+        found += read_lines(text.encode().splitlines(), name=f"rank_{rank}.log")
+    found += read_lines(table(codes).encode().splitlines(), name="launcher.log")
+    assert decide(found, blame=None).ranks == ()

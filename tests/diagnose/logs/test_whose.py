@@ -335,3 +335,13 @@ def test_tracebacks_that_torchrun_prints_in_turns_are_read_apart() -> None:
     lines = [f"[default{rank}]:{texts[rank][at]}\n" for at in range(4) for rank in range(2)]
     places = {one.rank: one.place for one in found("".join(lines)) if isinstance(one, RaisedAt)}
     assert places == {rank: f"call (srv/of_{rank}.py:3)" for rank in range(2)}
+
+
+def test_a_service_that_does_not_answer_is_no_lost_peer() -> None:
+    """Python's own client says of it what torch's store says of a peer."""
+    text = raised(
+        "urllib.error.URLError: <urlopen error [Errno 111] Connection refused>",
+        "/srv/data.py",
+        "/usr/lib/python3.11/urllib/request.py",
+    )
+    assert [one.rule for one in found(text)] == ["dependency.unreached"]

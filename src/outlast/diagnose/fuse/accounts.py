@@ -35,6 +35,7 @@ from outlast.model.verdict import Role
 # errors that are raised because a peer is gone, late, or sent something unexpected
 PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")
 OWN = ("store.port_taken",)  # of those rules: what a rank met on its own host
+OF_OTHERS = ("gloo.size", "c10d.mismatch")  # what a rank says of its peers' calls
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")
 _CODE = re.compile(r"^exitcode {1,6}: (-?\d{1,3})\b")
@@ -119,7 +120,7 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         if (found := _PID.search(one.evidence.text)) and found[1] in unasked
     }
     raised = {rank: one for rank, one in firsts.items() if rank not in lost and rank not in killed}
-    killed |= _aborted(codes, table, by_rank, lost | forced, killed)
+    killed |= _aborted(codes, table, by_rank, lost | forced, killed, findings)
     raised = {rank: one for rank, one in raised.items() if rank not in killed}
     waiting, busy = _stances(findings)
     closed = frozenset(
@@ -213,10 +214,13 @@ def _aborted(
     by_rank: dict[int, list[Finding]],
     not_own: set[int],
     killed: dict[int, Finding],
+    findings: Sequence[Finding],
 ) -> dict[int, Finding]:
     """Return the one rank that aborted by itself, if there is one.
 
-    A watchdog ends victims by SIGABRT too, but it says so in their logs, and seldom in only one.
+    A watchdog ends victims by SIGABRT too, but it says so in their logs, and seldom in only one. If
+    the log of the rank was not read, all others have to have lost a peer. One that received what it
+    did not ask for may be a victim.
     """
     aborted = {rank for rank, code in codes.items() if code == -6} - not_own
     if len(aborted) != 1 or killed:
@@ -224,6 +228,9 @@ def _aborted(
     rank = aborted.pop()
     some = by_rank[rank]
     has_log = any(not one.rule.startswith(("elastic.", "exit.")) for one in some)
+    alone = by_rank.keys() - {rank} <= not_own
+    received = any(one.rule in OF_OTHERS and one.rank is None for one in findings)
+    has_log = has_log or (alone and not received)
     of_peers = any(_is_of_peer(one) for one in some)
     return {rank: table[rank]} if has_log and not of_peers else {}
 

@@ -166,7 +166,7 @@ def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
 def _end_of_its_log(rank: int, findings: Sequence[Finding]) -> str:
     """Return the last line of a rank's log, as the end of a sentence; "" if it left none."""
     for one in findings:
-        if one.rule == "log.last" and one.rank == rank:
+        if one.rule == "log.last" and one.rank == rank and one.evidence.text:
             return f"; its log ends: {cut_at_word(one.evidence.text.strip(), LAST_SAID)}"
     return ""
 

@@ -186,6 +186,17 @@ RULES: tuple[Rule, ...] = (
         priority=8110,
     ),
     root(
+        "dependency.unreached",
+        r"<urlopen error|clientconnector\w{0,20}error|httpx\.\w{0,30}(?:error|timeout)"
+        r"|requests\.exceptions\.(?:connect|timeout|readtimeout)",
+        C.DEPENDENCY,
+        G.POSSIBLE,
+        "python urllib.request; aiohttp, httpx, requests",
+        also=(C.NETWORK, C.USER_CODE),
+        mechanism=EXC,
+        priority=8115,
+    ),
+    root(
         "dependency.import",
         r"modulenotfounderror: |importerror: |undefined symbol|version"
         r" `(?:glibc|glibcxx|cxxabi)[^']{0,20}' not found"
