@@ -1,7 +1,7 @@
 """Each rank computes on its own GPU: the first start, a hot spare, and a second entry into main.
 
 Method: no GPU is needed. Workers are forked from a process that has loaded `scripts/fake_cuda.py`,
-which stands for two GPUs and writes down, in order, who chooses a device and who builds a group.
+which stands for four GPUs and writes down, in order, who chooses a device and who builds a group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 from tests.drills._run import SCRIPTS, Drill, Outcome
 
 pytestmark = pytest.mark.timeout(120)
-GPUS = 2
 RANKS = 4
 KILL = {"at": "forward", "rank": 3, "step": 6, "do": "SIGKILL"}
 STEPS = 150
@@ -105,7 +104,7 @@ def each_group_is_on_the_ranks_gpu(log: Log) -> None:
     built = log.named("init_process_group")
     assert {one["rank"] for one in built} == set(range(RANKS))
     for one in built:
-        gpu = one["rank"] % GPUS
+        gpu = one["rank"]
         assert (one["device"], one["current"]) == (f"cuda:{gpu}", gpu), one
         before = log.calls[: log.calls.index(one)]
         mine = [call for call in before if call["pid"] == one["pid"]]
@@ -121,10 +120,10 @@ def each_group_is_on_the_ranks_gpu(log: Log) -> None:
     ],
 )
 def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: str) -> None:
-    """Four ranks share two GPUs. Rank 3 is killed, and a hot spare takes it, and GPU 1.
+    """Four ranks have a GPU each. Rank 3 is killed, and a hot spare takes it, and GPU 3.
 
     The script leaves GPU 0 current in each step. Ranks 1 and 3 have GPUs of one seed, so they draw
-    alike, and so does the spare: what was sealed is the state of GPU 1, not of the current one.
+    alike, and so does the spare: what was sealed is the state of GPU 3, not of the current one.
     """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("FIRST", first))
@@ -136,7 +135,7 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
     pids = log.holders(3)
     assert len(pids) == 2
     for pid in pids:
-        assert log.of(pid)[0] == {"pid": pid, "call": "set_device", "device": 1}
+        assert log.of(pid)[0] == {"pid": pid, "call": "set_device", "device": 3}
     drew = {
         rank: {one["step"]: one["number"] for one in log.named("drew") if one["rank"] == rank}
         for rank in (1, 3)

@@ -128,6 +128,20 @@ def test_random_state_is_that_of_the_ranks_own_gpu(
     assert asked == [("get_rng_state", cuda(2)), ("set_rng_state", cuda(2))]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "expected"),
+    [(4, 4, "cpu:gloo,cuda:nccl"), (4, 1, "cpu:gloo,cuda:nccl"), (4, 5, "gloo"), (0, 4, "gloo")],
+)
+def test_nccl_is_used_where_each_rank_has_a_gpu_of_its_own(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, gpus: int, ranks: int, expected: str
+) -> None:
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert devices.backend(ranks) == expected
+    assert devices.are_shared(ranks) == (gpus == 4 and ranks == 5)
+
+
 def test_under_torchrun_the_device_is_chosen_before_the_group(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

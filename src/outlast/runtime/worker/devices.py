@@ -37,14 +37,20 @@ def of(local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
+def are_shared(local_world_size: int) -> bool:
+    """Return whether a node with so many ranks has GPUs, and fewer of them."""
+    return 0 < torch.cuda.device_count() < local_world_size and torch.cuda.is_available()
+
+
 def backend(local_world_size: int) -> str:
     """Return the backend of groups for nodes that have so many ranks each.
 
     NCCL carries what lies on GPUs if each rank has one of its own. Every rank must come to the same
     answer, so a run needs nodes with equally many GPUs.
     """
-    own_gpu = 0 < local_world_size <= torch.cuda.device_count()
-    return "cpu:gloo,cuda:nccl" if own_gpu and dist.is_nccl_available() else "gloo"
+    if not torch.cuda.is_available() or are_shared(local_world_size):
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if dist.is_nccl_available() else "gloo"
 
 
 def take(local_rank: int) -> torch.device:
@@ -97,6 +103,8 @@ def pin(memory: memoryview) -> None:
     _pinned.add(mapping)
     address = torch.frombuffer(mapping, dtype=torch.uint8).data_ptr()
     runtime = torch.cuda.cudart()
+    if not hasattr(runtime, "cudaHostRegister"):  # another vendor's build of torch
+        return
     if runtime.cudaHostRegister(address, len(mapping), 0) == runtime.cudaError.success:
         weakref.finalize(mapping, runtime.cudaHostUnregister, address).atexit = False
 

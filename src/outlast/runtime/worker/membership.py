@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
+import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported from C
 
@@ -266,6 +267,11 @@ class Membership:
             self.solo_group()
         else:
             self._get_in()
+        if self._rank == 0 and devices.are_shared(self.local_world_size):
+            session.warn(
+                f"{self.local_world_size} ranks share {torch.cuda.device_count()} GPU(s) of a node:"
+                " gloo carries their collectives, by way of the host, because NCCL refuses that"
+            )
         self.register(
             recovery_mode="reenter" if self.reenters else "respawn",
             sharded=False,
