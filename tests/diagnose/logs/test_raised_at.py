@@ -8,7 +8,7 @@ from outlast.diagnose.logs.tracebacks import Tracebacks
 
 TRACEBACK = (
     "Traceback (most recent call last):",
-    '  File "/home/me/train.py", line 4, in step',
+    '  File "/data/me/train.py", line 4, in step',
     "    assert loss < 10",
     "           ^^^^^^^^^",
     "AssertionError",
