@@ -190,6 +190,18 @@ def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
     assert not found.problems, str(found)
 
 
+def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: Path) -> None:
+    """The two scripts below in one, with the faults of both."""
+    features = plain(
+        world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("legs",),
+        average="ema", average_at="behind", average_by_data=True,
+    )  # fmt: skip
+    faults = [Fault("backward", 1, 1), Fault("mark.passed", 5, 1)]
+    found = drill(features, faults, tmp_path / "drill")
+    assert not found.problems, str(found)
+
+
+@pytest.mark.drill
 def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: Path) -> None:
     """A rank is lost when it has passed its vote of the first step of the second call.
 
@@ -201,7 +213,8 @@ def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: 
     assert not found.problems, str(found)
 
 
-@pytest.mark.parametrize("by_data", [True, pytest.param(False, marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("by_data", [True, False])
 def test_an_average_moved_behind_an_interrupted_first_step_is_put_back(
     tmp_path: Path, by_data: bool
 ) -> None:

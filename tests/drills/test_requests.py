@@ -28,7 +28,7 @@ def asked(*words: str | Path) -> dict[str, Any]:
 def test_a_run_is_saved_and_stopped_by_command(tmp_path: Path) -> None:
     """It writes no checkpoints by itself. Once `outlast stop` returns, its folder is free."""
     run = tmp_path / "run"
-    with Drill(tmp_path, "ddp.py", "--steps", 100_000) as drill:
+    with Drill(tmp_path, "ddp.py", "--steps", 100_000, "--pause", 0.1) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
         before = drill.step

@@ -137,7 +137,7 @@ def test_a_run_whose_workers_cannot_meet_ends_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("master", [LOOPBACK, "own"])
+@pytest.mark.parametrize("master", [pytest.param(LOOPBACK, marks=pytest.mark.drill), "own"])
 def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str) -> None:
     """A run listens on one port for each of its two stores, and on gloo's of each rank and spare.
 
@@ -149,7 +149,8 @@ def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str
     asked = own if master == "own" else LOOPBACK
     flags = ("--spares", 1, "--master-addr", asked)
     options = {"workers": 2, "before": on_a_machine_named(own)}
-    with Drill(tmp_path, "ddp.py", "--steps", 100_000, flags=flags, **options) as drill:
+    steps = ("--steps", 100_000, "--pause", 0.1)
+    with Drill(tmp_path, "ddp.py", *steps, flags=flags, **options) as drill:
         drill.until(drill.parked, "a spare")
         drill.until(lambda: drill.step >= 3, "three steps")
         drill.until(lambda: stores_that_listen(drill) == 2, "a second store that stands ready")
