@@ -160,7 +160,7 @@ def test_a_port_that_is_taken_is_no_loss_of_a_peer() -> None:
 
 def test_a_loader_that_lost_its_worker_is_an_exception_of_its_rank() -> None:
     """The pipe to the worker breaks; what it says is what a lost peer says, too."""
-    site, library = "/opt/site-packages/torch", "/usr/lib/python3.11"
+    site, library = "/usr/site-packages/torch", "/usr/lib/python3.11"
     frames = [
         f"{site}/utils/data/dataloader.py",
         f"{library}/multiprocessing/queues.py",

@@ -29,7 +29,7 @@ def raised(rank: int, line: int, said: str = TIMED_OUT) -> str:
             "Traceback (most recent call last):\n",
             f'  File "/srv/train.py", line {line}, in step\n',
             "    dist.barrier()\n",
-            '  File "/usr/lib/python3/torch/distributed/distributed_c10d.py", line 5356, in x\n',
+            '  File "/usr/site-packages/torch/distributed/distributed_c10d.py", line 5356, in x\n',
             f"RuntimeError: {said.partition(': ')[2]}",
         ]
     )
