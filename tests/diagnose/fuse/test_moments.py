@@ -143,7 +143,9 @@ def test_ranks_that_all_work_show_no_hang_of_the_program() -> None:
     """One that works while the others wait does. A job that trains shows only the former."""
     ranks = range(4)
     works = [one for rank in ranks for one in stack(rank, "tokenize", "tokenize")]
-    assert decide(works, blame=None).failure_class is FailureClass.UNKNOWN
+    said = decide(works, blame=None)
+    assert said.failure_class is FailureClass.UNKNOWN
+    assert "the job runs, or all of them hang" in said.reason
     waits = [one for rank in ranks[:3] for one in stack(rank, "all_reduce", "all_reduce")]
     said = decide([*waits, *stack(3, "tokenize", "tokenize")], blame=None)
     assert said.failure_class is FailureClass.USER_CODE

@@ -127,6 +127,36 @@ def test_the_answer_of_a_service_is_read_record_by_record(
     assert raised(lines) == [(PLACE, node, len(ROWS) - 1 + 0.5)]
 
 
+def of_hosts(at: int, host: str, text: str) -> list[dict[str, Any]]:
+    """Return what collectors say of a file on a host: Loki's, and Elastic's."""
+    path = f"/var/log/train/{host}.out"
+    return [
+        {"line": text, "timestamp": stamp(at), "labels": {"host": host, "filename": path}},
+        {
+            "_source": {
+                "@timestamp": stamp(at),
+                "message": text,
+                "host": {"name": host},
+                "agent": {"type": "filebeat"},
+                "log": {"file": {"path": path}, "offset": at},
+            }
+        },
+    ]
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["loki", "elastic"])
+def test_lines_of_hosts_are_read_apart_and_the_host_is_the_node(kind: int, tmp_path: Path) -> None:
+    """Both raise at once, line by line in turns."""
+    records = [
+        of_hosts(at, host, text.replace("batch.py", f"{host}.py"))[kind]
+        for at, text in ROWS
+        for host in ("gpu-1", "gpu-2")
+    ]
+    found = raised(read(tmp_path, json.dumps(records)))
+    at_s = len(ROWS) - 1 + 0.5
+    assert sorted(found) == [(f"check (srv/{one}.py:7)", one, at_s) for one in ("gpu-1", "gpu-2")]
+
+
 def test_what_follows_the_list_is_read_too(tmp_path: Path) -> None:
     """Each page of an export may be a line, and other lines may stand behind them."""
     page = json.dumps(DOCKER[:12])

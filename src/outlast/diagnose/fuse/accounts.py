@@ -228,7 +228,8 @@ def _aborted(
     rank = aborted.pop()
     some = by_rank[rank]
     has_log = any(not one.rule.startswith(("elastic.", "exit.")) for one in some)
-    alone = by_rank.keys() - {rank} <= not_own
+    others = by_rank.keys() - {rank}
+    alone = bool(others) and others <= not_own
     received = any(one.rule in OF_OTHERS and one.rank is None for one in findings)
     has_log = has_log or (alone and not received)
     of_peers = any(_is_of_peer(one) for one in some)

@@ -96,6 +96,11 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
         parts = [who, "" if is_why else "Nothing that was read says why."]
     elif _is_quiet(conclusion):
         parts = ["Nothing that was read tells of a failure."]
+    elif _all_work(conclusion):
+        parts = [
+            "By their stacks several ranks work and none waits for another: the job runs, or all"
+            " of them hang in code of their own."
+        ]
     else:
         guess = (
             f"; {WORDS[conclusion.best].means} is the likeliest guess."
@@ -286,6 +291,13 @@ def _is_quiet(conclusion: Conclusion) -> bool:
         one.evidence.role is Role.ADVICE or one.doubt in ("handled", "stranger", "older")
         for one in conclusion.findings
     )
+
+
+def _all_work(conclusion: Conclusion) -> bool:
+    """Return True if nothing was read but stacks of several ranks, of which none waits."""
+    said = [one for one in conclusion.findings if one.evidence.role is not Role.ADVICE]
+    stacks = [one for one in said if isinstance(one, Stack) and stance(one)[0] != "waiting"]
+    return len(stacks) == len(said) and len({one.rank for one in stacks}) > 1
 
 
 def _first_said(conclusion: Conclusion) -> str:

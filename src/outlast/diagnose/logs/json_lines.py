@@ -50,7 +50,7 @@ class Inner:
     """A line as its program wrote it.
 
     writer   who of those that write into the file wrote it; "" if there is only one
-    node     the pod or the container; None if the file does not say
+    node     the pod or the container, or else the host; None if the file does not say
     is_pod   `node` is a pod of Kubernetes
     host     the machine, where the record tells it besides the pod
     at_s     Unix seconds; None if only the line itself tells its time
@@ -103,10 +103,12 @@ def open_record(line: bytes) -> list[Inner] | None:
     if not lines:
         return None
     at_s = _time_of_record(found)
-    node = labels.pod or labels.container
-    writer = "/".join(filter(None, (labels.pod, labels.container)))
+    node = labels.pod or labels.container or labels.host
+    packed = labels.pod or labels.container
+    writer = (labels.pod, labels.container) if packed else (labels.host, labels.file)
+    who = "/".join(filter(None, writer))
     return [
-        Inner(text, writer, node, labels.pod is not None, labels.host, at_s, is_part)
+        Inner(text, who, node, labels.pod is not None, labels.host, at_s, is_part)
         for text in lines[:MESSAGE_MAX_LINES]
     ]
 
@@ -192,13 +194,14 @@ class _Labels:
     pod: str | None = None
     container: str | None = None
     host: str | None = None
+    file: str | None = None  # that was followed, on a host without containers
 
 
 def _labels(found: Mapping[str, Any]) -> _Labels:
     """Return what the collector says about who wrote the line."""
     resource = found.get("resource")
     of_resource = resource.get("labels") if isinstance(resource, dict) else None
-    pod = container = host = None
+    pod = container = host = file = None
     kept = (found.get(key) for key in ("kubernetes", "labels", "attrs", "fields"))
     for some in (of_resource, *kept):
         if not isinstance(some, dict):
@@ -208,12 +211,22 @@ def _labels(found: Mapping[str, Any]) -> _Labels:
         host = host or _name(
             some, "host", "node_name", "node", "compute.googleapis.com/resource_name"
         )
+        file = file or _name(some, "filename")
     pod, host = pod or _name(found, "podName"), host or _name(found, "nodeName")
     if container is None:
         container = _name(found, "containerName")
     if pod is None and container is None:
         container = _name(found, "logStreamName", "container_name")
-    return _Labels(pod, container, host)
+    if pod is None and container is None and _is_of_collector(found):  # Elastic's, of a host
+        of_file = found.get("log")
+        host = host or _name(found, "host")
+        file = _path(of_file) if isinstance(of_file, dict) else file
+    return _Labels(pod, container, host, file)
+
+
+def _path(of_file: Mapping[str, Any]) -> str | None:
+    path = of_file.get("file")
+    return _name(path, "path") if isinstance(path, dict) else None
 
 
 def _name(some: Mapping[str, Any], *keys: str) -> str | None:
