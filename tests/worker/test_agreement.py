@@ -1,0 +1,40 @@
+"""What a rank takes from a vote about the private parts that move behind it."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from outlast.runtime.worker.agreement import Agreement
+from outlast.runtime.worker.undo import Undo
+
+
+def agreement_of(movers: set[str]) -> tuple[Agreement, Undo]:
+    """That of a rank which has seen `movers` move. It has no launcher to tell."""
+    private = types.SimpleNamespace(movers=movers, described_movers=lambda: ", ".join(movers))
+    state: Any = types.SimpleNamespace(private=private, sharded=False, undo_bytes=0)
+    undo = Undo(None, state)
+    nobody: Any = None
+    return Agreement(nobody, state, undo, nobody), undo
+
+
+def test_all_ranks_vote_late_also_one_on_which_nothing_moves() -> None:
+    """Rank 0 alone draws numbers behind the block. Nothing moves on the others."""
+    for movers in ({"random"}, set[str]()):
+        agreement, undo = agreement_of(movers)
+        agreement.voted(same_movers=False)
+        assert undo.late.committed(), movers
+        assert undo.late.on
+
+
+def test_a_rank_is_unsure_until_a_vote_has_compared_what_moves() -> None:
+    agreement, undo = agreement_of(movers := set[str]())
+    assert not agreement.is_unsure
+    movers.add("random")
+    assert agreement.is_unsure
+    agreement.voted(same_movers=True)
+    assert not agreement.is_unsure
+    movers.add("object:meter")
+    assert agreement.is_unsure, "another part has begun to move"
+    undo.late.put_off()
+    assert not agreement.is_unsure, "a late vote compares it in time"
