@@ -25,6 +25,15 @@ PLACES = [
 ]
 
 
+def test_an_image_is_complete_once_nothing_has_moved_up_to_the_next_step() -> None:
+    """A place that was prepared leaves open what the script does behind it, until that is known."""
+    assert not Place(PREPARED, 0).is_complete
+    assert Place(PREPARED, 0, still=True).is_complete
+    for still in (True, False):
+        place = Place(PREPARED, 1, still=still)
+        assert place_of(place.metadata()) == place
+
+
 def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
     """Whatever the order in which they lie there, and each says where it is from."""
     images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(places)]

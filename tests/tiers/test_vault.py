@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from outlast.engine.commit.image_place import place_of
 from outlast.errors import CapacityError, CorruptError, RunFolderError, StateError
 from outlast.model.beacon import BEACON_BYTES
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
@@ -86,6 +87,18 @@ def test_the_two_newest_steps_are_there_and_newest_comes_first(vault: Vault) -> 
         assert [value(vault, known) for known in vault.steps(0)] == list(vault.steps(0))
     with pytest.raises(CorruptError):
         vault.read(0, 3)
+
+
+def test_a_confirmed_image_says_so_until_its_slot_is_written_again(vault: Vault) -> None:
+    vault.reserve(0, SLOT, companions=1)
+    put(vault, 1)
+    seal = put(vault, 2)
+    vault.confirm(0, 0, seal)
+    assert [one.still for one in vault.seals(0)] == [True, False]
+    assert place_of(vault.read(0, 2).metadata).still
+    assert not place_of(vault.read(0, 1).metadata).still
+    put(vault, 2, generation=5)
+    assert not place_of(vault.read(0, 2).metadata).still
 
 
 def test_the_same_step_may_be_sealed_again_and_the_other_slot_stays(vault: Vault) -> None:

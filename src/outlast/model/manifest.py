@@ -26,7 +26,7 @@ SEAL_BYTES = 64
 SEAL_MAGIC = 0x4C41_4553  # "SEAL"
 SEAL_VERSION = 1
 MANIFEST_VERSION = 1
-# version, spare, magic, run, generation, rank, step, length, checksum, own checksum
+# version, still, magic, run, generation, rank, step, length, checksum, own checksum
 _SEAL = struct.Struct("<HHIQqqqQQQ")
 assert _SEAL.size == SEAL_BYTES
 
@@ -37,7 +37,8 @@ NO_RANK = -1  # the seal of an image that belongs to no rank, as the transfer im
 class Seal:
     """The image of `rank` at `step` is complete: `length` bytes with this `checksum`.
 
-    `run` is `run_hash` of the run's id.
+    `run` is `run_hash` of the run's id. `still`: the rank's script has come further since, to the
+    beginning of the next step or phase, and the rank's state is still that of the image.
     """
 
     run: int
@@ -46,11 +47,12 @@ class Seal:
     step: int
     length: int
     checksum: int
+    still: bool = False
 
     def pack(self) -> bytes:
         body = _SEAL.pack(
             SEAL_VERSION,
-            0,
+            int(self.still),
             SEAL_MAGIC,
             self.run,
             self.generation,
@@ -68,8 +70,10 @@ def unpack_seal(data: bytes | memoryview) -> Seal | None:
     body = bytes(data[: SEAL_BYTES - 8])
     if len(data) < SEAL_BYTES or _digest(body) != bytes(data[SEAL_BYTES - 8 : SEAL_BYTES]):
         return None
-    version, _, magic, *fields, _ = _SEAL.unpack(bytes(data[:SEAL_BYTES]))
-    return Seal(*fields) if (version, magic) == (SEAL_VERSION, SEAL_MAGIC) else None
+    version, still, magic, *fields, _ = _SEAL.unpack(bytes(data[:SEAL_BYTES]))
+    run, generation, rank, step, length, checksum = fields
+    seal = Seal(run, generation, rank, step, length, checksum, bool(still))
+    return seal if (version, magic) == (SEAL_VERSION, SEAL_MAGIC) else None
 
 
 def run_hash(run_id: str) -> int:

@@ -107,12 +107,11 @@ def is_left_out(features: Features, step: int) -> bool:
 
     assumptions.md: a rank that is lost behind its vote of the very step in which state that differs
     between ranks first changes there is not bit-exact, which is said. Here, that is the first
-    evaluation that draws numbers. If it is one of rank 0 alone, the same holds in the next step.
+    evaluation that draws numbers.
     """
     f = features
     begins = f.evaluate == "plain" and f.evaluation_moves and f.stands
-    steps = (EVALUATE_EVERY, EVALUATE_EVERY + (f.evaluate_on == "first"))
-    return begins and step in steps and not {"tail", "behind"} & {*f.draws}
+    return begins and step == EVALUATE_EVERY and not {"tail", "behind"} & {*f.draws}
 
 
 # Where an exception leads to a repeat: in front of the optimizer (and in a phase)
@@ -184,8 +183,7 @@ def _one(features: Features, chance: random.Random, step: int) -> Fault:
         place, step = chance.choice(near)
     else:
         place = chance.choice(places(features))
-        while is_left_out(features, step):
-            step += 1
+        step += is_left_out(features, step)
     lucky = chance.random()
     repeated = place.rstrip("0123456789") in _RAISING or (
         place == "evaluate" and features.evaluate == "phase" and features.stands

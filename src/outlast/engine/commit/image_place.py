@@ -20,6 +20,7 @@ from outlast.model.limits import SLOTS_COUNT
 
 PREPARED, ENTERED, BEGUN = "prepared", "entered", "begun"
 _ORDER = (PREPARED, ENTERED, BEGUN)
+STILL = {"still": "1"}
 
 
 class Placed(Protocol):
@@ -39,15 +40,18 @@ class Place:
     kind     PREPARED, ENTERED or BEGUN
     phases   how many phases behind the step are done
     calls    1 if run.steps was called again behind the step, else 0
+    still    the script has come further since, up to the next step or phase, and nothing has moved
     """
 
     kind: str
     phases: int
     calls: int = 0
+    still: bool = False
 
     def metadata(self) -> dict[str, str]:
         """Return what travels with the image."""
-        return {"place": self.kind, "phases": str(self.phases), "legs": str(self.calls)}
+        said = {"place": self.kind, "phases": str(self.phases), "legs": str(self.calls)}
+        return said | STILL if self.still else said
 
     @property
     def is_complete(self) -> bool:
@@ -55,7 +59,7 @@ class Place:
 
         Otherwise parts of the state may have changed after the image was sealed.
         """
-        return self.kind != PREPARED
+        return self.kind != PREPARED or self.still
 
 
 AT_VOTE = Place(PREPARED, 0)  # the vote of a step inside its block
@@ -81,6 +85,7 @@ def place_of(metadata: Mapping[str, str]) -> Place:
         metadata.get("place", BEGUN),
         int(metadata.get("phases", "0")),
         int(metadata.get("legs", "0")),
+        STILL.items() <= metadata.items(),
     )
 
 

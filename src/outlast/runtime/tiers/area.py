@@ -17,8 +17,10 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from outlast.engine.commit.image_place import STILL
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
 from outlast.runtime.tiers.image import (
@@ -114,6 +116,10 @@ class Area:
         fill(self._slot(slot, seal.length)[: seal.length])
         self._put_seal(slot, seal.pack())
 
+    def confirm(self, slot: int, seal: Seal) -> None:
+        """Note that what `seal` describes is still so, now that its writer has come further."""
+        self._put_seal(slot, replace(seal, still=True).pack())
+
     def unseal(self, slot: int) -> None:
         self._put_seal(slot, bytes(SEAL_BYTES))
 
@@ -157,6 +163,8 @@ class Area:
         Raises CorruptError if bytes and seal do not agree, or the slot was rewritten meanwhile.
         """
         image = read_image(self.view(slot, seal), seal.length, seal.checksum)
+        if seal.still:
+            image = replace(image, metadata={**image.metadata, **STILL})
         if self.sealed().get(slot) != seal:
             raise CorruptError(
                 f"{self.slot_path(slot)} was rewritten while it was read",

@@ -192,11 +192,8 @@ class Vault:
 
     def slot_beside_newest(self, rank: int, step: int) -> int:
         """Return the slot in which `step` can be sealed while the newest other image stays."""
-        others = [
-            (seal.step, slot)
-            for slot, seal in self._area(rank).sealed().items()
-            if seal.step != step
-        ]
+        sealed = self._area(rank).sealed()
+        others = [(seal.step, slot) for slot, seal in sealed.items() if seal.step != step]
         return (max(others)[1] + 1) % SLOTS_COUNT if others else step % SLOTS_COUNT
 
     def seals(self, rank: int) -> tuple[Seal, ...]:
@@ -243,11 +240,8 @@ class Vault:
         Raises CorruptError.
         """
         area = self._area(rank)
-        found = [
-            (seal.generation, slot, seal)
-            for slot, seal in area.sealed().items()
-            if seal.step == step
-        ]
+        of_step = {slot: seal for slot, seal in area.sealed().items() if seal.step == step}
+        found = [(seal.generation, slot, seal) for slot, seal in of_step.items()]
         if not found:
             raise CorruptError(
                 f"the vault holds no sealed image of rank {rank} at step {step}",
@@ -277,6 +271,10 @@ class Vault:
             f"the vault holds no sealed image of rank {rank} at step {step}",
             hint=f"it holds steps {list(self.steps(rank))}",
         )
+
+    def confirm(self, rank: int, slot: int, seal: Seal) -> None:
+        """Note that what `seal` describes is still so, now that its writer has come further."""
+        self._area(rank).confirm(slot, seal)
 
     def unseal(self, rank: int, slot: int) -> None:
         """Remove one seal; the other slot stays."""

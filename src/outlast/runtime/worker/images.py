@@ -22,6 +22,7 @@ from outlast.engine.commit.image_place import (
     place_of,
 )
 from outlast.errors import CorruptError
+from outlast.model.manifest import Seal
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, Piece, TensorSpec
 from outlast.runtime.worker import devices
@@ -52,6 +53,8 @@ class Images:
         self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED)}
         # the one that holds the newest private image; the next is sealed in the other
         self._slot = -1
+        # the seal of the newest private image, as long as it has to be confirmed
+        self._seal: Seal | None = None
         # step and place of the newest private image that this process has sealed
         self._place: tuple[int, Place] | None = None
         # step and place that were settled last, whether or not anything had to be sealed there
@@ -118,6 +121,11 @@ class Images:
             # for.
             if moved or (self._state.private.movers and self._place != (step, place)):
                 self._seal_private(step, place)
+            elif self._seal is not None and self._seal.step == step:
+                # A peer may have seen parts move that never move here.
+                self._session.look_at_lease()
+                self._session.vault.confirm(self._member.rank(), self._slot, self._seal)
+                self._seal = None
         elif (
             place.kind == BEGUN
             and self.sealed != step
@@ -143,7 +151,7 @@ class Images:
 
     def _forget_newest(self) -> None:
         self._session.vault.unseal(self._member.rank(), self._slot)
-        self._slot, self._place = 1 - self._slot, None
+        self._slot, self._place, self._seal = 1 - self._slot, None, None
         self.note_private()
 
     # --- when a rank attaches ---------------------------------------------------------------------
@@ -252,7 +260,7 @@ class Images:
             committed=self._session.machine.committed,
         )
         rank, generation = self._member.rank(), self._member.generation
-        self._session.vault.write(
+        seal = self._session.vault.write(
             rank,
             generation=generation,
             step=step,
@@ -260,7 +268,7 @@ class Images:
             metadata=place.metadata(),
             slot=slot,
         )
-        self._slot, self._place = slot, (step, place)
+        self._slot, self._place, self._seal = slot, (step, place), seal
         self.sealed = self.due = step
 
     def _seal_whole(self, step: int) -> None:
