@@ -75,6 +75,8 @@ def gathered_on_host(tensor: Any) -> torch.Tensor:
 
     Raises StateError for a tensor that is neither sharded in a plain way nor replicated.
     """
+    from torch.distributed.tensor import Shard as Cut
+
     mesh = tensor.device_mesh
     mine = local(tensor).cpu().contiguous()
     # The first dimension of the mesh has cut first, so the last one is put together first.
@@ -82,7 +84,7 @@ def gathered_on_host(tensor: Any) -> torch.Tensor:
         placement = tensor.placements[number]
         if placement.is_replicate():
             continue
-        if str(type(placement).__name__) != "Shard":
+        if type(placement) is not Cut:  # a kind of its own may have cut in strides
             raise StateError(
                 f"a tensor with the placement {placement} cannot be gathered by gloo from GPUs",
                 hint="give each rank a GPU of its own, so that NCCL does it",
