@@ -5,6 +5,11 @@ the same model and the same clock.
     python benchmarks/mttr.py --signal SIGSTOP       a worker that hangs
     python benchmarks/mttr.py --of outlast-hot torchrun-own-store --repeats 10 --torchft-python
     /path/to/python
+    python benchmarks/mttr.py --against ../before --repeats 12
+                                                     beside the outlast of another checkout
+
+Against another checkout both are started anew `--repeats` times, the first one changing, and struck
+STRIKES times in each start. The figure is the ratio of the medians of a start's strikes.
 
 Ranks are struck in random order, rank 0 included. torchft is measured if an interpreter is named
 that has it. torchrun is measured with and without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (own-store);
@@ -23,9 +28,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from _timing import paired_ratio
 from side_by_side import PEERS, WORKERS, Contestant, Strike, Trial, outlast, torchrun, write_result
 
 ENDLESS = ("--steps", "1000000")
+STRIKES = 5  # in each start, against another checkout
 
 
 def a_hot_spare_stands_ready(folder: Path) -> bool:
@@ -99,6 +106,23 @@ def strike_all(
     return done
 
 
+def against(source: Path, how: signal.Signals, rounds: int, chance: random.Random) -> dict:
+    """Return both summaries, and the ratio of this checkout's medians to the other's."""
+    ours = contestants(how, None)[0]
+    theirs = replace(ours, name="before", source=source)
+    struck: dict[str, list[Strike]] = {ours.name: [], theirs.name: []}
+    medians: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+    for number in range(rounds):
+        for one in (ours, theirs) if number % 2 else (theirs, ours):
+            strikes = strike_all(one, how, STRIKES, chance)
+            struck[one.name] += strikes
+            back_s = [strike.seconds for strike in strikes if strike.seconds is not None]
+            medians[one.name].append(statistics.median(back_s))
+    ratio = paired_ratio(medians[ours.name], medians[theirs.name])
+    print(f"\noutlast beside before, {rounds} starts of each: {ratio.text(unit=' x')}")
+    return {name: summary(strikes) for name, strikes in struck.items()}
+
+
 def summary(strikes: list[Strike]) -> dict:
     back_s = [strike.seconds for strike in strikes if strike.seconds is not None]
     return {
@@ -125,6 +149,11 @@ def main() -> int:
         "--repeats", type=int, default=10, help="of each; fewer where one takes minutes"
     )
     parser.add_argument("--of", nargs="*", help="these only; nothing is written then")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        help="a checkout of outlast, with its C part built; nothing is written then",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--torchft-python", help="an interpreter that has torchft and this torch")
     args = parser.parse_args()
@@ -135,6 +164,9 @@ def main() -> int:
         if not args.of or one.name in args.of
     ]
     results = {}
+    if args.against:
+        chosen, source = [], args.against.resolve() / "src"
+        results = against(source, args.signal, args.repeats, random.Random(args.seed))
     for contestant in chosen:
         results[contestant.name] = summary(
             strike_all(
@@ -154,7 +186,7 @@ def main() -> int:
             for key in ("median_s", "max_s", "step_s")
         )
         print(f"  {who:<24}{one['came_back']:>5} of {one['strikes']:<2}{figures}")
-    if not args.of:
+    if not args.of and not args.against:
         print(f"written to {write_result(f'mttr-{args.signal.name.lower()}', results)}")
     return 0
 
