@@ -37,9 +37,10 @@ SCRIPTS = {
         for name in ("draws", "rollouts", "trainer_hooks", "recipe")
     },
 }
-TIMES = {"recurrent": 5, "schedule": 2, "draws": 6}  # how much longer the short ones are made
+# How much longer the short ones are made. The text of `recurrent` is used up at step 199.
+TIMES = {"recurrent": 4, "schedule": 2, "draws": 6}
 UNTIL, PACE_S = 240, 0.1
-SLOWER = {"early_stop": 0.3}  # it leaves its loop in step 60
+SLOWER = {"early_stop": 0.3, "recurrent": 0.15}  # the first leaves its loop in step 60
 WITHIN_S = 240.0
 
 
@@ -66,7 +67,9 @@ class Row:
     def __str__(self) -> str:
         hit = self.hit
         times = [one["mttr_s"] for one in hit.interruptions if one["mttr_s"] is not None]
-        equal = "equal" if hit.digests == self.calm.digests != {} else "DIFFERENT"
+        equal = "equal" if hit.digests == self.calm.digests else "DIFFERENT"
+        if not (hit.digests and self.calm.digests):
+            equal = "MISSING"
         lost = sum(one["steps_lost"] or 0 for one in hit.interruptions)
         return (
             f"{'ok ' if self.well else 'BAD'} {self.name:16} {self.faults:2} faults"

@@ -28,8 +28,8 @@ def paced(run: outlast.Run, state: Any, *, until: int, **more: Any) -> Iterator[
         for step in steps:
             time.sleep(float(os.environ["PACED_S"]))
             yield step
-    finally:
-        steps.close()  # a script may leave the loop by break
+    except GeneratorExit:  # the script has left the loop by break
+        steps.close()
     print(f"digest {run.rank} {outlast.digest(state)}", flush=True)
 
 
