@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.drills._run import Drill, Outcome, drilled
+from tests.drills._run import OUTLAST, Drill, Outcome, drilled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
 STEPS = ("--steps", 60, "--pause", 0.05)
@@ -83,3 +85,23 @@ def test_a_limit_of_descriptors_delays_a_replacement_until_it_is_lifted(
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         outcome = drill.finish()
     one_interruption(outcome, expected)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_run_that_may_start_no_process_says_which_limit(
+    tmp_path: Path, group: Path, most: int
+) -> None:
+    """The launcher's own thread, the first child and the first fork of that are refused in turn."""
+    (group / "pids.max").write_text(str(most))
+    into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+    script = tmp_path / "train.py"
+    script.write_text("")
+    done = subprocess.run(
+        [*into, OUTLAST, "run", str(script)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done
+    assert re.search(r"^error: .*Resource temporarily unavailable", done.stderr, re.MULTILINE), done
+    assert "hint: a limit of the machine, of its user" in done.stderr, done
+    if most < 3:  # the zygote's own words are its traceback
+        assert "Traceback" not in done.stderr, done
+    assert not (tmp_path / "runs").exists(), "nothing began"

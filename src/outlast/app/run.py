@@ -35,13 +35,13 @@ from outlast.app.resuming import Beginning
 from outlast.app.run_nodes import run_several
 from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
 from outlast.engine.protocol.outputs import End
-from outlast.errors import OutlastError, RunFolderError, UsageError
+from outlast.errors import CapacityError, OutlastError, RunFolderError, UsageError
 from outlast.model.own_bugs import REPORT, is_own_bug
 from outlast.runtime import clock, console, stop_signals, token
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.logs import WorkerLogs
-from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.agent.zygote_client import LIMIT_HINT, ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
@@ -79,6 +79,16 @@ def _check_working_folder() -> None:
         ) from None
 
 
+def _first_zygote() -> ZygoteClient:
+    """Start a zygote. Raises CapacityError where no more processes may be started."""
+    try:
+        return ZygoteClient.start()
+    except OSError as error:
+        raise CapacityError(
+            f"the process that imports torch cannot be started: {error.strerror}", hint=LIMIT_HINT
+        ) from error
+
+
 def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
     _check_working_folder()
@@ -87,7 +97,7 @@ def _supervise(argv: Sequence[str]) -> int:
     # made.
     with stop_signals.raising():
         make_room_for_start()  # of the zygote, which reads how many workers there are
-        zygote = ZygoteClient.start()
+        zygote = _first_zygote()
         try:
             options = read_command_line(list(argv), zygote)
             if isinstance(options, str):

@@ -5,6 +5,7 @@ Before `attach` calls block (there is no loop yet); after it answers arrive by c
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -29,6 +30,13 @@ _ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
+# What the kernel, and Python in its place, says where no more processes or threads may be started.
+_LIMITED = (os.strerror(errno.EAGAIN), os.strerror(errno.ENOMEM), "can't start new thread")
+LIMIT_HINT = (
+    "a limit of the machine, of its user (`ulimit -u`) or of its control group (pids.max, memory)"
+    " is reached: raise it, or end other processes"
+)
+_TORCH = "its own words are above; is torch installed? `python -c 'import torch'`"
 
 
 class ZygoteClient:
@@ -149,7 +157,7 @@ class ZygoteClient:
             )
             raise CapacityError(
                 f"the process that imports torch {why}",
-                hint="its own words are above; is torch installed? `python -c 'import torch'`",
+                hint=LIMIT_HINT if any(one in why for one in _LIMITED) else _TORCH,
             )
         return packet[0]
 
