@@ -39,9 +39,8 @@ def newest_checkpoint(folder: Path) -> int:
 def test_ctrl_c_ends_sharded_training_at_a_step_with_its_checkpoint(
     tmp_path: Path,
 ) -> None:
-    with Drill(
-        tmp_path, "fsdp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)
-    ) as drill:
+    steps = ("--steps", 100_000, "--step-s", 0.1)
+    with Drill(tmp_path, "fsdp.py", *steps, flags=("--checkpoint-every", 100_000)) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
         drill.process.send_signal(signal.SIGINT)
@@ -53,9 +52,8 @@ def test_ctrl_c_ends_sharded_training_at_a_step_with_its_checkpoint(
 
 @pytest.mark.timeout(200)
 def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: Path) -> None:
-    with Drill(
-        tmp_path, "ddp.py", "--steps", 100_000, flags=("--checkpoint-every", 100_000)
-    ) as drill:
+    steps = ("--steps", 100_000, "--pause", 0.1)
+    with Drill(tmp_path, "ddp.py", *steps, flags=("--checkpoint-every", 100_000)) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         pids = below(drill.process.pid)
         vault = drill.vault()
