@@ -438,6 +438,13 @@ RULES = (
         _set(reparametrized="none", recomputed=False, compiled=False),
     ),
     Rule(
+        "gradients of gathered weights",
+        "assumptions.md: an evaluation leaves a sharded model's weights gathered, and"
+        " model.zero_grad() then clears the gradients of these, not of the shards",
+        lambda f: f.sharded and f.zero_by == "model" and f.evaluate != "none",
+        _set(zero_by="optimizer"),
+    ),
+    Rule(
         "weights in a file",
         "sharded weights are in no rank's file",
         lambda f: f.sharded and f.writes,
