@@ -114,3 +114,13 @@ def test_a_kill_of_another_program_beside_a_calm_log_is_not_the_jobs(tmp_path: P
     (tmp_path / "dmesg.txt").write_text(f"2026-11-24T03:09:58+00:00 {line}\n")
     got = verdict_of(tmp_path, "train.log", steps(1, 40))
     assert (got.failure_class.value, got.ranks) == ("unknown", ())
+
+
+def test_exceptions_are_looked_after_however_many_were_handled(tmp_path: Path) -> None:
+    """A program that retries its upload at every tenth step may print hundreds of tracebacks."""
+    parts = [part for at in range(60) for part in (steps(10 * at, 10), OOM)]
+    got = verdict_of(tmp_path / "on", "rank_0.log", *parts, steps(600, 20))
+    assert got.failure_class.value == "unknown"
+    assert "Nothing that was read tells of a failure" in got.reason
+    ends = verdict_of(tmp_path / "end", "rank_0.log", *parts)
+    assert ends.failure_class.value == "gpu_oom"

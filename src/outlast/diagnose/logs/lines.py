@@ -9,7 +9,8 @@ finding says so.
 Of one kind of finding from one rank, node and device the first `SAME_MAX` are handed on: a log may
 repeat a line a million times. If none was handed on for an hour, by the log's own times,
 `SAME_LATER` more are. So what a kernel's log repeats today counts, and not only what it said last
-week.
+week. An exception that a program handled again and again may end it at last, so the newest one of
+each kind is handed on at the end.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -129,6 +130,8 @@ class LineReader:
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
         self._seen: Counter[tuple[object, ...]] = Counter()
         self._newest_s: dict[tuple[object, ...], float] = {}  # of what was handed on
+        # the newest exception of each kind of which enough was handed on: it may be the last
+        self._repeated: dict[tuple[object, ...], Finding] = {}
         self._given = 0
         self._stack_seen = False
         self._own_left = 0
@@ -169,6 +172,7 @@ class LineReader:
                 del found[at]
         wanted, at, place = sorted(found), 0, 0
         raised: list[tuple[int, Finding, str]] = []
+        repeated: dict[tuple[object, ...], tuple[int, Finding, str]] = {}
         while True:
             if not self._busy:
                 while place < len(wanted) and wanted[place] < at:
@@ -180,11 +184,16 @@ class LineReader:
                 break
             self._around = (lines, at)
             text = _text(lines[at])
-            for one in self._given_out(self._one(numbers[at], text, found.get(at, ()))):
-                if one.order == numbers[at] and went_on.may_be_handled(one):
-                    raised.append((at, one, text))
-                yield one
+            for one in self._one(numbers[at], text, found.get(at, ())):
+                is_raised = one.order == numbers[at] and went_on.may_be_handled(one)
+                if self._is_given(one):
+                    raised += [(at, one, text)] if is_raised else []
+                    yield one
+                elif is_raised and len(self._seen) <= FINDINGS_MAX:
+                    repeated[_kind_of(one)] = (at, one, text)
             at += 1
+        self._repeated |= {kind: one for kind, (_, one, _) in repeated.items()}
+        raised += repeated.values()
         for one in self._went_on.block(lines, raised):
             row = RULES[went_on.RULE]
             yield replace(
@@ -217,6 +226,7 @@ class LineReader:
         if slower is not None:
             line, text, _ = slower
             yield from self._given_out([self._finding(RULES["metric.slower"], line, text)])
+        yield from self._repeated.values()
         # that this rank left a log, and the last that it said
         if self._last[0] and self._rank is not None and not self._stack_seen:
             yield from self._given_out(
@@ -240,27 +250,24 @@ class LineReader:
         )
 
     def _given_out(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        for one in findings:
-            key = (
-                one.rule,
-                one.rank,
-                one.node,
-                one.device,
-                one.process if isinstance(one, Stack) else "",
-            )
-            if one.at_s is not None and one.at_s > self._newest_s.get(key, one.at_s) + LATER_S:
-                self._seen[key] = min(self._seen[key], SAME_MAX - SAME_LATER)
-            self._seen[key] += 1
-            if (
-                self._seen[key] > SAME_MAX
-                or self._given >= FINDINGS_MAX
-                or len(self._seen) > FINDINGS_MAX
-            ):
-                continue
-            self._given += 1
-            if one.at_s is not None:
-                self._newest_s[key] = one.at_s
-            yield one
+        return filter(self._is_given, findings)
+
+    def _is_given(self, one: Finding) -> bool:
+        """Return True if the finding is handed on, and count it."""
+        key = _kind_of(one)
+        if one.at_s is not None and one.at_s > self._newest_s.get(key, one.at_s) + LATER_S:
+            self._seen[key] = min(self._seen[key], SAME_MAX - SAME_LATER)
+        self._seen[key] += 1
+        if (
+            self._seen[key] > SAME_MAX
+            or self._given >= FINDINGS_MAX
+            or len(self._seen) > FINDINGS_MAX
+        ):
+            return False
+        self._given += 1
+        if one.at_s is not None:
+            self._newest_s[key] = one.at_s
+        return True
 
     def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
         """Return what one line says, and what it ends."""
@@ -522,6 +529,11 @@ class LineReader:
         if awaited:
             return Awaited(*common, **awaited)  # type: ignore[arg-type]
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
+
+
+def _kind_of(one: Finding) -> tuple[object, ...]:
+    process = one.process if isinstance(one, Stack) else ""
+    return one.rule, one.rank, one.node, one.device, process
 
 
 def _is_no_exception(rule: Rule, low: str) -> bool:

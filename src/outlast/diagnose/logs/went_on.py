@@ -136,15 +136,19 @@ class WentOn:
         self._failures |= {form_of(text.encode("utf-8", "replace")) for _, _, text in raised}
         for one in self._open:
             self._look(one, lines)
-        for at, finding, text in raised:
-            if len(self._open) < OPEN_MAX:
-                before = [*self._before, *lines[max(0, at - BEFORE_LINES) : at]][-BEFORE_LINES:]
-                new = _Open(finding, label_of(text), _usual_forms(before))
-                self._look(new, lines[at + 1 :])
-                self._open.append(new)
-        self._before.extend(lines[-BEFORE_LINES:])
         handled = [one.finding for one in self._open if one.is_handled]
         self._open = [one for one in self._open if one.left_count > 0 and not one.is_handled]
+        for at, finding, text in raised:
+            if len(self._open) >= OPEN_MAX:
+                break
+            before = [*self._before, *lines[max(0, at - BEFORE_LINES) : at]][-BEFORE_LINES:]
+            new = _Open(finding, label_of(text), _usual_forms(before))
+            self._look(new, lines[at + 1 :])
+            if new.is_handled:
+                handled.append(new.finding)
+            elif new.left_count > 0:
+                self._open.append(new)
+        self._before.extend(lines[-BEFORE_LINES:])
         return handled
 
     def _look(self, one: _Open, lines: Sequence[bytes]) -> None:
