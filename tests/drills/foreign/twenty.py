@@ -38,7 +38,7 @@ SCRIPTS = {
     },
 }
 # How much longer the short ones are made. The text of `recurrent` is used up at step 199.
-TIMES = {"recurrent": 4, "schedule": 2, "draws": 6}
+TIMES = {"recurrent": 4, "schedule": 2, "draws": 6, "evaluation": 12}
 UNTIL, PACE_S = 240, 0.1
 SLOWER = {"early_stop": 0.3, "recurrent": 0.15}  # the first leaves its loop in step 60
 WITHIN_S = 240.0
