@@ -5,6 +5,7 @@ reason.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -42,6 +43,18 @@ settings.register_profile(
     "fuzz", settings.get_profile("outlast"), derandomize=False, max_examples=100
 )
 settings.load_profile("outlast")
+
+
+# The collector would go through all modules and tests again and again as more of them come, for a
+# third of the time that it takes to collect them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on the collector looks at what tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
