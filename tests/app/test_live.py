@@ -378,6 +378,20 @@ def test_a_wait_is_told_once_and_only_if_it_lasts(plain: tuple[LiveView, io.Stri
     assert told == ["outlast waits for rank 1: its interpreter starts, for up to 55.0 s"]
 
 
+def test_a_start_is_given_more_time_before_a_wait_is_told(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
+    """Imports take seconds, and a newcomer need not hear of them."""
+    view, out = plain
+    for second in range(16):
+        wait = {"what": "ranks 0, 1: their interpreters start", "left_s": 1800.0 - second}
+        begins = {"state": "starting", "generation": 1, "waits_for": wait}
+        view.update(snapshot(float(second), **begins))
+        assert ("waits for" in out.getvalue()) == (second >= 12)
+    told = [line for line in out.getvalue().splitlines() if "waits for" in line]
+    assert told == ["outlast waits for ranks 0, 1: their interpreters start, for up to 30 m"]
+
+
 def test_a_file_gets_every_byte_at_once_though_the_view_is_on_a_terminal(
     terminal: tuple[LiveView, io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,11 +55,13 @@ class Watched:
 def trains() -> Watched:
     """Each word that is said on the way there, and the wait that it leaves."""
     one = Watched()
-    assert one.what == ("the store of the process groups; ranks 0, 1: its process is being started")
+    assert one.what == (
+        "the store of the process groups; ranks 0, 1: their processes are being started"
+    )
     assert one.waits == Awaited(one.what, limits.BOOT_DEADLINE_S)
     one.hears(StoreUp("127.0.0.1", 4000, 1), now_s=0.1)
     one.hears(WorkerStarted(1, 101, "n", 0.2), WorkerStarted(2, 102, "n", 0.2), now_s=0.2)
-    assert one.what == "ranks 0, 1: its interpreter starts"
+    assert one.what == "ranks 0, 1: their interpreters start"
     one.hears(Hello(1, 101), now_s=0.3)
     assert one.what == (
         "rank 0: its script is on the way to run.steps; rank 1: its interpreter starts"

@@ -24,6 +24,7 @@ from outlast.model.texts import ELLIPSIS
 from outlast.runtime.console import begin_line
 
 WAIT_SHOWN_S = 3.0  # a wait that is shorter is not worth a line
+START_SHOWN_S = 12.0  # nor one at the start, where imports take seconds
 _LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
 NARROW = 40  # columns below which a terminal gets plain lines
 
@@ -132,20 +133,22 @@ class LiveView:
                 self._ended.add(one["id"])
                 lines.append(Text(words.ended(one)))
         at_s = snapshot.get("wall_s") or 0.0
-        lines += self._wait_news(snapshot.get("waits_for"), at_s)
+        begins = snapshot.get("generation", 0) <= 1 and snapshot.get("state") == "starting"
+        shown_s = START_SHOWN_S if begins else WAIT_SHOWN_S
+        lines += self._wait_news(snapshot.get("waits_for"), at_s, shown_s)
         every_s = self._status_every_s
         if every_s and (self._said_s is None or at_s >= self._said_s + every_s):
             self._said_s = at_s
             lines.append(Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}"))
         return lines
 
-    def _wait_news(self, wait: Facts | None, at_s: float) -> list[Text]:
-        """Say once what is waited for, when that has lasted for WAIT_SHOWN_S."""
+    def _wait_news(self, wait: Facts | None, at_s: float, shown_s: float) -> list[Text]:
+        """Say once what is waited for, when that has lasted for `shown_s`."""
         what = wait["what"] if wait else ""
         if what != self._wait[0]:
             self._wait = (what, at_s, False)
         _, since_s, shown = self._wait
-        if wait is None or shown or at_s < since_s + WAIT_SHOWN_S:
+        if wait is None or shown or at_s < since_s + shown_s:
             return []
         self._wait = (what, since_s, True)
         return [Text(words.waits(wait))]

@@ -125,9 +125,15 @@ def outcome(one: Facts) -> str:
 
 
 def waits(wait: Facts) -> str:
-    """Say what is waited for: `waits for rank 1: its interpreter starts, for up to 27 s`."""
+    """Say what is waited for: `waits for rank 1: its interpreter starts, for up to 27 s`.
+
+    A bound of ten minutes and more is said in minutes, because seconds do not count then.
+    """
     left_s = wait.get("left_s")
-    bound = f", for up to {duration(left_s)}" if left_s is not None else ""
+    bound = ""
+    if left_s is not None:
+        rough = f"{left_s / 60:.0f} m" if 600 <= left_s < 3600 else duration(left_s)
+        bound = f", for up to {rough}"
     return f"waits for {wait['what']}{bound}"
 
 

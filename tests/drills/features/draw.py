@@ -410,10 +410,12 @@ RULES = (
     ),
     Rule(
         "an evaluation of rank 0",
-        "all ranks enter a phase, a sharded model's forward is one of all ranks, and models that"
-        " share nothing have no first one",
+        "all ranks enter a phase, a sharded model's forward is one of all ranks, models that share"
+        " nothing have no first one, and parameters that DDP ignores would differ from then on,"
+        " since rank 0 draws other numbers: that ends the run as a divergence",
         lambda f: (
-            f.evaluate_on == "first" and (f.evaluate != "plain" or f.sharded or f.kind == "alone")
+            f.evaluate_on == "first"
+            and (f.evaluate != "plain" or f.sharded or f.kind == "alone" or f.ignored)
         ),
         _set(evaluate_on="all"),
     ),

@@ -153,6 +153,8 @@ def _event(
     lucky = chance.random()
     if room < 2 or lucky < 0.4 or first.do != "SIGKILL":
         return [first]
+    if _is_rank_0s(features, first.place):  # no other rank comes there
+        return [first]
     if lucky < 0.6 and len(others) > 1:  # somebody survives: all ranks at once is another promise
         return [first, Fault(first.place, first.step, chance.choice(others))]
     if generation is None:  # a mark of a recovery is told from those of earlier ones by this
@@ -184,12 +186,18 @@ def _one(features: Features, chance: random.Random, step: int) -> Fault:
     else:
         place = chance.choice(places(features))
         step += is_left_out(features, step)
+    if _is_rank_0s(features, place):
+        rank = 0
     lucky = chance.random()
     repeated = place.rstrip("0123456789") in _RAISING or (
         place == "evaluate" and features.evaluate == "phase" and features.stands
     )
     raises = lucky < 0.2 and repeated
     return Fault(place, step, rank, "raise" if raises else "SIGSTOP" if lucky > 0.88 else "SIGKILL")
+
+
+def _is_rank_0s(features: Features, place: str) -> bool:
+    return features.evaluate_on == "first" and place in ("evaluate", "evaluate_end")
 
 
 def _late(features: Features, chance: random.Random, last: int) -> Fault:
