@@ -252,6 +252,13 @@ _OTHER_PATH = Words(
 
 # Where the line that won says more than its class about what to do, by its rule.
 BY_RULE: dict[str, Words] = {
+    "host.limits": Words(
+        "a limit on processes, threads or open files was reached",
+        "raise the limit (ulimit -n for files; ulimit -u, or pids.max of the control group, for"
+        " processes and threads), or start fewer loader workers; a restart would fail again",
+        "the limits of that node are far from what the job uses",
+        "on that node: ulimit -a as the job's user, and ls /proc/PID/fd /proc/PID/task | wc -l",
+    ),
     "store.port_taken": Words(
         "another process holds the port that the job wants",
         "end the process that holds the port, or give the job another one (--rdzv-endpoint, or"
