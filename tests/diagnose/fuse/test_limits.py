@@ -1,4 +1,4 @@
-"""A limit of the machine or of the job is no fault of the line that meets it: it is to be raised."""
+"""A limit of the machine or of the job is no fault of the line that meets it."""
 
 from __future__ import annotations
 
