@@ -174,7 +174,9 @@ def image_chunks(
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
     _check_sizes(plan, pieces)
-    for view in (memoryview(head), *(fetched(pieces[index].data) for index in plan.order)):
+    # one after the other: the tensors of a GPU need not all be on the host at once
+    arrived = (fetched(pieces[index].data) for index in plan.order)
+    for view in itertools.chain((memoryview(head),), arrived):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
             yield view[start : start + CHECKSUM_BLOCK_BYTES]
 
@@ -350,22 +352,17 @@ def _copy(
     # assignment each.
     digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
+    begins = itertools.accumulate(sizes, initial=len(head))
+    for data, begin, size in zip(buffers, begins, sizes, strict=False):  # begins has the end, too
+        if not isinstance(data, memoryview):
+            data.start(target[begin : begin + size])
     at, hashed = len(head), 0
     for data, size in zip(buffers, sizes, strict=True):
-        if not isinstance(data, memoryview):
-            data.start(target[at : at + size])
-        at += size
-    at = len(head)
-    for data, size in zip(buffers, sizes, strict=True):
-        if not isinstance(data, memoryview):
-            data.finish()
-            at += size
-            if at - hashed >= size_of_block:
-                digest.update(target[hashed:at])
-                hashed = at
-            continue
-        if size < size_of_block:
-            target[at : at + size] = data
+        if not isinstance(data, memoryview) or size < size_of_block:
+            if isinstance(data, memoryview):
+                target[at : at + size] = data
+            else:
+                data.finish()
             at += size
             if at - hashed >= size_of_block:
                 digest.update(target[hashed:at])
