@@ -19,8 +19,19 @@ def gather_bytes(mine: bytes) -> list[bytes]:
     lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
     dist.all_gather(lengths, torch.tensor([len(mine)], dtype=torch.int64, device=device))
     sizes = [int(length) for length in lengths]
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-    gathered = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(gathered, padded)
-    return [bytes(data.tolist())[:size] for data, size in zip(gathered, sizes, strict=True)]
+    flat = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+    return [bytes(one.tolist()) for one in gather_flat(flat, sizes)]
+
+
+def gather_flat(
+    mine: torch.Tensor, lengths: list[int], group: dist.ProcessGroup | None = None
+) -> list[torch.Tensor]:
+    """Return the tensor of each rank of `group`, or of the default group. `lengths` says how long.
+
+    They have one dimension, one dtype, and lie where the group communicates.
+    """
+    padded = mine.new_zeros(max(lengths))
+    padded[: mine.numel()] = mine
+    gathered = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(gathered, padded, group=group)
+    return [one[:length] for one, length in zip(gathered, lengths, strict=True)]

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from outlast.errors import StateError
+from outlast.runtime.worker.gather import gather_flat
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -98,14 +99,8 @@ def _parts(mine: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
     shape = torch.tensor(mine.shape, dtype=torch.int64)
     shapes = [torch.zeros_like(shape) for _ in range(group.size())]
     dist.all_gather(shapes, shape, group=group)
-    flat = mine.new_zeros(max(int(one.prod()) for one in shapes))
-    flat[: mine.numel()] = mine.reshape(-1)
-    parts = [torch.empty_like(flat) for _ in shapes]
-    dist.all_gather(parts, flat, group=group)
-    return [
-        part[: int(one.prod())].reshape(one.tolist())
-        for part, one in zip(parts, shapes, strict=True)
-    ]
+    parts = gather_flat(mine.reshape(-1), [int(one.prod()) for one in shapes], group)
+    return [part.reshape(one.tolist()) for part, one in zip(parts, shapes, strict=True)]
 
 
 def _backends(mesh: Any) -> set[str]:
