@@ -252,7 +252,7 @@ _OTHER_PATH = Words(
 
 # Where the line that won says more than its class about what to do, by its rule.
 BY_RULE: dict[str, Words] = {
-    "host.limits": Words(
+    "kernel.files": Words(
         "a limit on processes, threads or open files was reached",
         "raise the limit (ulimit -n for files; ulimit -u, or pids.max of the control group, for"
         " processes and threads), or start fewer loader workers; a restart would fail again",

@@ -53,17 +53,6 @@ RULES: tuple[Rule, ...] = (
         mechanism=Mechanism.SIGNAL,
         priority=3030,
     ),
-    root(
-        "host.limits",
-        r"can't start new thread|errno 11\] resource temporarily unavailable|errno 24\]|too many"
-        r" open files|fork: (?:retry: )?resource temporarily|pthread_create failed",
-        C.USER_CODE,
-        G.LIKELY,
-        "posix EAGAIN of fork and pthread_create, EMFILE; python _thread",
-        also=(C.SOFTWARE_BUG, C.DEPENDENCY),
-        mechanism=EXC,
-        priority=3040,
-    ),
     # storage
     root(
         "disk.full",
