@@ -181,7 +181,8 @@ class Vault:
         The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
         passes `step // n % SLOTS_COUNT`, because otherwise even n would always meet the same slot.
         Writing the same step again rewrites its slot in place. Slots that the image has outgrown
-        are made larger. Raises CapacityError if there is no room, else as `write_image` does.
+        are made larger. Raises CapacityError if there is no room for that, and StateError as
+        `write_image` does.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
         return self._write(self._area(rank), slot, generation, step, pieces, metadata)
@@ -224,9 +225,8 @@ class Vault:
 
     def forget_step(self, rank: int, step: int) -> None:
         """Remove the seals of `step`: its image must not be restored from again."""
-        for slot, seal in self._area(rank).sealed().items():
-            if seal.step == step:
-                self._area(rank).unseal(slot)
+        for slot in self._sealed_of(rank, step):
+            self._area(rank).unseal(slot)
 
     def forget_after(self, rank: int, step: int) -> None:
         """Remove the seals of later steps, because those steps were rolled back."""
@@ -239,16 +239,11 @@ class Vault:
 
         Raises CorruptError.
         """
-        area = self._area(rank)
-        of_step = {slot: seal for slot, seal in area.sealed().items() if seal.step == step}
-        found = [(seal.generation, slot, seal) for slot, seal in of_step.items()]
-        if not found:
-            raise CorruptError(
-                f"the vault holds no sealed image of rank {rank} at step {step}",
-                hint=f"it holds steps {list(self.steps(rank))}",
-            )
-        _, slot, seal = max(found)
-        return area.read(slot, seal)
+        sealed = self._sealed_of(rank, step)
+        if not sealed:
+            raise self._no_image(rank, step)
+        slot = max(sealed, key=lambda slot: (sealed[slot].generation, slot))
+        return self._area(rank).read(slot, sealed[slot])
 
     def images(self, rank: int, step: int) -> list[tuple[int, Image]]:
         """Return every verified image of `step` with its slot.
@@ -256,18 +251,24 @@ class Vault:
         They are views, good until the slot is written again. A damaged image is left out if another
         is whole. Raises CorruptError if there is none.
         """
-        area = self._area(rank)
         found: list[tuple[int, Image]] = []
         damaged: CorruptError | None = None
-        for slot, seal in area.sealed().items():
-            if seal.step == step:
-                try:
-                    found.append((slot, area.read(slot, seal)))
-                except CorruptError as error:
-                    damaged = error
+        for slot, seal in self._sealed_of(rank, step).items():
+            try:
+                found.append((slot, self._area(rank).read(slot, seal)))
+            except CorruptError as error:
+                damaged = error
         if found:
             return found
-        raise damaged or CorruptError(
+        raise damaged or self._no_image(rank, step)
+
+    def _sealed_of(self, rank: int, step: int) -> dict[int, Seal]:
+        """Return the valid seals of `step`, by slot."""
+        sealed = self._area(rank).sealed()
+        return {slot: seal for slot, seal in sealed.items() if seal.step == step}
+
+    def _no_image(self, rank: int, step: int) -> CorruptError:
+        return CorruptError(
             f"the vault holds no sealed image of rank {rank} at step {step}",
             hint=f"it holds steps {list(self.steps(rank))}",
         )
