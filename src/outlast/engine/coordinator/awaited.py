@@ -16,13 +16,17 @@ from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.model.terms import Waypoint
 from outlast.model.texts import some
 
+_ON_ITS_WAY = (
+    "its script is on the way to run.steps",
+    "their scripts are on the way to run.steps",
+)
 # what is said of one rank, and of several
 _WAYPOINTS = {
-    Waypoint.BEGINS: ("its script is", "their scripts are", " on the way to run.steps"),
-    Waypoint.AWAITS_STATE: ("it waits", "they wait", " for the state"),
-    Waypoint.CONNECTS: ("it connects to its", "they connect to their", " peers"),
-    Waypoint.IN_SCRIPT: ("its script is", "their scripts are", " on the way to run.steps"),
-    Waypoint.RESTORES: ("it restores its", "they restore their", " state"),
+    Waypoint.BEGINS: _ON_ITS_WAY,
+    Waypoint.AWAITS_STATE: ("it waits for the state", "they wait for the state"),
+    Waypoint.CONNECTS: ("it connects to its peers", "they connect to their peers"),
+    Waypoint.IN_SCRIPT: _ON_ITS_WAY,
+    Waypoint.RESTORES: ("it restores its state", "they restore their state"),
 }
 
 
@@ -102,24 +106,24 @@ def _to_join(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
     late = [m for m in roster.live() if not m.path.joined]
     if not roster.outlast and late and all(m.process.running for m in late):
         return _to_end(run)  # a script without outlast calls is at work, and says no more
-    by_state: dict[tuple[str, str, str], list[Member]] = {}
+    by_state: dict[tuple[str, str], list[Member]] = {}
     for member in sorted(late, key=lambda m: m.rank):
         by_state.setdefault(_state_of(member), []).append(member)
     what = "; ".join(
-        f"{_ranks(some)}: {many if len(some) > 1 else one}{rest}"
-        for (one, many, rest), some in by_state.items()
+        f"{_ranks(some)}: {many if len(some) > 1 else one}"
+        for (one, many), some in by_state.items()
     )
     return _until(_or_store(run, what or "the first step"), deadlines, Timer.MOVE)
 
 
-def _state_of(member: Member) -> tuple[str, str, str]:
-    """Say where a process is on its way into the generation: of one, of several, and the rest."""
+def _state_of(member: Member) -> tuple[str, str]:
+    """Say where a process is on its way into the generation, as of one and as of several."""
     if member.life.condemned:
-        return "it was killed and has", "they were killed and have", " not ended"
+        return "it was killed and has not ended", "they were killed and have not ended"
     if not member.process.pid:
-        return "its process is", "their processes are", " being started"
+        return "its process is being started", "their processes are being started"
     if not member.process.hello_seen:
-        return "its interpreter starts", "their interpreters start", ""
+        return "its interpreter starts", "their interpreters start"
     return _WAYPOINTS[member.path.waypoint]
 
 
