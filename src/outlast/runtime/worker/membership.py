@@ -237,12 +237,12 @@ class Membership:
     def _join_alone(self) -> None:
         ddp.install(self._wrapping)
         if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
+            self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             if not dist.is_initialized():
                 device = devices.take(int(os.environ.get("LOCAL_RANK", "0")))
-                backend = devices.backend(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+                backend = devices.backend(self.local_world_size)
                 dist.init_process_group(backend, device_id=device if "nccl" in backend else None)
             self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
-            self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _join(self, session: Session) -> None:
         self.world_size, self.local_world_size = (

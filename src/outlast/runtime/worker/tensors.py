@@ -93,7 +93,7 @@ class OnDevice:
         """Copy behind everything that the current stream has been given so far."""
         if not len(self):
             return
-        devices.pin(target)
+        devices.pin(target)  # for memory that was mapped after the room was reserved
         tensor = self._tensor.contiguous()
         view = torch.frombuffer(target, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
         stream = devices.copy_stream(tensor.device)
@@ -136,12 +136,14 @@ class Pieces:
                 or tensor.is_conj()
                 or tensor.is_neg()
             ):
-                if tensor.is_cuda and not (tensor.is_conj() or tensor.is_neg()):
-                    new = Piece(spec_of(name, tensor), OnDevice(tensor.detach()))
-                else:
-                    new = piece(name, tensor)
+                fetched = tensor.is_cuda and not (tensor.is_conj() or tensor.is_neg())
+                new = (
+                    Piece(spec_of(name, tensor), OnDevice(tensor.detach()))
+                    if fetched
+                    else piece(name, tensor)
+                )
                 entry = (tensor.data_ptr(), tensor.dtype, tensor.shape, new)
-                if not is_live(tensor) and not (tensor.is_cuda and tensor.is_contiguous()):
+                if not (tensor.is_contiguous() if fetched else is_live(tensor)):
                     pieces.append(entry[3])
                     continue
             self._known[name] = entry
