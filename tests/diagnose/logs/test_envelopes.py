@@ -16,21 +16,9 @@ from outlast.diagnose.logs.json_lines import OfPod
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.logs.yaml_records import read_mapping
 from outlast.model.terms import FailureClass
+from tests.diagnose.logs._lines_to_pack import RAISED, STEPS, stamp
 
-STEPS = [f"step {n} loss 2.{n}" for n in range(12)]
-RAISED = [
-    "Traceback (most recent call last):",
-    '  File "/srv/fit.py", line 31, in fit',
-    "    check(batch)",
-    '  File "/srv/batch.py", line 7, in check',
-    "    raise ValueError",
-    "ValueError: labels outside of the vocabulary",
-]
 PODS = ("fit-worker-0", "fit-worker-1")
-
-
-def stamp(at: int) -> str:
-    return f"2026-11-24T02:41:{at:02}.5Z"
 
 
 def found(lines: list[str], name: str = "log") -> list[Finding]:

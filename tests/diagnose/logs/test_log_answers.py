@@ -16,24 +16,12 @@ from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.model.limits import EVIDENCE_READ_BYTES
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence.lines import Lines
+from tests.diagnose.logs._lines_to_pack import RAISED, STEPS, stamp
 
-STEPS = [f"step {n} loss 2.{n}" for n in range(12)]
-RAISED = [
-    "Traceback (most recent call last):",
-    '  File "/srv/fit.py", line 31, in fit',
-    "    check(batch)",
-    '  File "/srv/batch.py", line 7, in check',
-    "    raise ValueError",
-    "ValueError: labels outside of the vocabulary",
-]
 PLACE = "check (srv/batch.py:7)"
 POD = "fit-worker-1"
 ROWS = list(enumerate(STEPS + RAISED))
 FIRST_MS = 1795488060_500
-
-
-def stamp(at: int) -> str:
-    return f"2026-11-24T02:41:{at:02}.5Z"
 
 
 def read(folder: Path, text: str) -> list[bytes]:
