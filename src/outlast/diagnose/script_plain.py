@@ -38,6 +38,13 @@ _MAKERS = {
     "pytorch_lightning": ("Trainer", "LightningCLI"),
     "transformers": ("Trainer",),
 }
+# What changes in a loop of the script's own
+_START = "run = outlast.join() and model = run.replicate(model)"
+_LOOP = (
+    "state = run.state(model=model, optimizer=optimizer, ...) in front of it; for step in"
+    " run.steps(state, until=...):  with step: ..."
+)
+_IN_MAIN = "in a function that is given to outlast.main"
 # What changes where the loop is a library's, by the end of the name that is called.
 _JOIN = "run = outlast.join() in front of it"
 _IN_LIBRARY = {
@@ -143,14 +150,6 @@ def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
     # A script without a process group has no other line at which these two could be named.
     start = "" if "init_process_group" in names else f"{_START} at the start; "
     yield loop.remark("the loop", start + _LOOP)
-
-
-_START = "run = outlast.join() and model = run.replicate(model)"
-_LOOP = (
-    "state = run.state(model=model, optimizer=optimizer, ...) in front of it; for step in"
-    " run.steps(state, until=...):  with step: ..."
-)
-_IN_MAIN = "in a function that is given to outlast.main"
 
 
 def _changes(module: Module) -> Iterator[Remark]:
