@@ -94,7 +94,7 @@ _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
 
 @dataclass(slots=True)
 class Sample:
-    """What one log says of its job and of time.
+    """Keep what one log says of its job and of time.
 
     Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or
     without. `starts`: those lines are what a job says when it starts, so that the log has its

@@ -124,7 +124,7 @@ class Writer:
 
 
 class Stream(io.TextIOBase):
-    """What stands in for sys.stdout or sys.stderr."""
+    """Stand in for sys.stdout or sys.stderr."""
 
     def __init__(self, replaced: TextIO, writer: Writer) -> None:
         self._writer = writer

@@ -80,7 +80,7 @@ class NodeParts:
 
 
 class AgentWords(Protocol):
-    """What the driver tells of its node. The outputs of the agent go through here."""
+    """Take what the driver tells of its node. The outputs of the agent go through here."""
 
     def on_event(self, message: FromAgent) -> None:
         """Take in what has happened to a process."""
@@ -291,4 +291,5 @@ class AgentDriver:
 
 
 def _from_worker(message: Message) -> FromWorker:
-    return message  # type: ignore[return-value]  # a worker that says anything else is answered by the machine's assertion
+    # The machine's assertion answers a worker that says anything else.
+    return message  # type: ignore[return-value]
