@@ -236,9 +236,11 @@ def outlast(*flags: str, script: tuple[str, ...], workers: int = WORKERS) -> tup
 def machine() -> str:
     import torch
 
+    gpus = torch.cuda.device_count()
+    devices = f", {gpus} x {torch.cuda.get_device_name()}" if gpus else ", gloo"
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python"
-        f" {platform.python_version()}, torch {torch.__version__}, gloo"
+        f" {platform.python_version()}, torch {torch.__version__}{devices}"
     )
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     state = run.state(model=model, optimizer=optimizer, loader=loader, meter=meter)
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
-            loss = model(*step.batch)
+            loss = model(*(part.to(run.device) for part in step.batch))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

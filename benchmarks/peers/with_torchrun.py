@@ -1,7 +1,8 @@
 """Plain DDP under torchrun: with --checkpoint, one each step, which is what losing no step costs
 there; without, the bare training.
 
-A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the
+Devices and backend are those that outlast would choose: NCCL where each rank has a GPU of its own,
+gloo where ranks share one or have none. A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the
 generation.
 """
 
@@ -30,8 +31,14 @@ def main() -> None:
     )
     args = parser.parse_args()
 
+    local_rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    own_gpus = gpus >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group(
-        "gloo", timeout=timedelta(seconds=args.timeout) if args.timeout else None
+        "nccl" if own_gpus else "gloo",
+        timeout=timedelta(seconds=args.timeout) if args.timeout else None,
     )
     rank, world_size, restarts = (
         dist.get_rank(),
@@ -39,7 +46,7 @@ def main() -> None:
         int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
     )
     torch.manual_seed(0)
-    model = DistributedDataParallel(GPT())
+    model = DistributedDataParallel(GPT().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     done = (
         load(args.checkpoint, model, optimizer)
@@ -52,7 +59,7 @@ def main() -> None:
     )
     endless = itertools.chain.from_iterable(itertools.repeat(loader))
     for step, batch in zip(range(done + 1, args.steps + 1), endless, strict=False):
-        model(*batch).backward()
+        model(*(part.to(device) for part in batch)).backward()
         optimizer.step()
         optimizer.zero_grad()
         if args.checkpoint and rank == 0:

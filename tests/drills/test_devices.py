@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,40 @@ def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> 
         assert len(pids) == 1, (rank, pids, outcome)
         order = ["set_device", "init_process_group"]
         assert [one["call"] for one in log.of(pids[0]) if one["call"] in order] == order * 2
+
+
+def test_a_vote_says_what_the_gpu_has_done(tmp_path: Path) -> None:
+    """The gradients of rank 0 are under way between the GPUs when rank 3 is lost, which has voted.
+
+    The collective of rank 0 is aborted then, and ends without an error. Had rank 0 voted without
+    waiting for it, or voted behind it, the step would be committed with gradients that never came.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.replace("FIRST", "pass").replace(
+            "        optimizer.step()\n",
+            "        if (run.rank, step.number, step.attempt) == (0, 9, 0):\n"
+            "            fake_cuda.begin_work()\n"
+            "        optimizer.step()\n",
+        )
+    )
+
+    def kill_rank_3_behind_its_vote(drill: Drill, ready: Path) -> None:
+        ready.touch()
+        drill.until(lambda: drill.step >= 8, "eight steps")
+
+        def others_have_voted() -> bool:
+            log = Log(tmp_path / "cuda.log")
+            votes = Counter(one["rank"] for one in log.named("put") if one["act"] == "vote")
+            return bool(log.named("waits")) and all(votes[rank] > votes[0] for rank in (1, 2, 3))
+
+        drill.until(others_have_voted, "all others have voted")
+        os.kill(drill.pid_of(3), signal.SIGKILL)
+
+    outcome, log = run_on_gpus(tmp_path, str(script), then=kill_rank_3_behind_its_vote)
+    (waited,) = log.named("waits")
+    assert waited["device"] == 0
+    (one,) = outcome.interruptions
+    assert (one["ranks"], one["steps_repeated"], one["steps_lost"]) == ([3], 1, 0), outcome
+    drawn = [one for one in log.named("drew") if (one["rank"], one["step"]) == (0, 9)]
+    assert len(drawn) == 1, "committed once"

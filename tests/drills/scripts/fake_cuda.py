@@ -15,10 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from outlast.runtime.worker import shared_rows, wake
+
 GPUS = 4
 _real_init = dist.init_process_group
+_real_put = shared_rows.SharedRows.put
 _current = threading.local()
 _contexts: set[int] = set()
+_working, _aborted = threading.Event(), threading.Event()
 # GPUs 1 and 3 draw alike, and so do 0 and 2
 _generators = [torch.Generator().manual_seed(number % 2) for number in range(GPUS)]
 
@@ -72,12 +76,38 @@ def init_process_group(backend: str | None = None, **given: Any) -> None:
     _real_init("gloo", **given)
 
 
+def begin_work() -> None:
+    """Give the GPU work that ends only if it is aborted, as a collective does without its peer."""
+    _working.set()
+
+
+def synchronize(device: Any = None) -> None:
+    """Return once the GPU has nothing to do. Work that was aborted ends without an error."""
+    while _working.is_set():
+        note("waits", device=index_of(device))
+        _aborted.wait()
+        _working.clear()
+
+
+def abort() -> None:
+    _aborted.set()
+
+
+def put(self: Any, number: int, record: bytes) -> None:
+    """A rank leaves a record for the others. Written down once it is there."""
+    _real_put(self, number, record)
+    note("put", rank=self._participant.rank, act=self._act, number=number)
+
+
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: GPUS
 torch.cuda.current_device = lambda: getattr(_current, "device", 0)
 torch.cuda.is_initialized = lambda: bool(_contexts)
 torch.cuda.set_device = set_device
 torch.cuda._lazy_init = lazy_init
+torch.cuda.synchronize = synchronize
+wake._abort_accelerators = abort
+shared_rows.SharedRows.put = put
 torch.cuda.get_rng_state = get_rng_state
 torch.cuda.set_rng_state = set_rng_state
 torch.cuda.manual_seed_all = lambda seed: None  # the generators of GPUs that are not there

@@ -3,7 +3,8 @@ float16 with a GradScaler under DDP, or FSDP2.
 
 Its places: forward, backward, before_optimizer, tail. Beside those of strikes.py a strike may do
 "oom" (ask for more memory than any GPU has), "assert" (an index that is out of range, which leaves
-the process's CUDA context unusable) and "spin" (a kernel that runs for a minute).
+the process's CUDA context unusable), "assert_later" (the same, and nobody waits for it) and "spin"
+(a kernel that runs for a minute).
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each
 commit. Without a GPU it runs on the CPU.
 """
@@ -42,6 +43,10 @@ def index_out_of_range() -> None:
     torch.arange(4, device="cuda")[torch.tensor([1 << 20], device="cuda")].sum().item()
 
 
+def index_out_of_range_later() -> None:
+    torch.arange(4, device="cuda")[torch.tensor([1 << 20], device="cuda")].sum()
+
+
 def spin() -> None:
     torch.cuda._sleep(100_000_000_000)
     torch.cuda.synchronize()
@@ -49,6 +54,7 @@ def spin() -> None:
 
 strikes.also.update(oom=ask_for_too_much, spin=spin)
 strikes.also["assert"] = index_out_of_range
+strikes.also["assert_later"] = index_out_of_range_later
 
 
 class Net(nn.Module):

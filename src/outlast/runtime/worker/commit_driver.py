@@ -43,10 +43,11 @@ from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.model.texts import some
 from outlast.runtime import clock
-from outlast.runtime.worker import ddp
+from outlast.runtime.worker import ddp, devices
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.batches import Batches
 from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.shared_rows import Cut
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import Outcome
 from outlast.runtime.worker.vote_payload import VotePayload
@@ -139,12 +140,23 @@ class CommitDriver:
     # --- the two phases of a commit ---------------------------------------------------------------
 
     def _prepare(self, command: Prepare) -> bool:
+        self._wait_for_gpu()
         self._leave_script()
         if self._attachment.agreement.is_unsure:
             self._attachment.images.note_private()
             return False
         self._attachment.images.prepare(command.step, command.place)
         return True
+
+    def _wait_for_gpu(self) -> None:
+        """Let a vote say what the GPU has done, and not only what the script has asked of it.
+
+        The gradients may still be under way between the GPUs. If a peer were lost now, after the
+        vote, the optimizer would apply what is left of them. A collective that was aborted ends
+        without an error, so it is looked whether this generation is over. Raises Cut if it is.
+        """
+        if devices.wait_for_work() and self._attachment.member.broken:
+            raise Cut("the generation is over")
 
     def _leave_script(self) -> None:
         """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
@@ -168,6 +180,7 @@ class CommitDriver:
         self._attachment.images.put_off(step)
 
     def _vote_between(self, command: Vote) -> Outcome:
+        self._wait_for_gpu()
         self._session.enter(Phase.VOTE)
         if command.closing:
             self._attachment.agreement.on_place("ends run.steps")

@@ -83,6 +83,18 @@ def mine() -> torch.device:
     return _mine or torch.device("cuda", torch.cuda.current_device())
 
 
+def wait_for_work() -> bool:
+    """Wait until the GPU of this process has done all that was asked of it.
+
+    A call of torch returns before the GPU has done its work, and so does a collective of NCCL. This
+    raises what CUDA raises if some of that work failed. Return False if no GPU is in use.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    torch.cuda.synchronize(mine())
+    return True
+
+
 def copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream of this process on which state is copied from and to that GPU."""
     if device not in _streams:
