@@ -108,11 +108,11 @@ def test_only_ranks_have_a_context_on_the_gpu(tmp_path: Path) -> None:
     flags = ("--spares", 1)
     arguments = ("--steps", 100_000, "--pause", 0.02)
     with Drill(tmp_path, SCRIPT, *arguments, workers=RANKS, flags=flags) as drill:
-        drill.until(lambda: any(one["parked"] for one in drill.status.get("spares", ())), "a spare")
+        drill.until(drill.parked, "a hot spare")
         drill.until(lambda: drill.oldest_of(RANKS) >= 3, "three steps")
         ranks = {drill.pid_of(rank) for rank in range(RANKS)}
+        (spare,), zygote = drill.parked(), drill.zygote()
         everybody = {drill.process.pid, *below(drill.process.pid)}
-        spare, zygote = drill.status["spares"][0]["pid"], drill.zygote()
         assert {spare, zygote} < everybody - ranks
         times = {pid: opened(pid) for pid in everybody}
         least = min(times[pid] for pid in ranks)
