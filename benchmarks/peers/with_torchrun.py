@@ -2,8 +2,8 @@
 there; without, the bare training.
 
 Devices and backend are those that outlast would choose: NCCL where each rank has a GPU of its own,
-gloo where ranks share one or have none. A step counts as committed when its checkpoint is in place. torchrun counts restarts; that is the
-generation.
+gloo where ranks share one or have none. A step counts as committed when its checkpoint is in place.
+torchrun counts restarts; that is the generation.
 """
 
 import argparse
