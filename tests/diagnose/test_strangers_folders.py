@@ -375,3 +375,88 @@ def test_a_breakpoint_left_in_the_script_is_its_fault(tmp_path: Path) -> None:
     head = TRACEBACK.rpartition("\n")[0]
     got = verdict_of(tmp_path, log_dot_txt=labelled("[rank1]: ", f"{head}\nbdb.BdbQuit"))
     assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+
+
+LOADER_KILLED = """\
+[rank3]: RuntimeError: DataLoader worker (pid 48213) is killed by signal: Killed.
+[rank3]: The above exception was the direct cause of the following exception:
+[rank3]: RuntimeError: DataLoader worker (pid(s) 48213) exited unexpectedly
+"""
+OOM_KILL = (
+    "[Tue Nov 24 03:40:05 2026] Memory cgroup out of memory: Killed process {} (python3.11)"
+    " total-vm:58211232kB, anon-rss:41203888kB, oom_score_adj:936\n"
+)
+
+
+def test_a_kill_of_a_loaders_worker_is_tied_to_the_job(tmp_path: Path) -> None:
+    """Torch tells the signal first, and then the same end again without it, or that alone."""
+    got = verdict_of(tmp_path / "own", train_dot_log=LOADER_KILLED, dmesg=OOM_KILL.format(48213))
+    assert (got.failure_class.value, ranks_of(got)) == ("host_memory", [3])
+    assert got.confidence > 0.9
+    untold = LOADER_KILLED.splitlines()[-1]
+    got = verdict_of(tmp_path / "untold", train_dot_log=untold, dmesg=OOM_KILL.format(48213))
+    assert (got.failure_class.value, ranks_of(got)) == ("host_memory", [3])
+    crashed = LOADER_KILLED.replace("Killed.", "Segmentation fault.")
+    for name, log, pid in (("other", LOADER_KILLED, 9), ("crashed", crashed, 48213)):
+        got = verdict_of(tmp_path / name, train_dot_log=log, dmesg=OOM_KILL.format(pid))
+        assert "is not shown to be of this job" in got.reason, name
+
+
+def test_a_node_that_shuts_down_ends_its_pods(tmp_path: Path) -> None:
+    """The pods' peers lost a connection, and the events say that the node was not ready."""
+    text = (
+        "Name:             llama-ft-worker-2\nNode:             gke-spot-x9lk/10.128.0.41\n"
+        "Reason:           Terminated\n"
+        "Message:          Pod was terminated in response to imminent node shutdown.\n"
+        "  Warning  NodeNotReady  2m21s  node-controller          Node is not ready\n"
+    )
+    lost = (
+        "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote"
+        " process exiting prematurely.\n"
+    )
+    got = verdict_of(tmp_path, describe_dot_txt=text, worker_dot_log=lost)
+    assert (got.failure_class.value, got.nodes) == ("host_maintenance", ("gke-spot-x9lk",))
+    assert ranks_of(got) == []
+
+
+def test_a_checkpoint_that_does_not_fit_is_no_line_to_fix(tmp_path: Path) -> None:
+    said = (
+        "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n\tsize mismatch for "
+    )
+    said += "lm_head.weight: copying a param with shape torch.Size([32000, 4096]) from checkpoint"
+    text = TRACEBACK.rpartition("\n")[0] + f"\n{said}"
+    got = verdict_of(tmp_path, log=text)
+    assert got.failure_class.value == "user_code"
+    assert got.action.startswith("build the model as it was when the checkpoint was saved")
+
+
+def test_a_service_that_fails_is_not_asked_for_its_version(tmp_path: Path) -> None:
+    """A name that has no address is another matter than a server that refuses."""
+    head = TRACEBACK.rpartition("\n")[0]
+    at = "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x"
+    name = f"urllib3.exceptions.MaxRetryError: {at} (Caused by NameResolutionError('Failed to"
+    name += " resolve huggingface.co'))"
+    got = verdict_of(tmp_path / "name", log=f"{head}\n{name}")
+    assert (got.failure_class.value, got.next_test.split()[0]) == ("dependency", "getent")
+    refused = "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: x"
+    got = verdict_of(tmp_path / "refused", log=f"{head}\n{refused}")
+    assert (got.failure_class.value, "curl -I" in got.next_test) == ("dependency", True)
+
+
+def test_a_group_left_open_at_the_end_is_no_failure(tmp_path: Path) -> None:
+    """Torch says it of programs that end well, too."""
+    open_ = "[rank{}]:[W1124 03:16:05.003 ProcessGroupNCCL.cpp:1476] Warning: WARNING:"
+    open_ += " destroy_process_group() was not called before program exit\n"
+    steps = "".join(f"step {step} loss 2.2\n" for step in range(30))
+    got = verdict_of(tmp_path / "well", log=steps + open_.format(0))
+    assert got.reason.startswith("Nothing that was read tells of a failure")
+    got = verdict_of(tmp_path / "badly", log=labelled("[rank1]: ", TRACEBACK) + open_.format(0))
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+
+
+def test_a_loss_that_is_no_number_is_looked_at_where_it_began(tmp_path: Path) -> None:
+    """The rank that stopped is named, and a restart from the last checkpoint would repeat it."""
+    said = TRACEBACK.rpartition("\n")[0] + "\nFloatingPointError: loss is nan at step 311"
+    got = verdict_of(tmp_path, log=labelled("[rank2]: ", said))
+    assert (got.failure_class.value, ranks_of(got)) == ("unknown", [2])
+    assert "from before the first such step" in got.action

@@ -62,6 +62,10 @@ _AGENT_CLOSES = re.compile(
     re.IGNORECASE,
 )
 _LOADER_PID = re.compile(r"dataloader worker \(pid(?:\(s\))? ([\d, ]{1,80})\)", re.IGNORECASE)
+_LOADER_ENDED = re.compile(
+    r"is killed by signal: (\w{1,20})|unexpectedly with exit code (\d{1,3})", re.IGNORECASE
+)
+_LOADER_CODES = {"killed": -9, "segmentation": -11, "bus": -7, "aborted": -6, "terminated": -15}
 _RECEIVED_BY = re.compile(r"signal \d{1,2} \(\w{1,12}\) received by pid (\d{1,9})", re.IGNORECASE)
 
 
@@ -100,6 +104,7 @@ class JobProcesses:
     codes         pid -> exit code, where a launcher tells it
     ranks         pid -> rank, where a launcher or a stack's file tells it
     living        pids whose stack was taken, and whose end nobody tells
+    lost_workers  pids of loaders' workers that ended, and nobody tells how
     lived_until_s the earliest of the ranks' last signs of life, where every rank has one
     failed_s      when the launcher or a rank first told of a failure
     slurm_jobs    ids that the job's own logs name
@@ -112,6 +117,7 @@ class JobProcesses:
     codes: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, int] = field(default_factory=dict)
     living: frozenset[int] = frozenset()
+    lost_workers: frozenset[int] = frozenset()
     lived_until_s: float | None = None
     failed_s: float | None = None
     slurm_jobs: frozenset[str] = frozenset()
@@ -175,6 +181,7 @@ def job_processes(
     codes: dict[int, int] = {}
     ranks: dict[int, int] = {}
     closed: set[int] = set()
+    workers: set[int] = set()
     for one in own:
         text = one.evidence.text
         for pattern in (_TABLE_PID, _AGENT_FAILED):
@@ -185,8 +192,14 @@ def job_processes(
         if found := _AGENT_CLOSES.search(text):
             closed.add(int(found[1] or found[2]))
         if found := _LOADER_PID.search(text):
-            killed = "killed by signal: killed" in text.lower()
-            codes.update({int(pid): -9 if killed else 0 for pid in re.findall(r"\d+", found[1])})
+            # Torch tells the signal in one message, and again, without it, in the one that follows.
+            pids = {int(pid) for pid in re.findall(r"\d+", found[1])}
+            workers |= pids
+            if how := _LOADER_ENDED.search(text):
+                code = int(how[2]) if how[2] else _LOADER_CODES.get(how[1].lower(), 1)
+                codes.update(dict.fromkeys(pids, code))
+            if one.rank is not None:
+                ranks.update(dict.fromkeys(pids, one.rank))
         if (found := _RECEIVED_BY.search(text)) and "9 (SIGKILL)" in text:
             codes.setdefault(int(found[1]), -9)
     codes.update({pid: -15 for pid in closed if pid not in codes})
@@ -198,6 +211,7 @@ def job_processes(
         codes=codes,
         ranks=ranks,
         living=frozenset(living),
+        lost_workers=frozenset(workers - codes.keys()),
         lived_until_s=min(signs, default=None),
         failed_s=min(
             (one.at_s for one in own if one.at_s is not None and _fails(one)), default=None
@@ -251,6 +265,8 @@ def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
             return Tie.TIED, f"pid {kill.pid} is the job's, and ended by that signal"
         if kill.kind == "oom.":
             return Tie.EXCLUDED, f"pid {kill.pid} ended with exit code {job.codes[kill.pid]}"
+    if kill.pid is not None and kill.pid in job.lost_workers:
+        return Tie.TIED, f"pid {kill.pid} is a worker of the job's data loader"
     if kill.pid is not None and kill.pid in job.living:
         return Tie.EXCLUDED, f"pid {kill.pid} lived when its stack was taken"
     job_id = _SLURM_JOB.search(kill.cgroup)

@@ -40,6 +40,7 @@ EVIDENCE_MAX = 12
 RANKS_SAID = 8
 TEXT_SAID = 160
 _UNKNOWN = FailureClass.UNKNOWN
+LEFT_OPEN = "c10d.left_open"  # a program that ends well says this, too
 _BY_GRAPH = ("graph", "mismatch")
 
 
@@ -288,7 +289,9 @@ def _innermost(stack: Stack) -> str:
 def _is_quiet(conclusion: Conclusion) -> bool:
     """Return True if nothing that was read reports a failure that ended something."""
     return all(
-        one.evidence.role is Role.ADVICE or one.doubt in ("handled", "stranger", "older")
+        one.evidence.role is Role.ADVICE
+        or one.doubt in ("handled", "stranger", "older")
+        or one.rule == LEFT_OPEN
         for one in conclusion.findings
     )
 
@@ -349,7 +352,11 @@ def _reported_words(conclusion: Conclusion) -> Words | None:
     None if a rank is shown or suspected: then the questions are about that rank.
     """
     culprits = conclusion.culprits
-    if conclusion.named is not _UNKNOWN or culprits.ranks or culprits.suspects:
+    if conclusion.named is not _UNKNOWN:
+        return None
+    if culprits.shown and culprits.shown[0].rule == "data.nan":
+        return REPORTED["data.nan"]  # what to do about it is the same for any rank
+    if culprits.ranks or culprits.suspects:
         return None
     if _is_quiet(conclusion):
         return QUIET

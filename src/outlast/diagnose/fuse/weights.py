@@ -95,6 +95,7 @@ ONE_VOICE: dict[str, str] = {
             "files.missing",
             "cuda.failed",
             "torch.shape",
+            "torch.state_dict",
             "torch.index",
             "torch.types",
         ),

@@ -299,6 +299,28 @@ BY_RULE: dict[str, Words] = {
         "each rank of the node prints another GPU",
         "print LOCAL_RANK and torch.cuda.current_device() in each rank",
     ),
+    "torch.state_dict": Words(
+        "the checkpoint does not fit the model that was built",
+        "build the model as it was when the checkpoint was saved (vocabulary, layers, wrappers"
+        " around it), or load another checkpoint; a restart fails again",
+        "the same checkpoint loads elsewhere with the same configuration",
+        "compare the shapes and names in the message with the configuration beside the checkpoint",
+    ),
+    "dependency.service": Words(
+        "a service that the job needs did not answer, or refused",
+        "see that the service answers from that node (name, token, proxy), or have its files there"
+        " before the start; then restart",
+        "the same request from that node works",
+        "the request in the message by hand, from that node and with the job's environment:"
+        " curl -I URL",
+    ),
+    "dependency.unresolved": Words(
+        "the name of a service that the job needs has no address on that node",
+        "have the name service of that node mended, or have the files there before the start; then"
+        " restart",
+        "the name has an address on that node",
+        "getent hosts NAME on that node, for the name in the message",
+    ),
     "gloo.size": _UNEQUAL_CALLS,
     "c10d.mismatch": _UNEQUAL_CALLS,
     "graph.mismatch": _UNEQUAL_CALLS,

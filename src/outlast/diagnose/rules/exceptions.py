@@ -58,8 +58,19 @@ RULES: tuple[Rule, ...] = (
     ),
     # tensors that do not fit each other
     root(
+        "torch.state_dict",
+        r"size mismatch for|error\(s\) in loading state_dict|(?:missing|unexpected) key\(s\) in"
+        r" state_dict",
+        C.USER_CODE,
+        G.NAMED,
+        "torch nn/modules/module.py, load_state_dict",
+        also=(C.USER_DATA, C.STORAGE),
+        mechanism=EXC,
+        priority=12015,
+    ),
+    root(
         "torch.shape",
-        r"size mismatch for|the size of tensor a \(|shapes? .{0,60}(?:cannot be multiplied|invalid"
+        r"the size of tensor a \(|shapes? .{0,60}(?:cannot be multiplied|invalid"
         r" for input|mismatch|not aligned"
         r"|incompatible|cannot be broadcast)|must match the (?:existing )?size|shape"
         r" mismatch|sizes? of tensors must match"

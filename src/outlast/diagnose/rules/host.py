@@ -169,6 +169,17 @@ RULES: tuple[Rule, ...] = (
     ),
     # services and packages
     root(
+        "dependency.unresolved",
+        r"max retries exceeded with url.{0,200}(?:nameresolutionerror|failed to resolve|name"
+        r" resolution|name or service not known)",
+        C.DEPENDENCY,
+        G.POSSIBLE,
+        "python urllib3, requests; posix getaddrinfo",
+        also=(C.NETWORK, C.USER_CODE),
+        mechanism=EXC,
+        priority=8095,
+    ),
+    root(
         "dependency.service",
         r"hfhubhttperror|repositorynotfounderror|localentrynotfounderror|can't load (?:the"
         r" )?(?:tokenizer|model|configuration) for"

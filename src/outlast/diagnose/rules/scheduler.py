@@ -106,7 +106,8 @@ RULES: tuple[Rule, ...] = (
         r"|terminationbykubelet|deletionbytaintmanager|taintmanagereviction"
         r"|marking for deletion pod|preempted"
         r" by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
-        r"|evicting pod|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",
+        r"|evicting pod|imminent node shutdown|rejected as the node is shutting down"
+        r"|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",
         C.HOST_MAINTENANCE,
         G.LIKELY,
         KUBE,
