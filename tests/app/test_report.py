@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app.report import _began_anew
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES, UNMEASURED
 from outlast.runtime.ledger.store import Ledger
@@ -207,6 +208,18 @@ def test_a_verdict_is_told_with_what_to_do(tmp_path: Path) -> None:
     page = outlast("report", path, COLUMNS="160").stdout
     assert f"  #1 Rank 1 was killed. To do: {gone_on}.\n" in page
     assert "  #3 storage (93 % sure): It is full. To do: free it.\n" in page
+
+
+@pytest.mark.parametrize(
+    ("calls", "lost", "said"), [(False, 40, True), (False, 15, False), (True, 40, False)]
+)
+def test_a_script_that_began_anew_is_told_what_would_keep_its_steps(
+    calls: bool, lost: int, said: bool
+) -> None:
+    """Only a script without outlast calls, and only where it lost all that it had done."""
+    some = [{"id": 1, "step": 40, "steps_lost": lost}, {"id": 2, "step": 9, "steps_lost": None}]
+    text = _began_anew({"calls_outlast": calls, "interruptions": some})
+    assert ("After interruption 1 the script began with its first step" in text) == said, text
 
 
 def test_many_interruptions_show_the_last_twenty(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
     made: list[Onlooker] = []
     for owner, names in (
         (torch, ("save", "load")), (sys.modules["torch.serialization"], ("save", "load")),
-        (torch.multiprocessing, ("start_processes",)),
+        (torch.multiprocessing, ("start_processes",)), (nn.Module, ("load_state_dict",)),
         (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
     ):  # fmt: skip
         for name in names:  # what the onlooker replaces is put back behind the test
@@ -71,6 +71,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
         onlooker = Onlooker(seen)  # type: ignore[arg-type]
         onlooker._on_optimizers(importlib.import_module("torch.optim.optimizer"))
         onlooker._on_files(sys.modules["torch.serialization"])
+        onlooker._on_modules(sys.modules["torch.nn.modules.module"])
         onlooker._on_spawn(importlib.import_module("torch.multiprocessing.spawn"))
         made.append(onlooker)
         return seen
@@ -131,10 +132,24 @@ def test_the_step_by_which_torch_makes_room_for_state_is_none(
 def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
     watched: Callable[..., Seen],
 ) -> None:
+    """The weights come from somewhere, and nobody can tell which step they belong to."""
     seen = watched(high_water=10)
+    nn.Linear(2, 1).load_state_dict(nn.Linear(2, 1).state_dict())
     trained(3, kind=torch.optim.SGD)
     assert (seen.beacon.step, seen.said[0].step) == (3, 0)
     assert set(seen.causes) == {Cause.OTHER}
+
+
+def test_a_script_that_loads_nothing_begins_with_its_first_step(
+    watched: Callable[..., Seen], tmp_path: Path
+) -> None:
+    """It may well have saved: many scripts load only what their command line names."""
+    watched(folder=tmp_path)
+    torch.save(trained(2, kind=torch.optim.SGD), tmp_path / "own.pt")
+    seen = watched(high_water=2, folder=tmp_path)
+    trained(3, kind=torch.optim.SGD)
+    assert (seen.beacon.step, seen.said[0].step) == (3, 1)
+    assert seen.causes == [Cause.REPEATED, Cause.PRODUCTIVE, Cause.PRODUCTIVE]
 
 
 @pytest.mark.parametrize("renamed", [False, True])

@@ -16,6 +16,7 @@ from outlast.app import words
 from outlast.app.status import OVER, STATE_STYLE
 from outlast.app.words import Facts
 from outlast.model.terms import MEANING, Cause
+from outlast.model.texts import some as some_of
 from outlast.model.verdict import summary
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
@@ -54,6 +55,8 @@ def show_report(console: Console, facts: Facts) -> None:
             style="bold",
         )
         _show_interruptions(console, facts["interruptions"][-SHOWN_COUNT:])
+        if anew := _began_anew(facts):
+            console.print(Padding(Text(anew), (1, 0, 0, 2)))
     if facts["verdicts"]:
         console.print("\nVerdicts", style="bold")
         for one in facts["verdicts"][-SHOWN_COUNT:]:
@@ -155,6 +158,19 @@ def _cost(facts: Facts) -> tuple[str, str]:
         cost = "steps lost: not known, the script's own checkpoint decides"
     by = "" if facts["calls_outlast"] else "; counted by calls of the optimizer"
     return f"{'at least ' if unknown else ''}{facts['steps']:,}", cost + _pace(facts) + by
+
+
+def _began_anew(facts: Facts) -> str:
+    """Say what to do where a script without outlast calls began with its first step again."""
+    some = facts["interruptions"]
+    numbers = [str(one["id"]) for one in some if 0 < one["step"] == one["steps_lost"]]
+    if facts["calls_outlast"] or not numbers:
+        return ""
+    after = f"interruption{'s' if len(numbers) > 1 else ''} {some_of(numbers)}"
+    return (
+        f"After {after} the script began with its first step again. Let it load its own checkpoint"
+        " at its start, or call outlast: `outlast check SCRIPT` names the lines."
+    )
 
 
 def _number(count: int | None) -> str:

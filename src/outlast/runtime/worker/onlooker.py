@@ -2,8 +2,9 @@
 
 steps   torch calls a hook behind every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
-        script's own was loaded. Elsewhere steps are counted from the process's start, or from the
-        step behind which this run has saved the file that the script has loaded (own_saves.py).
+        script's own was loaded. Elsewhere steps are counted from the step behind which this run
+        has saved the file that the script has loaded, and from 0 if it has loaded nothing
+        (own_saves.py). Else they are counted from the process's start.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 group   the line at which the script makes its process group. Before the script destroys it, the
         group's threads are waited for (run_loops.py).
@@ -40,6 +41,7 @@ from outlast.runtime.worker.own_saves import OwnSaves
 _OPTIMIZER = "torch.optim.optimizer"
 _GROUPS = "torch.distributed.distributed_c10d"
 _FILES = "torch.serialization"
+_MODULES = "torch.nn.modules.module"
 _SPAWN = "torch.multiprocessing.spawn"
 GROUP_HINT = (
     "delete that line: outlast.join() makes the process group, and again after each failure"
@@ -89,7 +91,7 @@ class Onlooker:
         """Set the hooks, now or when the script imports torch."""
         for name, act in (
             (_OPTIMIZER, self._on_optimizers), (_GROUPS, self._on_groups),
-            (_FILES, self._on_files), (_SPAWN, self._on_spawn),
+            (_FILES, self._on_files), (_MODULES, self._on_modules), (_SPAWN, self._on_spawn),
         ):  # fmt: skip
             if name in sys.modules:
                 act(sys.modules[name])
@@ -120,7 +122,7 @@ class Onlooker:
             return
         if first:
             number = _own_number(optimizer)
-            self._base = self._saves.loaded if number is None else number - 1
+            self._base = self._saves.behind if number is None else number - 1
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
@@ -180,6 +182,17 @@ class Onlooker:
 
         _replace(module, "save", noting_save, "torch")
         _replace(module, "load", noting_load, "torch")
+
+    def _on_modules(self, module: types.ModuleType) -> None:
+        load = module.Module.load_state_dict
+
+        @functools.wraps(load)
+        def noting_load(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.joined and not self._counts:
+                self._saves.on_weights()
+            return load(model, *args, **kwargs)
+
+        module.Module.load_state_dict = noting_load
 
     # --- ranks that the script starts itself ------------------------------------------------------
 

@@ -8,7 +8,11 @@ loads it by `torch.load`.
 A file is known by its device, inode, size and time of change: a file that is written under another
 name first, and then renamed, is the same one. A copy is another.
 
-Not seen: file objects in place of paths, and files that other libraries write or read.
+A process that has called neither `torch.load` nor a module's `load_state_dict` in front of its
+first step has begun from the first one.
+
+Not seen: which step file objects, and files that other libraries write, were saved behind; weights
+that come into a model by neither of these two calls.
 """
 
 from __future__ import annotations
@@ -25,12 +29,13 @@ NAME = "own-saves.jsonl"
 class OwnSaves:
     """The files of one run's script, as all of its processes have saved them.
 
-    loaded   the step behind which the file was saved that this process has loaded; None: it has
-             loaded none of them, or several of different steps
+    behind   the step that this process goes on behind, as far as its files tell; None: it has
+             loaded something else, or several files of different steps
     """
 
     def __init__(self, run_folder: str) -> None:
-        self.loaded: int | None = None
+        self.behind: int | None = 0
+        self._found: int | None = None  # of the files that were loaded
         self._path = Path(run_folder) / NAME
         self._several = False
 
@@ -49,13 +54,16 @@ class OwnSaves:
     def on_load(self, where: Any) -> None:
         """Look up behind which step `where` was saved, if this run has saved it."""
         key = _key(where)
-        if key is None or self._several:
-            return
-        step = next((one["step"] for one in self._noted() if one["file"] == key), None)
-        if step is None:
-            return
-        self._several = self.loaded not in (None, step)
-        self.loaded = None if self._several else step
+        if key is not None and not self._several:
+            step = next((one["step"] for one in self._noted() if one["file"] == key), None)
+            if step is not None:
+                self._several = self._found not in (None, step)
+                self._found = None if self._several else step
+        self.on_weights()
+
+    def on_weights(self) -> None:
+        """Note that the process has got weights from somewhere."""
+        self.behind = self._found
 
     def _noted(self) -> list[dict[str, Any]]:
         """Return what was noted, the newest first. A line that was cut short is left out."""
