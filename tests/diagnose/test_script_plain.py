@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from outlast.diagnose.script_text import ScriptText, read_script
 
 IMPORTS = "import torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n"
@@ -22,7 +24,22 @@ def test_the_loop_is_the_innermost_with_backward_and_optimizer() -> None:
         "            one_opt.step()\n"
         "        scheduler.step()\n"
     )
-    assert named(read_script(source)) == {"the loop": 2, "the loop over epochs": 1}
+    assert named(read_script(source)) == {
+        "the loop": 2, "the loop over epochs": 1, "gradient accumulation": 3
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_accumulation_and_batches_of_an_iterator_are_named(bare: bool) -> None:
+    """Once each; a step that each round makes, and a validation each n steps, are neither."""
+    bare_step = "    f(x).backward()\n    opt.step()\n    if n % 9 == 0:\n        test()\n"
+    counted = (
+        "    x = next(data)\n    y = next(data)\n    f(x).backward()\n"
+        "    if n % 4 == 0:\n        opt.step()\n"
+    )
+    found = named(read_script("for n in range(9):\n" + (bare_step if bare else counted)))
+    more = {} if bare else {"a batch that an iterator gives": 2, "gradient accumulation": 5}
+    assert found == {"the loop": 1, **more}
 
 
 def test_a_loop_is_found_through_the_functions_that_it_calls() -> None:

@@ -1,4 +1,4 @@
-"""Read scripts that make no outlast call: what a failure costs, and which lines adoption changes.
+"""Read scripts that make no outlast call: which lines adoption changes.
 
 A script is read with the modules of its own that it imports. A loop is found through the functions
 that it calls: the training loop of a class often calls a method that calls `backward`. Functions
@@ -44,6 +44,14 @@ _LOOP = (
     "state = run.state(model=model, optimizer=optimizer, ...) in front of it; for step in"
     " run.steps(state, until=...):  with step: ..."
 )
+_ACCUMULATE = (
+    "run.steps(..., accumulate=n), and for batch in step.batches; until= counts calls of the"
+    " optimizer"
+)
+_NEXT = (
+    "x, y = step.batch, with the loader in run.state(...) or a function of your own in"
+    " run.draw(...): a rank that is replaced begins an iterator anew"
+)
 _IN_MAIN = "in a function that is given to outlast.main"
 # What changes where the loop is a library's, by the end of the name that is called.
 _JOIN = "run = outlast.join() in front of it"
@@ -64,9 +72,6 @@ _IN_LIBRARY = {
         "Trainer": "outlast.hf.Trainer(...)",
     },
 }
-AGAIN = "After a failure all ranks start the script again"
-_SAVES = ("save", "save_checkpoint")
-_LOADS = ("load", "load_checkpoint")
 _APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
 _FAR = 1_000  # calls deep: it is not reached
 
@@ -103,26 +108,6 @@ class Place:
         )
 
 
-def after_failure(modules: Sequence[Module], loop: Place | None) -> tuple[str, list[Remark]]:
-    """Return what is done again after a failure, and what should be changed about that."""
-    library = _library(modules)
-    if library:
-        return f"{AGAIN}; from which step it goes on is up to {library}: {LIBRARIES[library]}.", []
-    saves, loads = list(_called(modules, _SAVES)), list(_called(modules, _LOADS))
-    if saves and loads:
-        return f"{AGAIN}; it loads its own file at {loads[0]}, saved at {saves[0]}.", []
-    if loop is None:
-        return f"{AGAIN}; no training loop is in its text.", []
-    if not saves:
-        what = "no line that saves anything was found, so a failure costs all steps"
-        do = "save a checkpoint now and then and load it at the start, or adopt outlast"
-        return f"{AGAIN}.", [Remark(1, what, do)]
-    what = "no load of what is saved here was found, so a failure may cost all steps"
-    return f"{AGAIN}.", [
-        saves[0].remark(what, "load it at the start if it is there, or adopt outlast")
-    ]
-
-
 def starts_ranks(modules: Sequence[Module]) -> Iterator[Remark]:
     """Find the line at which the script starts its ranks by itself."""
     for module in modules:
@@ -138,7 +123,7 @@ def starts_ranks(modules: Sequence[Module]) -> Iterator[Remark]:
 
 def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
     """Return the lines that change if the script is to call outlast, file by file."""
-    library = _library(modules)
+    library = library_of(modules)
     for module in modules:
         yield from _changes(module)
         yield from _library_changes(module, _IN_LIBRARY.get(library, {}))
@@ -146,6 +131,7 @@ def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
     if loop is None:
         return
     yield from _epochs(modules, loop)
+    yield from _within(loop)
     names = {last_name(name) for module in modules for name, _ in module.calls}
     # A script without a process group has no other line at which these two could be named.
     start = "" if "init_process_group" in names else f"{_START} at the start; "
@@ -238,14 +224,7 @@ def _in_order(call: ast.Call) -> bool:
     )
 
 
-def _called(modules: Sequence[Module], names: Sequence[str]) -> Iterator[Place]:
-    for module in modules:
-        for name, call in module.calls:
-            if last_name(name) in names:
-                yield Place(module.file, call)
-
-
-def _library(modules: Sequence[Module]) -> str:
+def library_of(modules: Sequence[Module]) -> str:
     """Return the library whose loop the script uses; "" for a loop of its own.
 
     Who imports transformers for a model alone has a loop of its own.
@@ -304,6 +283,27 @@ def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
             "leave it out: until=epochs * len(loader), epoch = (step.number - 1) // len(loader);"
             " what comes at an epoch's end goes into `for attempt in run.phase(...)`",
         )
+
+
+def _within(loop: Place) -> Iterator[Remark]:
+    """Find gradient accumulation in the training loop, and batches that an iterator gives."""
+    called = {id(one): dotted(one.func) for one in _calls_in(loop.node)}
+    for node in ast.walk(loop.node):
+        if node is loop.node or not isinstance(node, ast.For | ast.While | ast.If):
+            continue
+        names = {called[id(one)] for one in _calls_in(node)}
+        steps = any(map(_is_step, names))
+        if isinstance(node, ast.If):
+            counts = any(isinstance(one, ast.Mod) for one in ast.walk(node.test)) and steps
+        else:
+            counts = any(map(_is_backward, names)) and not steps
+        if counts:
+            yield Remark(node.lineno, "gradient accumulation", _ACCUMULATE, file=loop.file)
+            break
+    for one in _calls_in(loop.node):
+        if called[id(one)] == "next":
+            yield Place(loop.file, one).remark("a batch that an iterator gives", _NEXT)
+            break
 
 
 def _loops(modules: Sequence[Module]) -> Iterator[Place]:

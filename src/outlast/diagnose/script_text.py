@@ -21,11 +21,11 @@ from outlast.diagnose.script_habits import habits
 from outlast.diagnose.script_plain import (
     Module,
     adoption,
-    after_failure,
     communicating_optimizers,
     starts_ranks,
     training_loop,
 )
+from outlast.diagnose.script_saves import after_failure
 
 _STARTS = frozenset({"mp.spawn", "multiprocessing.Process", "mp.Process", "os.fork"})
 _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names hold one of these

@@ -1,0 +1,42 @@
+"""What `outlast check` says of the files that a script without outlast calls saves and loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.diagnose.script_text import read_script
+
+HEAD = "import torch, json\nfor x in y:\n    f(x).backward()\n    opt.step()\n"
+
+
+def after(source: str) -> str:
+    return read_script(HEAD + source).after_failure
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("args.resume", "if `args.resume` is set, saved"),
+        ("args.resume is not None and os.path.exists(p)", "if `args.resume` is set, saved"),
+        ('cfg.train.resume != ""', "if `cfg.train.resume` is set, saved"),
+        ("init_from == 'resume'", "if `init_from == 'resume'`, saved"),
+        ("resume", "if `resume` is set, saved"),
+        ("os.path.exists(p)", "at line 7, saved"),
+        ("master", "at line 7, saved"),
+        ("self.is_main", "at line 7, saved"),
+    ],
+)
+def test_a_setting_without_which_nothing_is_loaded_is_named(test: str, said: str) -> None:
+    """A restart has the command line of the start: without that setting all steps are lost."""
+    source = f"torch.save(state, p)\nif {test}:\n    torch.load(p)\n"
+    assert said in after(source), after(source)
+
+
+def test_a_configuration_or_data_is_no_checkpoint() -> None:
+    """They are not named where torch loads too, and count for nothing where it does not."""
+    both = "json.load(f)\nstate = torch.load(p)\nimage.save(p)\ntorch.save(state, p)\n"
+    assert "loads its own file at line 6, saved at line 8" in after(both)
+    text = read_script(HEAD + "json.load(f)\ntorch.save(state, p)\n")
+    assert "loads its own file" not in text.after_failure
+    (remark,) = text.remarks
+    assert (remark.line, "no load" in remark.what) == (6, True)
