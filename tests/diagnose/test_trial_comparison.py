@@ -159,7 +159,8 @@ def test_the_advice_fits_what_was_not_kept() -> None:
     told = {
         (name, kind): variable_remark(lost(name, kind), METERS, changes=0).do
         for name, kind in [("best", "float"), ("x", "Tensor"), ("order", "ndarray"),
-                           ("envs.s", "ndarray"), ("self.best", "float")]
+                           ("envs.s", "ndarray"), ("self.best", "float"), ("it", "cycle"),
+                           ("account", "Account")]
     }  # fmt: skip
     assert "run.values(best=...)" in told["best", "float"]
     assert "run.values(x=...)" in told["x", "Tensor"]
@@ -167,3 +168,5 @@ def test_the_advice_fits_what_was_not_kept() -> None:
     assert "run.values(order=...)" in told["order", "ndarray"]
     assert "give envs a state_dict()" in told["envs.s", "ndarray"]
     assert "run.values(best=...)" in told["self.best", "float"]
+    assert "run.draw" in told["it", "cycle"]
+    assert "position" not in told["account", "Account"]

@@ -14,7 +14,8 @@ from outlast.diagnose.trial_comparison import Comparison, Loop, Variable
 from outlast.model.texts import some
 
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
-_ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")
+_ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")  # parts of types' names
+_CHAINED = {"cycle", "count", "islice", "chain"}
 _METERS = "(?:Meter|Metric|Average|SmoothedValue|Timer|Progress|EventStorage)"
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
@@ -42,10 +43,10 @@ def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
 
 def _advice(one: Variable) -> str:
     owner, _, short = one.name.rpartition(".")
-    if any(word in one.kind for word in _ITERATORS):
+    if one.kind in _CHAINED or any(word in one.kind for word in _ITERATORS):
         return (
             "its position is lost: give the DataLoader to run.state(..., loader=loader) and read"
-            " step.batch"
+            " step.batch, or draw batches by run.draw(...)"
         )
     if owner not in ("", "self"):
         name = owner.rpartition(".")[2]

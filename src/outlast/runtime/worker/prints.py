@@ -4,7 +4,8 @@
     parts_of(name, it)   the prints of what a run.state argument holds, by name
 
 What can be compared: plain values, tensors and arrays, containers of these, random generators, and
-whatever has a `state_dict()`. Of an iterator over a sequence or a DataLoader, how far it is.
+whatever has a `state_dict()`. Of an iterator over a sequence or a DataLoader, and of those of
+itertools over such, how far it is. Of a generator, where it stands and what its variables hold.
 
 Limits   Containers are read up to TRIAL_ITEMS items, and tensors up to TRIAL_TENSOR_BYTES: what is
          larger has no print. Of a distributed tensor, this rank's part counts.
@@ -14,7 +15,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
+import itertools
 import random
+import types
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,6 +42,7 @@ _COUNTED: tuple[type, ...] = (
     zip,
     map,
 )
+_CHAINED = (itertools.cycle, itertools.count, itertools.islice, itertools.chain)
 _DEPTH = 12
 
 
@@ -128,6 +134,10 @@ def _feed_other(hasher: xxhash.xxh3_64, value: Any, depth: int) -> None:
         inner = value._num_yielded
     elif isinstance(value, _COUNTED):
         inner = _position(value)
+    elif isinstance(value, _CHAINED):
+        inner = _chained_position(value)
+    elif isinstance(value, types.GeneratorType):
+        inner = _standing(value)
     elif (inner := _entries(value)) is None:
         raise _Unknown
     hasher.update(f"{type(value).__name__} ".encode())
@@ -140,6 +150,37 @@ def _position(value: Any) -> object:
     if index:
         return index
     return [one for one in inner if isinstance(one, int | _BaseDataLoaderIter | _COUNTED)]
+
+
+def _chained_position(value: Any) -> object:
+    """Return how far an iterator of itertools is. From Python 3.14 on only `count` tells."""
+    if isinstance(value, itertools.count):
+        return repr(value)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            _, *parts = value.__reduce__()
+    except TypeError:
+        raise _Unknown from None
+    flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+    return [len(one) if isinstance(one, list) else one for one in flat]
+
+
+def _standing(value: types.GeneratorType[Any, Any, Any]) -> object:
+    """Return where a generator stands: at which instruction, and with which variables.
+
+    Times are left out, and what has no print. An iterator that has none may be all that moves.
+    """
+    frame = value.gi_frame
+    if frame is None:
+        return "over"
+    if inspect.getgeneratorstate(value) == inspect.GEN_CREATED:
+        return "not begun"
+    held = {"yield from": value.gi_yieldfrom, **frame.f_locals}
+    found = {name: print_of(one) for name, one in held.items() if type(one) is not float}
+    if any(text is None and isinstance(held[name], Iterator) for name, text in found.items()):
+        raise _Unknown
+    return [frame.f_lasti, {name: text for name, text in found.items() if text is not None}]
 
 
 def _tensor(value: torch.Tensor) -> str:

@@ -12,8 +12,9 @@ A variable is named by its file, its function ("<module>" for globals) and its n
 objects whose class the script defines have names of their own. The variables are those of the
 functions that are active at the loop, and the globals of the modules in the script's folder.
 
-Limits   Not seen: variables inside generators and of functions that are not active, state of
-         native libraries, modules in other folders, and all steps behind the last one.
+Limits   Not seen: variables of functions that are not active, and inside a generator that goes
+         through run.steps, state of native libraries, modules in other folders, and all steps
+         behind the last one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import inspect
+import io
 import json
 import os
 import sys
@@ -229,8 +231,17 @@ def _is_no_data(value: Any) -> bool:
         or type(value).__module__.startswith("outlast.")
         or (isinstance(value, torch.Tensor) and value.is_meta)
         or (isinstance(value, torch.nn.Module) and not value.state_dict())
+        # it goes through run.steps, or is a file that is only written
+        or (isinstance(value, types.GeneratorType) and value.gi_running)
+        or (isinstance(value, io.IOBase) and not _is_readable(value))
         or (isinstance(value, np.random.RandomState) and value is np.random.mtrand._rand)  # type: ignore[attr-defined]
     )
+
+
+def _is_readable(file: io.IOBase) -> bool:
+    with contextlib.suppress(ValueError):  # it is closed
+        return file.readable()
+    return False
 
 
 def state_prints(state: State) -> dict[str, str]:
