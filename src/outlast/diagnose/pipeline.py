@@ -7,7 +7,9 @@
     4. foreign     lines that are older than the job, or tell of processes that are not its own,
                    lose their weight (`foreign_lines.py`), and so do those that a dump refutes
                    (`contradictions.py`)
-    5. verdict     everything that is left is weighed together (`fuse/decide.py`)
+    5. ends        where the logs end tells who is behind, and whether the job had stood still when
+                   somebody ended it (`log_ends.py`)
+    6. verdict     everything that is left is weighed together (`fuse/decide.py`)
 
 The files are read around it, by `runtime/evidence/reading.py`.
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from outlast.diagnose import clocks, same_job
+from outlast.diagnose import clocks, log_ends, same_job
 from outlast.diagnose.accounting import with_other_jobs_marked
 from outlast.diagnose.attempts import split_attempts
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
@@ -47,6 +49,7 @@ CLOCKS_S = 0.5  # a file's time is that of the last tick
 class Material:
     """All that was read of one incident.
 
+    ends         how far each writer had come, by the last lines of the logs
     had_dumps    files were there that are dumps, whether they could be read or not
     unreadable   names of dumps that could not be read, and why
     notes        what was noticed while reading, in sentences
@@ -56,6 +59,7 @@ class Material:
     findings: Sequence[Finding]
     samples: Sequence[same_job.Sample] = ()
     dumps: Sequence[Dump] = ()
+    ends: Sequence[log_ends.LogEnd] = ()
     had_dumps: bool = False
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -106,6 +110,7 @@ def conclude(material: Material) -> Conclusion:
     notes += [strangers] if strangers else []
     findings, contradicted = with_contradicted_marked(findings, blame, split.dumps)
     notes += [contradicted] if contradicted else []
+    findings = log_ends.with_ends(findings, material.ends)
     if _recorded_until_now(split.dumps, material.written_s, findings):
         findings = [*findings, _moves(split.dumps[0].name)]
     odd = (*same_job.notes_of(material.samples), *notes, *material.notes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import recovery_asked
@@ -21,6 +21,8 @@ from outlast.diagnose.fuse.words import (
     NEXT_TEST,
     OWN_BUG,
     QUIET,
+    QUIET_BEHIND,
+    QUIET_LEVEL,
     REFUTED,
     REPORTED,
     WORDS,
@@ -29,6 +31,7 @@ from outlast.diagnose.fuse.words import (
     words_for,
 )
 from outlast.diagnose.interrupted import Interrupted
+from outlast.diagnose.log_ends import STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.stacks.reader import Stack, stance
@@ -96,7 +99,7 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
         is_why = newest_seen(conclusion) is not None and conclusion.mechanism is Mechanism.SIGNAL
         parts = [who, "" if is_why else "Nothing that was read says why."]
     elif _is_quiet(conclusion):
-        parts = ["Nothing that was read tells of a failure."]
+        parts = ["Nothing that was read tells of a failure.", _ends(conclusion).sentence]
     elif _all_work(conclusion):
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
@@ -112,7 +115,8 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
         head = "What was read says that it failed, not why"
         if special is not None:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
-        parts = [f"{head}{guess}", said, _absent(conclusion)]
+        ends = _ends(conclusion).sentence if special is REPORTED[STOOD_STILL] else ""
+        parts = [f"{head}{guess}", said, ends, _absent(conclusion)]
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
@@ -296,6 +300,25 @@ def _is_quiet(conclusion: Conclusion) -> bool:
     )
 
 
+def _ends(conclusion: Conclusion) -> LogsEnd:
+    """Return what the ends of the logs tell; nothing is in it where they do not tell."""
+    none = Evidence("", None, "", Role.ADVICE)
+    return next(
+        (one for one in conclusion.findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends")
+    )
+
+
+def _quiet_words(conclusion: Conclusion) -> Words:
+    ends = _ends(conclusion)
+    if not ends.behind:
+        return QUIET_LEVEL if ends.sentence else QUIET
+    return replace(
+        QUIET_BEHIND,
+        action=QUIET_BEHIND.action.format(who=ends.behind),
+        next_test=QUIET_BEHIND.next_test.format(who=ends.behind),
+    )
+
+
 def _all_work(conclusion: Conclusion) -> bool:
     """Return True if nothing was read but stacks of several ranks, of which none waits."""
     said = [one for one in conclusion.findings if one.evidence.role is not Role.ADVICE]
@@ -359,7 +382,7 @@ def _reported_words(conclusion: Conclusion) -> Words | None:
     if culprits.ranks or culprits.suspects:
         return None
     if _is_quiet(conclusion):
-        return QUIET
+        return _quiet_words(conclusion)
     seen = {one.rule for one in conclusion.findings if one.evidence.role is not Role.ADVICE}
     return next((words for rule, words in REPORTED.items() if rule in seen), None)
 

@@ -211,6 +211,24 @@ QUIET = Words(
     " time of the failure",
 )
 
+# The same, where the ends of the logs tell more.
+QUIET_BEHIND = Words(
+    QUIET.means,
+    "nothing, if the job trains; if it stands still, look at {who} first, while it hangs: pip"
+    " install py-spy, then outlast diagnose --collect OUT on its node",
+    QUIET.refuted_by,
+    "whether any rank wrote a line since; if the processes are gone: their exit codes (sacct -j"
+    " JOB, kubectl describe pod), and dmesg -T of the node of {who}",
+)
+QUIET_LEVEL = Words(
+    QUIET.means,
+    QUIET.action,
+    QUIET.refuted_by,
+    "whether its processes are there still (ps, squeue, kubectl get pods): if so, outlast diagnose"
+    " --collect OUT on each node; if not, their exit codes (sacct -j JOB, kubectl describe pod) and"
+    " dmesg -T of each node",
+)
+
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
 HEALED: dict[FailureClass, str] = {
     C.STORAGE: "free or remount it before the next save needs it; the run went on by itself",
@@ -354,6 +372,15 @@ REPORTED: dict[str, Words] = {
             "whether the node is up, and its kernel and controller logs (dmesg of the previous"
             " boot, ipmitool sel list)",
         ),
+    ),
+    "log.stood_still": Words(
+        "the job had stood still for long when it was ended",
+        "find out where it stands before more time is given to it: start it again with a flight"
+        " recorder (TORCH_NCCL_DEBUG_INFO_PIPE_FILE), and run outlast diagnose --collect OUT while"
+        " it hangs",
+        "",
+        "the log of every rank at the time of the last step, and dmesg -T of each node for the"
+        " minutes around it",
     ),
     "exit.outside": Words(
         "the launcher was ended from outside",

@@ -73,7 +73,9 @@ _FIELD_HOST = re.compile(
 )
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
 FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
-_NAME_RANK = re.compile(r"(?:^|[/_.-])rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/")
+_NAME_RANK = re.compile(
+    r"(?:^|[/_.-])(?:global)?rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/"
+)
 # so the command in docs/reference/diagnosis.md calls it: dmesg tells no host
 _NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
 

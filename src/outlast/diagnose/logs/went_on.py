@@ -170,6 +170,11 @@ def form_of(line: bytes) -> bytes:
     return letters if len(letters) >= _LETTERS_MIN else b""
 
 
+def says_finished(line: bytes) -> bool:
+    """Return True for a line of a program that says that its training is finished."""
+    return _FINISHED.search(line) is not None
+
+
 def may_be_handled(one: Finding) -> bool:
     """Return True for a line about an exception, which a program may have handled."""
     return one.mechanism in (Mechanism.EXCEPTION, Mechanism.CORRUPT) and one.evidence.role in (

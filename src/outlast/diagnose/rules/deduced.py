@@ -80,6 +80,22 @@ DEDUCED: tuple[Rule, ...] = (
         R.ADVICE,
         "outlast: a log that goes on after an exception was written by a program that handled it",
     ),
+    Rule(
+        "log.ends",
+        "",
+        R.ADVICE,
+        "outlast: where the steps of each log end; logs of a job that runs on end somewhere, too",
+    ),
+    Rule(
+        "log.stood_still",
+        "",
+        R.MESSENGER,
+        "outlast: the log's last line is much older than its usual gap when somebody ended the job",
+        None,
+        G.NONE,
+        (),
+        M.HANG,
+    ),
     # torchrun's table of failures
     Rule(
         "elastic.stumbled",

@@ -97,7 +97,10 @@ class Lines:
 
 
 def last_lines(piece: Piece, *, size: int = EVIDENCE_LINE_MAX_BYTES) -> list[bytes]:
-    """Return the whole lines within the last `size` bytes, as they stand. Raises OSError."""
+    """Return the whole lines within the last `size` bytes, as they stand. Raises OSError.
+
+    A progress bar may take all of them: then what it drew is returned.
+    """
     assert piece.path is not None, piece.name
     fd, _ = open_regular(piece.path)
     try:
@@ -105,4 +108,6 @@ def last_lines(piece: Piece, *, size: int = EVIDENCE_LINE_MAX_BYTES) -> list[byt
     finally:
         os.close(fd)
     lines = data.split(b"\n")
+    if len(lines) == 1 and b"\r" in data:
+        lines = data.split(b"\r")
     return lines if piece.size_bytes <= size else lines[1:]

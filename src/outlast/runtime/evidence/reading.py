@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from outlast.diagnose import same_job, self_output
+from outlast.diagnose import log_ends, same_job, self_output
 from outlast.diagnose.bounded_findings import BoundedFindings
 from outlast.diagnose.collectives import Blame, Dump
 from outlast.diagnose.laggards import find_laggards
@@ -75,6 +75,7 @@ class _Reading:
     findings: BoundedFindings = field(default_factory=BoundedFindings)
     notes: Notes = field(default_factory=Notes)
     samples: list[same_job.Sample] = field(default_factory=list)
+    ends: list[log_ends.LogEnd] = field(default_factory=list)
     done_bytes: int = 0
     total_bytes: int = 0
 
@@ -163,6 +164,7 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     return Material(
         findings=reading.findings.all(),
         samples=reading.samples,
+        ends=reading.ends,
         dumps=dumps,
         had_dumps=bool(gathered.dumps),
         unreadable=unreadable,
@@ -225,7 +227,9 @@ def _text(piece: Piece, reading: _Reading) -> None:
                 name=piece.name,
             )
         )
-        sample.look(last_lines(piece))
+        last = last_lines(piece)
+        sample.look(last)
+        reading.ends += log_ends.read_ends(piece.name, last)
     except OSError as error:
         reading.notes.skip(error.strerror or str(error), piece.name)
     if lines.cut_count:
