@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from outlast.app import cli
+from outlast.app.run import _first_zygote
+from outlast.errors import CapacityError
 from tests.app.command import outlast_anew
 from tests.ledger import a_run
 
@@ -38,6 +41,30 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     assert done.stderr == (
         "error: the working folder has been removed\n\nhint: change into a folder that exists\n"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount (root)")
+def test_a_run_without_proc_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    """As in a chroot that was made by hand."""
+    shell = 'mount -t tmpfs none /proc && exec "$@"'
+    command = [sys.executable, "-m", "outlast", "run", "x.py"]
+    words = ["unshare", "--mount", "sh", "-c", shell, "sh", *command]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("error: /proc is not mounted"), done
+    assert "hint: mount it" in done.stderr, done
+
+
+def test_an_interpreter_that_may_not_be_run_is_named_and_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a file that nobody may execute stands in for the interpreter."""
+    file = tmp_path / "python"
+    file.touch(mode=0o644)
+    monkeypatch.setattr(sys, "executable", str(file))
+    with pytest.raises(CapacityError, match="cannot be started: Permission denied") as caught:
+        _first_zygote()
+    assert caught.value.hint == f"may this user run {file}?"
 
 
 def test_version_is_the_packages() -> None:

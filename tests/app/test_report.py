@@ -16,6 +16,7 @@ import pytest
 from outlast.app.report import _began_anew
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES, UNMEASURED
+from outlast.runtime import clock
 from outlast.runtime.ledger.store import Ledger
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
@@ -51,6 +52,30 @@ def report(path: Path) -> dict:
     done = outlast("report", path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("ended", "not seen: the script calls neither"),
+        ("failed", "the run was over before the first one, or the script calls neither"),
+        ("stopped", "the run was over before the first one, or the script calls neither"),
+        ("", "none seen so far: the first one is still to come, or the script calls neither"),
+    ],
+)
+def test_a_script_is_blamed_for_no_steps_only_once_it_has_ended(
+    tmp_path: Path, state: str, said: str
+) -> None:
+    """Method: a ledger without a step, over in each way and not over."""
+    folder, ledger = a_run.live_run(tmp_path)
+    if state:
+        ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=0, reason="told to")
+    try:
+        page = " ".join(outlast("report", folder.path).stdout.split())
+    finally:
+        ledger.close()
+        folder.close()
+    assert said in page, page
 
 
 def test_the_json_keeps_its_contract_and_causes_sum_up(

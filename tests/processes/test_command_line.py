@@ -5,6 +5,7 @@ refused by name.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from outlast.app.torchrun import RunOptions, StatusOptions, read_command_line
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
-from outlast.errors import UsageError
+from outlast.errors import CapacityError, UsageError
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -42,6 +43,17 @@ def read(reader: ZygoteClient, *argv: str) -> RunOptions:
     options = read_command_line(list(argv), reader)
     assert isinstance(options, RunOptions)
     return options
+
+
+def test_a_zygote_that_dies_without_reading_has_ended_and_is_no_crash() -> None:
+    """Method: the other end of the socket is closed with a message in it, so the kernel resets."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(b"unread")
+    theirs.close()
+    client = ZygoteClient(subprocess.Popen(["true"]), ours)
+    with pytest.raises(CapacityError, match=r"^the process that imports torch ended\n"):
+        client.parse(["train.py"])
+    client.kill()
 
 
 def test_our_flags_stand_before_the_script_and_its_own_are_left_alone(

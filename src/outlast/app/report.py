@@ -145,7 +145,7 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
 def _cost(facts: Facts) -> tuple[str, str]:
     """Say how many steps there were, and what the interruptions cost of them."""
     if not facts["steps_seen"]:
-        return "-", "not seen: the script calls neither outlast nor an optimizer of torch"
+        return "-", _why_unseen(facts["state"])
     unknown = _is_cost_unknown(facts)
     repeated, lost = (
         sum(one[key] or 0 for one in facts["interruptions"])
@@ -171,6 +171,16 @@ def _began_anew(facts: Facts) -> str:
         f"After {after} the script began with its first step again. Let it load its own checkpoint"
         " at its start, or call outlast: `outlast check SCRIPT` names the lines."
     )
+
+
+def _why_unseen(state: str) -> str:
+    """Say why no step was seen. Only a script that came to its end has shown that it has none."""
+    none = "the script calls neither outlast nor an optimizer of torch"
+    if state == "ended":
+        return f"not seen: {none}"
+    if state in OVER:
+        return f"not seen: the run was over before the first one, or {none}"
+    return f"none seen so far: the first one is still to come, or {none}"
 
 
 def _number(count: int | None) -> str:

@@ -6,6 +6,7 @@ At the end of the run, it returns an exit code.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import signal
@@ -69,29 +70,39 @@ def main(argv: Sequence[str]) -> int:
             return fail(error)
 
 
-def _check_working_folder() -> None:
-    """Raise UsageError if the working folder is gone: torch cannot be loaded there."""
+def _check_place() -> None:
+    """Raise UsageError if the working folder or /proc is not there.
+
+    torch cannot be loaded without the first, and processes are watched by the second.
+    """
     try:
         os.getcwd()
     except FileNotFoundError:
         raise UsageError(
             "the working folder has been removed", hint="change into a folder that exists"
         ) from None
+    if not os.path.isdir("/proc/self/fd"):
+        raise UsageError(
+            "/proc is not mounted, and outlast watches processes there",
+            hint="mount it: `mount -t proc proc /proc`; a container or chroot needs its own",
+        )
 
 
 def _first_zygote() -> ZygoteClient:
-    """Start a zygote. Raises CapacityError where no more processes may be started."""
+    """Start a zygote. Raises CapacityError where its process may not be started."""
     try:
         return ZygoteClient.start()
     except OSError as error:
+        limited = error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
         raise CapacityError(
-            f"the process that imports torch cannot be started: {error.strerror}", hint=LIMIT_HINT
+            f"the process that imports torch cannot be started: {error.strerror}",
+            hint=LIMIT_HINT if limited else f"may this user run {sys.executable}?",
         ) from error
 
 
 def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
-    _check_working_folder()
+    _check_place()
     given_token = token.take_from_environment()  # before anything else is started
     # Before the launcher listens, signals raise, but never while what they would leave behind is
     # made.
@@ -166,7 +177,11 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         control = ControlSocket(loop, folder.path, tell=lambda text: sink.view.print_line(text))
         closing.callback(control.close)
         with stop_signals.masked(signal.SIG_BLOCK):
-            opened_vault = _open_vault(folder, options.checkpoints)
+            try:
+                opened_vault = _open_vault(folder, options.checkpoints)
+            except BaseException as error:
+                end_unrun(ledger, error)
+                raise
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here

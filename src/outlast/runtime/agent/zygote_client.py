@@ -5,6 +5,7 @@ Before `attach` calls block (there is no loop yet); after it answers arrive by c
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -146,7 +147,9 @@ class ZygoteClient:
         readable: list[socket.socket] = []
         while not readable and (left_s := patience.left_s(now_s=now_s())) > 0:
             readable, _, _ = select.select([self._sock], [], [], min(left_s, STARVING_LOOK_S))
-        packet = receive_packet(self._sock) if readable else None
+        packet = None
+        with contextlib.suppress(OSError):  # reset: it has died without reading the request
+            packet = receive_packet(self._sock) if readable else None
         if packet is None or "last_words" in packet[0]:
             why = (
                 f"ended: {packet[0]['last_words']}"
