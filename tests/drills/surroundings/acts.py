@@ -514,3 +514,18 @@ def flood_store(around: Around) -> Undo:
     for _ in range(100):
         around.closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
     return _nothing
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def _set_wall_clock(ahead_s: int) -> Callable[[Around], Undo]:
+    def set_clock(around: Around) -> Undo:
+        assert around.setting.wall_jump is not None
+        around.setting.wall_jump.write_text(str(ahead_s))
+        return _nothing
+
+    return set_clock
+
+
+wall_clock_forward, wall_clock_back = _set_wall_clock(2 * 86_400), _set_wall_clock(-3 * 86_400)

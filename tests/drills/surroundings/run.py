@@ -12,12 +12,14 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlast.errors import OutlastError
+from outlast.runtime.ledger.view import look
 from tests.drills._run import Drill
 from tests.drills._scripts import left_behind
 from tests.drills.surroundings import acts
 from tests.drills.surroundings.acts import Around
 from tests.drills.surroundings.settings import prepared
-from tests.drills.surroundings.table import SAVES, Cell, Moment, Row
+from tests.drills.surroundings.table import GONE_SEES, LEDGER_SEES, SAVES, Cell, Moment, Row
 
 STEPS = 80
 LATE_S = 0.8  # the code behind the last step takes so long: time for what happens at the end
@@ -152,7 +154,26 @@ def _wrong(row: Row, around: Around, code: int, expected: Digests) -> list[str]:
         wrong.append(f"nobody said {row.said!r}")
     if "Traceback" in said:
         wrong.append("a traceback on the console")
+    state, told = _state_of(code), _reported(around.folder)
+    # some rows take the ledger away, or what would have been written into it
+    if told not in ("", state) and row.sees not in (LEDGER_SEES, GONE_SEES) and code != 2:
+        wrong.append(f"the report says {told!r}, and the run has {state}")
     return wrong
+
+
+def _state_of(code: int) -> str:
+    """The state of a run that has ended with this exit code."""
+    if code < 0:
+        return "lost"
+    return "ended" if code == 0 else "stopped" if code > 128 else "failed"
+
+
+def _reported(folder: Path) -> str:
+    """The state that `outlast report` shows; "" where no run had begun."""
+    try:
+        return look(folder).state
+    except OutlastError:
+        return ""
 
 
 def _resumed(scratch: Path, flags: tuple[str, ...], expected: Digests) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,12 @@ SHM = Path("/dev/shm")
 
 @dataclass
 class Setting:
-    """options: for `Drill`. console_fd: what the test reads. group: of processes, if it has one."""
+    """
+    options      for `Drill`
+    console_fd   what the test reads
+    group        of processes, if it has one
+    wall_jump    holds the seconds that the run's wall clock is ahead, if it has one of its own
+    """
 
     script: str = "quick.py"
     arguments: list[str | int] = field(default_factory=list)
@@ -32,6 +38,7 @@ class Setting:
     stops_reading: threading.Event = field(default_factory=threading.Event)
     group: Path | None = None
     mounted: bool = False
+    wall_jump: Path | None = None
 
 
 def shell(command: str) -> tuple[str, ...]:
@@ -193,6 +200,24 @@ def _other_clock(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> 
     one.options |= {"before": ("unshare", "-T", "--monotonic", "86400", "--fork")}
 
 
+def _closed_shm(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
+    needs_root()
+    one.options |= {"before": ("unshare", "-m", *shell(f"mount -t tmpfs -o ro tmpfs {SHM}"))}
+
+
+def _own_wall_clock(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
+    """The wall clock of all the run's processes is that of the machine, and `wall_jump` seconds."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to build another wall clock with")
+    library = scratch / "wall.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    one.wall_jump = scratch / "wall-jump"
+    one.wall_jump.write_text("0")
+    one.options |= {"env": {"LD_PRELOAD": str(library), "WALL_JUMP": str(one.wall_jump)}}
+
+
 _MAKERS = {
     "piped console": _piped,
     "terminal": _terminal,
@@ -213,5 +238,7 @@ _MAKERS = {
     "own temporary": _own_temporary,
     "strange shared memory": _strange_shm,
     "other clock": _other_clock,
+    "closed shared memory": _closed_shm,
+    "own wall clock": _own_wall_clock,
 }
 NAMES = tuple(_MAKERS)

@@ -114,6 +114,9 @@ ROWS: tuple[Row, ...] = (
         said="no vault can be made|the vault needs",
         sees="how much more is needed", kept="nothing began",
         setting="full shared memory"),
+    Row("vault", "shared memory may not be written", "do_nothing", (S,), codes=(1,),
+        said="no vault can be made.*Read-only", sees="which folder has to be writable",
+        kept="nothing began", setting="closed shared memory"),
     # --- run folder
     Row("run folder", "is removed", "remove_folder", said=GONE, sees=GONE_SEES),
     Row("run folder", "is moved", "move_folder", (T, G, C, E), 3, said=GONE, sees=GONE_SEES),
@@ -212,16 +215,15 @@ ROWS: tuple[Row, ...] = (
     # --- clocks
     Row("clock", "the monotonic clock is a day ahead of the machine's", "do_nothing", (S,),
         setting="other clock"),
+    Row("clock", "the wall clock is set forward by two days", "wall_clock_forward", (S, T, G, C), 2,
+        flags=SAVES, setting="own wall clock"),
+    Row("clock", "the wall clock is set back by three days", "wall_clock_back", (S, T, G, C), 2,
+        flags=SAVES, setting="own wall clock"),
     Row("clock", "the processors are taken away for two seconds", "stop_everything", (T, G, C), 2,
         2.0),
 )  # fmt: skip
 
 LEFT_OUT: tuple[tuple[str, str], ...] = (
-    (
-        "the wall clock jumps",
-        "that would change the clock of everything on the machine;"
-        " nothing but stamps for people is taken from it",
-    ),
     (
         "the disk is slow",
         "needs a device of its own (dm-delay); a locked ledger is the same to the"
