@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 
 FIRST = (
+    "tests/app",
     "tests/drills",
     "tests/test_broken_example.py",
     "tests/test_examples.py",

@@ -29,6 +29,7 @@ STORE_TRY_S = 1.0  # torch's client of the store gives one connection up after a
 STORE_LOOK_S = 0.02  # a store that takes no connection is tried again this often
 STORE_REFUSED_S = 1.0  # it has listened before: if it refuses connections for so long, it is gone
 GROUP_CONNECT_S = 10.0  # all ranks are there: connecting a process group takes milliseconds
+NCCL_ABORT_S = 10.0  # aborting the communicators of a broken generation takes milliseconds
 # an old process group's threads are joined this long after it is gone, off the path to training
 GROUP_LET_GO_S = 0.5
 # while something else refers to such a group, it is looked at so often, each time twice as long

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from outlast.runtime.worker import shared_rows, wake
+from outlast.runtime.worker import nccl, shared_rows
 
 GPUS = 4
 _real_init = dist.init_process_group
@@ -89,7 +89,7 @@ def synchronize(device: Any = None) -> None:
         _working.clear()
 
 
-def abort() -> None:
+def abort(groups: Any) -> None:
     _aborted.set()
 
 
@@ -106,7 +106,7 @@ torch.cuda.is_initialized = lambda: bool(_contexts)
 torch.cuda.set_device = set_device
 torch.cuda._lazy_init = lazy_init
 torch.cuda.synchronize = synchronize
-wake._abort_accelerators = abort
+nccl.abort = abort
 shared_rows.SharedRows.put = put
 torch.cuda.get_rng_state = get_rng_state
 torch.cuda.set_rng_state = set_rng_state

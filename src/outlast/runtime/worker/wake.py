@@ -18,7 +18,8 @@ of the script opens at the same moment is left alone.
 
 Not promised: a rank may be blocked while its group is still connecting, with a peer that died after
 it had said its address. It may hold out for GROUP_CONNECT_S. Call `wake` again until the main
-thread stands still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead.
+thread stands still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead
+(nccl.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from outlast.runtime.worker import nccl
 
 _HELPER = "_new_process_group_helper"  # every way to make a group but split_group goes through it
 
@@ -164,7 +167,8 @@ class SocketWatch:
                 }
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
-        _abort_accelerators()
+        if torch.cuda.is_available():
+            nccl.abort(list(distributed_c10d._world.pg_map))
         groups = connected.difference(targets.items())
         return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(
             _shut(*one, socket.SHUT_RDWR) for one in targets.items()
@@ -234,20 +238,6 @@ def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
 def open_sockets() -> dict[int, int]:
     """Return descriptor and inode of every socket of this process."""
     return _sockets()
-
-
-def _abort_accelerators() -> None:
-    """Abort NCCL and its like: abort() leaves the collective there.
-
-    Gloo does not know abort(), which does nothing there.
-    """
-    if not torch.cuda.is_available():
-        return
-    for group in list(distributed_c10d._world.pg_map):
-        for device in group._device_types:
-            if device.type != "cpu":
-                with contextlib.suppress(RuntimeError):
-                    group._get_backend(device).abort()
 
 
 def _sockets() -> dict[int, int]:
