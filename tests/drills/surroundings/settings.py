@@ -27,6 +27,7 @@ class Setting:
     """
     options      for `Drill`
     console_fd   what the test reads
+    over         the test has ended, and so does who reads the console, even where it stands still
     group        of processes, if it has one
     wall_jump    holds the seconds that the run's wall clock is ahead, if it has one of its own
     """
@@ -36,6 +37,7 @@ class Setting:
     options: dict[str, Any] = field(default_factory=dict)
     console_fd: int = -1
     stops_reading: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
     group: Path | None = None
     mounted: bool = False
     wall_jump: Path | None = None
@@ -62,6 +64,7 @@ def prepared(name: str, scratch: Path) -> Iterator[Setting]:
     """The setting of this name, and its clean-up."""
     one = Setting()
     with contextlib.ExitStack() as closing:
+        closing.callback(one.over.set)
         if name:
             _MAKERS[name](one, scratch, closing)
         yield one
@@ -76,8 +79,8 @@ def _reads(one: Setting, read_fd: int, scratch: Path, closing: contextlib.ExitSt
         with contextlib.suppress(OSError), (scratch / "stderr").open("ab", buffering=0) as file:
             while data := os.read(read_fd, 65536):
                 file.write(data)
-                while one.stops_reading.wait(0.0):
-                    if one.stops_reading.wait(0.05) and one.console_fd < 0:
+                while one.stops_reading.is_set():
+                    if one.over.wait(0.05):
                         return
         _close(read_fd)
 
