@@ -64,9 +64,8 @@ def step_of(folder: Path) -> int:
 def train(folder: Path, args: argparse.Namespace) -> tuple[str, int]:
     """Train on hosts, and lose one. Return the digest, or nothing, and the step of the loss."""
     chance = random.Random(args.seed)
-    lost = chance.randrange(
-        1, args.hosts - 1
-    )  # host 0 leads the run, and the last one stands ready
+    # host 0 leads the run, and the last one stands ready
+    lost = chance.randrange(1, args.hosts - 1)
     flags = ["--nnodes", str(args.hosts - 1), "--spare-nodes", "1", "--run-dir", str(folder)]
     flags += ["--lease", LEASE_S]
     script = script_of(args)

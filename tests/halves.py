@@ -18,13 +18,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+# The tests of the first half. All others are the second half's.
 FIRST = (
     "tests/app",
     "tests/drills",
     "tests/test_broken_example.py",
     "tests/test_examples.py",
     "tests/test_readme.py",
-)  # all others are the second half's
+)
 
 
 def halves(arguments: Sequence[str]) -> list[list[str]]:

@@ -245,6 +245,7 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
 )
 # news of the first store crosses the order for a second
 @example(way="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)
+# steps that a rank was given are done again by it
 @example(
     way="in_place",
     faults=[
@@ -254,7 +255,7 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
     spares=0,
     kind="hot",
     seed=0,
-)  # steps that a rank was given are done again by it
+)
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
     way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int
 ) -> None:

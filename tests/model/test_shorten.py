@@ -58,10 +58,11 @@ NAMES = {
     *("votes", "leader", "part", "record"),
 }
 ADDRESSES = {"source", "serves", "votes", "leader"}  # numeric, with a port
+# the own words of outlast, which are short
 WORDS = {
     *("settle", "then", "replicated", "private"),
     *("kind", "phase", "mechanism", "recovery_mode"),
-}  # the own words of outlast, which are short
+}
 NAME_CHARACTERS = 255  # of a path or a host, at most
 PROCESSES = 2 * limits.WORKERS_MAX_COUNT  # on one node: as many as may live, and as many that died
 RANKS = 20_000

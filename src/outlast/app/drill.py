@@ -310,9 +310,8 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
     if args.html is not None:
         check_page(args.html)
     if args.predict is not None:
-        resolve(
-            parse(read_text(args.predict), source=args.predict)
-        )  # it is read before anything runs
+        # read it before anything runs, so that a mistake in it costs nobody a drill
+        resolve(parse(read_text(args.predict), source=args.predict))
 
 
 def _options_of_run(words: Sequence[str]) -> Sequence[str]:

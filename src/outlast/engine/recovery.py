@@ -107,10 +107,9 @@ def _pick(
             return RecoveryVerdict(
                 Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
             )
-        # Repeating the step has been tried often enough.
-        lost = set(
-            situation.raised
-        )  # this process fails at the step again and again; a new one may not
+        # Repeating the step has been tried often enough. These processes fail at it again and
+        # again; new ones may not.
+        lost = set(situation.raised)
     if (
         situation.recovery_mode == "plain"
         or not situation.state

@@ -72,6 +72,7 @@ KINDS: Mapping[str, str] = {
     ),
     "corrupt_disk": "bits flip in about half of the files that lie on a disk",
 }
+# kinds with a for_s
 PASSING = (
     "stop",
     "deaf",
@@ -89,7 +90,7 @@ PASSING = (
     "slow_disk",
     "full_disk",
     "torn_write",
-)  # kinds with a for_s
+)
 SIM_ONLY = (
     "deaf",
     "starve",

@@ -65,10 +65,8 @@ class Wishes:
     save: bool = False
 
 
-_LEFT_BEHIND = (
-    StepStage.CUT,
-    StepStage.REPEAT,
-)  # the script runs on behind a block that does not count
+# the script runs on behind a block that does not count
+_LEFT_BEHIND = (StepStage.CUT, StepStage.REPEAT)
 _ROLLED_BACK = (StepStage.IDLE, StepStage.REPEAT)
 
 

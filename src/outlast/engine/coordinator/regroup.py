@@ -287,9 +287,8 @@ class Regroup:
         run = self.run
         fits_elsewhere = bool(seen.drained) and run.fits_elsewhere(seen.drained)
         moving = decide_drain(seen=seen, fits_elsewhere=fits_elsewhere).ranks
-        self._drained = (
-            frozenset()
-        )  # what happens to these ranks from now on is charged to the budgets
+        # what happens to these ranks from now on is charged to the budgets
+        self._drained = frozenset()
         verdict = decide_recovery(
             seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
             spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),

@@ -236,9 +236,8 @@ class Strikes:
             )
             if here or (at_step and fault.id not in self.fired and fault.id not in self._marks.due):
                 if at_step and fault.rank is None:
-                    self._marks.due.add(
-                        fault.id
-                    )  # once, for the first rank that comes to that step
+                    # once, for the first rank that comes to that step
+                    self._marks.due.add(fault.id)
                 if fault.after_s:
                     self._world.frame.timeline.after(
                         fault.after_s, partial(self._strike, process, fault), sort=FIXED

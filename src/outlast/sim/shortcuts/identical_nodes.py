@@ -52,6 +52,7 @@ from outlast.model.messages import (
 from outlast.sim.options import Options
 from outlast.sim.shortcuts.parted import Parted
 
+# They strike one node, and nothing beyond it.
 STRIKES = (
     "kill",
     "exit",
@@ -67,7 +68,7 @@ STRIKES = (
     "lose_node",
     "cut",
     "lag",
-)  # they strike one node, and nothing beyond it
+)
 LEAST_NODES = 2
 PLACE = 700_001  # where the draws of identical nodes begin (sim/draws.py)
 
