@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outlast.model import limits
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner.deciding.acting import Diagnosis
-from outlast.planner.deciding.decided import ENDS, MEANS, Answer, Beside, Decided, Rules
+from outlast.planner.deciding.decided import ENDS, Answer, Beside, Decided, Rules
 from outlast.planner.decisions import estimate, live
 from outlast.planner.histories import History, draw
 from outlast.planner.runs import run
@@ -452,10 +452,6 @@ def test_saves_that_overtake_each_other_are_counted() -> None:
     assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).beside == {
         Beside.OVERLAP: 29
     }
-
-
-def test_whatever_may_be_counted_is_explained() -> None:
-    assert set(MEANS) == set(Beside)
 
 
 # --- hangs ----------------------------------------------------------------------------------------

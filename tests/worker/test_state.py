@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from outlast.errors import CorruptError, StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS
-from outlast.runtime.worker import optim_state, random_state, tree
+from outlast.runtime.worker import modules, optim_state, random_state, tree
 from outlast.runtime.worker.digest import digest
 from outlast.runtime.worker.sampler import StepSampler
 from outlast.runtime.worker.state import State
@@ -526,6 +526,31 @@ def test_a_saved_state_of_another_model_is_refused_before_any_write() -> None:
     with pytest.raises(CorruptError):
         state.private.load("[", {})
     assert torch.equal(before, other.weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.ones(4), r"float32 \[3\] here, but torch.float32 \[4\]"),
+        (torch.ones(1, 3), r"float32 \[3\] here, but torch.float32 \[1, 3\]"),
+        (torch.ones(3, dtype=torch.int32), r"float32 \[3\] here, but torch.int32 \[3\]"),
+    ],
+)
+def test_a_tensor_of_another_dtype_or_shape_is_refused(given: torch.Tensor, words: str) -> None:
+    parameters = {name: nn.Parameter(torch.zeros(3)) for name in ("first", "second")}
+    with pytest.raises(StateError, match=f"second is torch.{words}"):
+        modules.overwrite(parameters, {"first": torch.ones(3), "second": given})
+    assert not any(parameter.any() for parameter in parameters.values()), "nothing was written"
+
+
+def test_a_parameter_is_written_in_place_without_autograd() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    at = parameter.data_ptr()
+    modules.overwrite({"p": parameter}, {"p": torch.arange(3.0)})
+    assert parameter.tolist() == [0.0, 1.0, 2.0]
+    assert parameter.data_ptr() == at
+    assert parameter.requires_grad
+    assert parameter.grad_fn is None
 
 
 def test_signatures_of_ranks_that_run_the_same_script_are_equal() -> None:

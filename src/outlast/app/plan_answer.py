@@ -89,7 +89,7 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
         made,
         optimum,
         scaled,
-        _power(cluster, made, args.seed) if args.power else None,
+        _power(made, args.seed) if args.power else None,
         args.sensitivity,
     )
 
@@ -123,7 +123,7 @@ def _mapper(args: argparse.Namespace) -> Mapper:
     return on_cores(args.cores)
 
 
-def _power(cluster: Cluster, made: Plan, seed: int) -> Power:
+def _power(made: Plan, seed: int) -> Power:
     """Return how power swings in the first replica of this seed."""
     part = window(made.scenario, PLAN_FAILURES)
     outcomes, (stops,) = run_with_stops(part, histories.draw(part, seed=seed, replicas=1))

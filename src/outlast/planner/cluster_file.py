@@ -216,7 +216,7 @@ def _list(
     rows: list[Mapping[str, Any]] = given or [DEFAULT_LISTS[table]]
     names: list[str] = []
     for at, row in enumerate(rows, 1):
-        name = _name(row, table, at, where=f"{source}, {table} {at}", taken=names)
+        name = _name(row, table, where=f"{source}, {table} {at}", taken=names)
         names.append(name)
         rest = {key: value for key, value in row.items() if key != "name"}
         inputs |= _table(
@@ -231,7 +231,7 @@ def _list(
     return tuple(names)
 
 
-def _name(row: Mapping[str, Any], table: str, at: int, *, where: str, taken: list[str]) -> str:
+def _name(row: Mapping[str, Any], table: str, *, where: str, taken: list[str]) -> str:
     name = row.get("name", row.get("class", "") if table == "failure" else "")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(

@@ -47,7 +47,7 @@ class ExitWatch:
 
     def look(self, *, now_s: float) -> list[Output]:
         """Ask those that are due, and report those that did not answer in time."""
-        self._note(now_s)
+        self._note()
         out: list[Output] = []
         for worker, one in self._over.items():
             if now_s < one.due_s:
@@ -71,7 +71,7 @@ class ExitWatch:
         """Return the time before which no tick can find anything, while no beacon moves."""
         return min((one.due_s for one in self._over.values()), default=math.inf)
 
-    def _note(self, now_s: float) -> None:
+    def _note(self) -> None:
         """Note which workers have come to their end, and forget those that are gone."""
         workers = self._watch.workers
         for worker, watched in workers.items():

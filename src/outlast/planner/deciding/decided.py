@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,47 +22,37 @@ class Beside(str, Enum):
     With one of ENDS the run is over.
     """
 
+    # The run ended: too many interruptions came without a new step.
     CRASH_LOOP = "crash loop"
+    # The run ended: replacements or restarts were spent, and too few steps were done since.
     BUDGET = "budget"
+    # The run ended: no node came within Rules.node_wait_s.
     NO_NODE = "no node"
+    # The run ended: the policy said so.
     POLICY_STOP = "policy stop"
+    # The scenario goes on with fewer nodes, and the engine does not: it waited.
     WAITS = "waits"
+    # Several tiers held the step, and the engine did not take the one that restores fastest.
     ANOTHER_TIER = "another tier"
+    # A tier was said to survive, and no rank was left that held it.
     NOBODY_LEFT = "nobody left"
+    # Memory held what had been restored to it, where the scenario lets it be empty until the next
+    # save.
     SEALED_AT_ONCE = "sealed at once"
+    # What hung was found by the product's deadlines, whatever the scenario says.
     DEADLINE = "deadline"
+    # The policy interrupted the run to leave a node.
     DRAIN = "drain"
+    # A node was repaired, and given no work, because the policy had barred it.
     NOT_BACK = "not back"
+    # The scenario lost a node where all were lost already.
     NO_NODE_TO_LOSE = "no node to lose"
+    # A save began while the one before it, to the same tier, was being written. The product waits
+    # for that.
     OVERLAP = "overlap"
 
 
 ENDS = (Beside.CRASH_LOOP, Beside.BUDGET, Beside.NO_NODE, Beside.POLICY_STOP)
-MEANS: Mapping[Beside, str] = {
-    Beside.CRASH_LOOP: "the run ended: too many interruptions without a new step",
-    Beside.BUDGET: (
-        "the run ended: replacements or restarts were spent, and too few steps were done since"
-    ),
-    Beside.NO_NODE: "the run ended: no node came within Rules.node_wait_s",
-    Beside.POLICY_STOP: "the run ended: the policy said so",
-    Beside.WAITS: "the scenario goes on with fewer nodes, and the engine does not: it waited",
-    Beside.ANOTHER_TIER: (
-        "several tiers held the step, and the engine did not take the one that restores fastest"
-    ),
-    Beside.NOBODY_LEFT: "a tier was said to survive, and no rank was left that held it",
-    Beside.SEALED_AT_ONCE: (
-        "memory held what had been restored to it, where the scenario lets it be empty until the"
-        " next save"
-    ),
-    Beside.DEADLINE: "what hung was found by the product's deadlines, whatever the scenario says",
-    Beside.DRAIN: "the policy interrupted the run to leave a node",
-    Beside.NOT_BACK: "a node was repaired, and given no work, for the policy had barred it",
-    Beside.NO_NODE_TO_LOSE: "the scenario lost a node where all were lost already",
-    Beside.OVERLAP: (
-        "a save began while the one before it, to the same tier, was being written; the product"
-        " waits for that"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class Restoring:
                     self.recovery_mode,
                     verdict,
                 )
-        good = self._newest_good(extent, unfinished, restore_s)
+        good = self._newest_good(unfinished, restore_s)
         if images or not (live or good):
             self.asked[SHARDED] += 1
             verdict = decide_sharded(holdings=holdings)
@@ -161,7 +161,7 @@ class Restoring:
         return Point(step, tier, recovery_mode, True, verdict.reason)
 
     def _newest_good(
-        self, extent: Extent, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
+        self, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
     ) -> Lying | None:
         """Return the newest good checkpoint. A save that was being written has no manifest.
 

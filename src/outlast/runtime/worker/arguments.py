@@ -39,7 +39,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
         return {"help": parser.format_help()}
     try:
         options = vars(_known(parser, argv))
-        options["given"] = _given(parser, argv, options)
+        options["given"] = _given(parser, options)
         options["nproc_per_node"] = _worker_count(options["nproc_per_node"])
     except _Wrong as wrong:
         return dict(zip(("usage", "hint"), wrong.args, strict=True))
@@ -314,7 +314,7 @@ def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:
     return bool(called)
 
 
-def _given(parser: argparse.ArgumentParser, argv: list[str], options: dict[str, Any]) -> list[str]:
+def _given(parser: argparse.ArgumentParser, options: dict[str, Any]) -> list[str]:
     """Return the options that the user asked for: those that differ from the parser's defaults.
 
     Options that the environment sets count as well.

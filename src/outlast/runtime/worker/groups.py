@@ -309,9 +309,8 @@ def exit_without_stuck(exit_code: int) -> None:
     # By the type alone: isinstance would ask the objects themselves for their class, and a proxy
     # whose object is gone, or a lazy module of the script's, raises or begins to work then.
     for stream in [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]:
-        with contextlib.suppress(
-            Exception
-        ):  # boundary: closed, read-only, or anything that the script has made
+        # It may be closed, read-only, or anything that the script has made.
+        with contextlib.suppress(Exception):  # boundary: the script's streams
             stream.flush()
     flush_c_streams()
     os._exit(exit_code)

@@ -531,12 +531,6 @@ class Membership:
         self.broke(error)
         return self.stand_still(in_hook=in_hook)
 
-    def lost_peer(self, error: Exception) -> Regroup:
-        """Do as `cut_short` for the loss of a peer. Every other error is raised again."""
-        if not self.is_collateral(error):
-            raise error
-        return self.cut_short(error)
-
     def stand_still(self, *, in_hook: bool) -> Regroup:
         """Say what this rank holds and wait for the next generation's plan."""
         assert self.session is not None

@@ -151,25 +151,6 @@ class Pieces:
         return pieces
 
 
-def copy_into(tensor: torch.Tensor, spec: TensorSpec, data: memoryview) -> None:
-    """Overwrite `tensor` in place, whatever its device and strides.
-
-    Raises StateError if dtype or shape differ.
-    """
-    mine = spec_of(spec.name, tensor)
-    if mine != spec:
-        raise StateError(
-            f"{spec.name} is {mine.dtype} {list(mine.shape)} here, but {spec.dtype}"
-            f" {list(spec.shape)} in the image",
-            hint="the model or the optimizer is not the one that was saved",
-        )
-    plain = tensor.detach()
-    if is_live(plain):
-        bytes_of(plain)[:] = data
-    else:
-        plain.copy_(view_of(spec, data))
-
-
 def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
     """Return a CPU tensor with memory of its own.
 
