@@ -37,10 +37,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from outlast.errors import UsageError
-from outlast.model.strict import known, meant, seconds, toml, whole
+from outlast.model.strict import choice, known, seconds, share, toml, whole
 from outlast.model.terms import FailureClass, Mechanism
 
 SCHEMA = 1
@@ -245,7 +245,7 @@ def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
             f"{where}: there is no action",
             hint=f"one of {', '.join(action.value for action in Action)}",
         )
-    otherwise = _one(Action, given.get("otherwise", "page"), f"{where}: otherwise")
+    otherwise = choice(Action, given.get("otherwise", "page"), f"{where}: otherwise")
     if otherwise not in MILD:
         raise UsageError(
             f"{where}: otherwise is {otherwise.value!r}",
@@ -254,7 +254,7 @@ def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
     return Rule(
         id=name,
         when=_when(given.get("when", {}), f"{where}: when"),
-        action=_one(Action, given["action"], f"{where}: action"),
+        action=choice(Action, given["action"], f"{where}: action"),
         otherwise=otherwise,
         budget=_budget(given["budget"], f"{where}: budget") if "budget" in given else None,
         backoff=_backoff(given["backoff"], f"{where}: backoff") if "backoff" in given else None,
@@ -271,14 +271,14 @@ def _when(given: object, where: str) -> When:
         )
     return When(
         classes=tuple(
-            _one(FailureClass, one, f"{where}: class")
+            choice(FailureClass, one, f"{where}: class")
             for one in _several(table.get("class"), f"{where}: class")
         ),
         mechanisms=tuple(
-            _one(Mechanism, one, f"{where}: mechanism")
+            choice(Mechanism, one, f"{where}: mechanism")
             for one in _several(table.get("mechanism"), f"{where}: mechanism")
         ),
-        confidence=_share(table.get("confidence", 0.0), f"{where}: confidence"),
+        confidence=share(table.get("confidence", 0.0), f"{where}: confidence"),
         xids=tuple(
             _number(one, XIDS, f"{where}: xid")
             for one in _several(table.get("xid"), f"{where}: xid")
@@ -329,7 +329,7 @@ def _breaker(given: object, where: str) -> Breaker:
 
 def _sureness(given: object, where: str) -> Sureness:
     table = _table(given, ("confidence", "incidents"), where)
-    confidence = _share(table.get("confidence", CONFIDENCE_LEAST), f"{where}: confidence")
+    confidence = share(table.get("confidence", CONFIDENCE_LEAST), f"{where}: confidence")
     if confidence < CONFIDENCE_LEAST:
         raise UsageError(
             f"{where}: confidence is {confidence:g}; no node is drained below {CONFIDENCE_LEAST:g}",
@@ -344,15 +344,6 @@ def _sureness(given: object, where: str) -> Sureness:
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-E = TypeVar("E", bound=Enum)
-
-
-def _one(kind: type[E], value: object, where: str) -> E:
-    choices = tuple(str(one.value) for one in kind)
-    if not isinstance(value, str) or value not in choices:
-        raise UsageError(f"{where} is {value!r}, which is none", hint=meant(str(value), choices))
-    return kind(value)
 
 
 def _several(value: object, where: str) -> tuple[object, ...]:
@@ -386,12 +377,6 @@ def _yes_or_no(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise UsageError(f"{where} is {value!r}; it is true or false")
     return value
-
-
-def _share(value: object, where: str) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
-        raise UsageError(f"{where} is {value!r}; it is a number from 0 to 1")
-    return float(value)  # type: ignore[arg-type]
 
 
 def _span(value: object, where: str) -> float:

@@ -10,15 +10,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from outlast.errors import UsageError
-from outlast.model.strict import meant
+from outlast.model.strict import choice, share
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect, Verdict
-
-E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ def read_verdict(said: object, *, source: str) -> Verdict:
     mechanism = said.get("mechanism")
     return Verdict(
         failure_class,
-        None if mechanism is None else _one(Mechanism, mechanism, f"{source}: mechanism"),
+        None if mechanism is None else choice(Mechanism, mechanism, f"{source}: mechanism"),
         confidence,
         _text(said, "reason"),
         _text(said, "action"),
@@ -118,29 +115,22 @@ def read_verdict(said: object, *, source: str) -> Verdict:
 
 
 def _class(said: Mapping[str, Any], source: str) -> FailureClass:
-    return _one(FailureClass, said.get("class"), f"{source}: class")
+    return choice(FailureClass, said.get("class"), f"{source}: class")
 
 
 def _confidence(said: Mapping[str, Any], source: str) -> float:
-    return _share(said.get("confidence"), f"{source}: confidence")
+    return share(said.get("confidence"), f"{source}: confidence")
 
 
 def _evidence(one: Mapping[str, Any], source: str) -> Evidence:
     line = one.get("line")
-    role = _one(Role, one.get("role"), f"{source}: role")
+    role = choice(Role, one.get("role"), f"{source}: role")
     return Evidence(
         _text(one, "file"),
         None if line is None else _whole(line, f"{source}: line"),
         _text(one, "text"),
         role,
     )
-
-
-def _one(kind: type[E], value: object, where: str) -> E:
-    choices = tuple(str(one.value) for one in kind)
-    if not isinstance(value, str) or value not in choices:
-        raise UsageError(f"{where} is {value!r}, which is none", hint=meant(str(value), choices))
-    return kind(value)
 
 
 def _tables(said: Mapping[str, Any], key: str, source: str) -> list[Mapping[str, Any]]:
@@ -165,12 +155,6 @@ def _text(said: Mapping[str, Any], key: str) -> str:
 def _number(value: object, where: str) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
         raise UsageError(f"{where} is {value!r}; it is a number")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _share(value: object, where: str) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
-        raise UsageError(f"{where} is {value!r}; it is a number from 0 to 1")
     return float(value)  # type: ignore[arg-type]
 
 

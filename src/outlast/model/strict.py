@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from outlast.errors import UsageError
 
@@ -18,6 +19,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+E = TypeVar("E", bound=Enum)
 
 
 def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
@@ -50,6 +53,20 @@ def known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
 def meant(word: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word, list(choices), n=1)
     return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(choices)}"
+
+
+def choice(kind: type[E], value: object, where: str) -> E:
+    """Return the member of the enum `kind` whose value this is."""
+    choices = tuple(str(one.value) for one in kind)
+    if not isinstance(value, str) or value not in choices:
+        raise UsageError(f"{where} is {value!r}, which is none", hint=meant(str(value), choices))
+    return kind(value)
+
+
+def share(value: object, where: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]
+        raise UsageError(f"{where} is {value!r}; it is a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
 
 
 def seconds(value: object, where: str) -> float:
