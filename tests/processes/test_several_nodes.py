@@ -23,7 +23,7 @@ from outlast.model.wire import decode, encode
 from outlast.runtime import routes, token
 from outlast.runtime.agent.local_slots import LocalSlots
 from outlast.runtime.agent.voter_port import VoterPort
-from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.listener import listen_at, listen_in
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.lease_page import LeasePage
@@ -208,12 +208,12 @@ LIFE = Life(
 
 
 def test_a_life_is_told_as_it_was() -> None:
-    said = decode(encode(lives.told(LIFE))[4:])
+    said = decode(encode(lives.message_of(LIFE))[4:])
     assert lives.life_of(said) == LIFE  # type: ignore[arg-type]  # it is what was encoded
 
 
 def test_a_lost_nodes_lives_end_with_its_last_word() -> None:
-    told = ToldLives()
+    told = ReportedLives()
     other = replace(LIFE, worker=8, node="a")
     told.note(LIFE, now_s=20.0)
     told.note(other, now_s=21.0)

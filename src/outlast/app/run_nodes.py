@@ -30,7 +30,7 @@ from outlast.app.node_setup import (
 )
 from outlast.app.nodes import Nodes
 from outlast.app.resuming import Beginning
-from outlast.app.run_takeover import Helm, Seat
+from outlast.app.run_takeover import LeaderPlace, Leadership
 from outlast.app.torchrun import RunOptions
 from outlast.engine.cluster.agent_session import NodeOffer
 from outlast.errors import RunFolderError, UsageError
@@ -46,8 +46,8 @@ from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
 from outlast.runtime.agent.standby import Standby, StandbyPlace
 from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
-from outlast.runtime.coordinator.told_lives import ToldLives
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop
@@ -187,24 +187,31 @@ def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
     closing.callback(dialler.close)
     _check(ground, facts)
     folder = _folder_here(ground, facts)
-    helm = helm_of(ground, facts)
-    closing.callback(helm.close)
+    leadership = leadership_of(ground, facts)
+    closing.callback(leadership.close)
     parts, serves = open_node(
-        ground, facts, folder, closing, life_over=helm.life_over, on_verdict=helm.on_verdict
+        ground,
+        facts,
+        folder,
+        closing,
+        life_over=leadership.life_over,
+        on_verdict=leadership.on_verdict,
     )
-    standby, votes = make_standby(ground, facts, helm)
-    helm.join(parts, standby)
+    standby, votes = make_standby(ground, facts, leadership)
+    leadership.join(parts, standby)
     offer = _offer(ground, serves, votes)
-    agent = RemoteAgent(parts, Outside(facts, dialler, offer, helm.left, standby, helm.make_way))
-    helm.stand_beside(agent)
+    agent = RemoteAgent(
+        parts, Outside(facts, dialler, offer, leadership.left, standby, leadership.make_way)
+    )
+    leadership.stand_beside(agent)
     dialler.hand_over(agent)
-    helm.listen()
+    leadership.listen()
     try:
         agent.begin()
         ground.loop.run()
     finally:
         agent.close()
-    return helm.finish(agent.over)
+    return leadership.finish(agent.over)
 
 
 def _offer(ground: Ground, serves: str, votes: str) -> NodeOffer:
@@ -215,17 +222,19 @@ def _offer(ground: Ground, serves: str, votes: str) -> NodeOffer:
     )
 
 
-def helm_of(ground: Ground, facts: Admitted) -> Helm:
-    """Return this node's place at the helm, which it may have now or later."""
-    return Helm(
-        Seat(
+def leadership_of(ground: Ground, facts: Admitted) -> Leadership:
+    """Return what lets this node lead the run, now or later."""
+    return Leadership(
+        LeaderPlace(
             ground.options, ground.loop, ground.view, ground.sink, ground.token, facts,
             digest_of(ground.options), _own_folder(ground, facts),
         )
     )  # fmt: skip
 
 
-def make_standby(ground: Ground, facts: Admitted, helm: Helm) -> tuple[Standby | None, str]:
+def make_standby(
+    ground: Ground, facts: Admitted, leadership: Leadership
+) -> tuple[Standby | None, str]:
     """Make this node's part in outliving the coordinator, and say where it answers.
 
     With fewer than three nodes nobody can take over, so there is none.
@@ -237,7 +246,7 @@ def make_standby(ground: Ground, facts: Admitted, helm: Helm) -> tuple[Standby |
         ground.loop, caller_of(ground), ground.token, facts, ground.spot.address,
         _own_folder(ground, facts) / "copy.db", nodes.ports,
     )  # fmt: skip
-    standby = Standby(place, lead=helm.lead, tell=ground.view.print_line)
+    standby = Standby(place, lead=leadership.lead, tell=ground.view.print_line)
     with _at_ports_of(ground):
         return standby, standby.listen()
 
@@ -358,7 +367,7 @@ def open_node(
 def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, float]) -> int:
     """Lead the run from this node, and take part in it."""
     folder, ledger = open_folder(ground.options, *began)
-    opened = closing.enter_context(contextlib.ExitStack())  # until the helm has them
+    opened = closing.enter_context(contextlib.ExitStack())  # until `leadership` has them
     opened.callback(folder.close)
     opened.callback(ledger.close)
     try:
@@ -386,22 +395,22 @@ def _lead_in(
             from_scratch=options.checkpoints.from_scratch,
         )  # fmt: skip
         ledger.add(beginning.event())
-    helm = helm_of(ground, facts)
+    leadership = leadership_of(ground, facts)
     parts, serves = open_node(
-        ground, facts, folder.path, closing, life_over=helm.life_over,
-        missing=helm.missing, on_verdict=helm.on_verdict,
+        ground, facts, folder.path, closing, life_over=leadership.life_over,
+        missing=leadership.missing, on_verdict=leadership.on_verdict,
     )  # fmt: skip
-    standby, votes = make_standby(ground, facts, helm)
-    helm.join(parts, standby)
+    standby, votes = make_standby(ground, facts, leadership)
+    leadership.join(parts, standby)
     engine = coordinator_options(options, beginning, ledger.newest())
     listening = ground.spot.listening
     assert listening is not None
-    reign = helm.open_reign(
-        folder, ledger, engine, listening, lives=ToldLives(), start_step=beginning.start.step
+    led = leadership.open_coordinator(
+        folder, ledger, engine, listening, lives=ReportedLives(), start_step=beginning.start.step
     )
     opened.pop_all()
-    closing.callback(helm.close)
-    reign.headquarters.listen()
+    closing.callback(leadership.close)
+    led.coordinator.listen()
     ground.view.print_line(
         f"node {nodes.name} leads the run at {ground.spot.endpoint[0]} port {nodes.port}, and waits"
         f" for {engine.nodes} nodes"
@@ -410,24 +419,25 @@ def _lead_in(
         serving = serve_metrics(options.status.metrics, folder, loop, ground.view)
         closing.callback(serving.close)
     offer = _offer(ground, serves, votes)
-    return _run_led(ground, helm, parts, offer)
+    return _run_led(ground, leadership, parts, offer)
 
 
-def _run_led(ground: Ground, helm: Helm, parts: NodeParts, offer: NodeOffer) -> int:
+def _run_led(ground: Ground, leadership: Leadership, parts: NodeParts, offer: NodeOffer) -> int:
     """Begin the run, let it go on until its end, and return the exit code."""
-    assert helm.reign is not None
-    headquarters = helm.reign.headquarters
-    headquarters.start()
+    assert leadership.led is not None
+    coordinator = leadership.led.coordinator
+    coordinator.start()
     dialler, facts = _dial(ground)
     agent = RemoteAgent(
-        parts, Outside(facts, dialler, offer, helm.left, helm.standby, helm.make_way)
+        parts,
+        Outside(facts, dialler, offer, leadership.left, leadership.standby, leadership.make_way),
     )
-    helm.stand_beside(agent)
+    leadership.stand_beside(agent)
     dialler.hand_over(agent)
     agent.begin()
     try:
-        helm.listen()
+        leadership.listen()
         ground.loop.run()
     finally:
         agent.close()
-    return helm.finish(agent.over)
+    return leadership.finish(agent.over)

@@ -42,12 +42,16 @@ from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.remote_agent import RemoteAgent
 from outlast.runtime.agent.standby import Election, Standby
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.coordinator.cluster_coordinator import (
+    Admission,
+    ClusterCoordinator,
+    Succession,
+)
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
-from outlast.runtime.coordinator.headquarters import Doorway, Headquarters, Succession
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.quorum import QuorumPlace
-from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket
 from outlast.runtime.loop import Loop
@@ -57,8 +61,8 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Hold what a node has from which the run may be led.
+class LeaderPlace:
+    """Hold what a node has that leads the run, or may lead it later.
 
     script  the digest of the script here
     own     the folder of this node
@@ -75,26 +79,30 @@ class Seat:
 
 
 @dataclass
-class Reign:
+class LedRun:
     """Hold what is open while this node leads."""
 
     folder: RunFolder
     ledger: Ledger
-    headquarters: Headquarters
+    coordinator: ClusterCoordinator
     books: Bookkeeping
     pager: Pager | None
     control: ControlSocket
 
 
-class Helm:
-    """Lead the run from this node, or be ready to. `join` its parts, and `finish` at the end.
+class Leadership:
+    """Lead the run from this node, or be ready to.
 
-    reign  what is open if this node leads or has led; None: it never has
+    The launcher makes one, gives it the parts of the node (`join`, `stand_beside`), and calls
+    `finish` at the end. A node that leads from the start calls `open_coordinator`. One that is
+    elected later calls `lead`. `make_way` and `resign` end that, and another node leads on.
+
+    led  what is open if this node leads or has led; None: it never has
     """
 
-    def __init__(self, seat: Seat) -> None:
-        self.reign: Reign | None = None
-        self._seat = seat
+    def __init__(self, place: LeaderPlace) -> None:
+        self.led: LedRun | None = None
+        self._place = place
         self._parts: NodeParts | None = None
         self.standby: Standby | None = None
         self._agent: RemoteAgent | None = None
@@ -117,72 +125,68 @@ class Helm:
 
     def lead(self, election: Election) -> None:
         """Lead the run from now on. Raises OutlastError if it cannot."""
-        seat = self._seat
+        place = self._place
         self._let_go()
         folder, ledger = self._open(election.ledger)
         records = ledger.read()
         state = recovered(records)
-        engine = successor_options(seat.options, records, ledger, state, election.epoch)
-        reign = self.open_reign(
+        engine = successor_options(place.options, records, ledger, state, election.epoch)
+        led = self.open_coordinator(
             folder, ledger, engine, election.listening, lives=_lives_in(records),
             start_step=records.newest_step, epoch=election.epoch,
         )  # fmt: skip
-        reign.headquarters.listen()
-        seat.view.print_line(f"this node leads the run now, and its ledger lies in {folder.path}")
-        reign.headquarters.take_over(
+        led.coordinator.listen()
+        place.view.print_line(f"this node leads the run now, and its ledger lies in {folder.path}")
+        led.coordinator.take_over(
             Succession(state, election.named, election.loyal, election.claimed_s, records)
         )
         self.listen()
 
-    def open_reign(
+    def open_coordinator(
         self, folder: RunFolder, ledger: Ledger, engine: CoordinatorOptions,
-        listening: ListeningSocket, *, lives: ToldLives, start_step: int, epoch: int = 1,
-    ) -> Reign:  # fmt: skip
+        listening: ListeningSocket, *, lives: ReportedLives, start_step: int, epoch: int = 1,
+    ) -> LedRun:  # fmt: skip
         """Open the coordinator on this node, with its ledger."""
-        seat, parts, standby, nodes = (
-            self._seat,
-            self._parts,
-            self.standby,
-            self._seat.options.nodes,
-        )
+        place, parts, standby = self._place, self._parts, self.standby
+        nodes = place.options.nodes
         assert parts is not None and nodes is not None
         books = Bookkeeping(
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
-            gauges=parts.beacons.gauges, show=seat.view.update,
-            also=lambda record: headquarters.quorum.copies.add(record),
+            gauges=parts.beacons.gauges, show=place.view.update,
+            also=lambda record: coordinator.quorum.copies.add(record),
         )  # fmt: skip
-        people = pager(seat.options, folder, seat.loop, books, seat.view)
-        control = ControlSocket(seat.loop, folder.path, tell=seat.view.print_line)
+        people = pager(place.options, folder, place.loop, books, place.view)
+        control = ControlSocket(place.loop, folder.path, tell=place.view.print_line)
         desk = RunDesk(
-            seat.loop, books, parts.specs, parts.vault, parts.evidence,
-            Path(seat.facts.checkpoints), seat.view.print_line, people, control,
-            retention=seat.options.checkpoints.retention,
+            place.loop, books, parts.specs, parts.vault, parts.evidence,
+            Path(place.facts.checkpoints), place.view.print_line, people, control,
+            retention=place.options.checkpoints.retention,
         )  # fmt: skip
-        facts = replace(seat.facts, folder=str(folder.path.resolve()))
-        doorway = Doorway(listening, nodes.run, seat.script, seat.token, facts)
+        facts = replace(place.facts, folder=str(folder.path.resolve()))
+        admission = Admission(listening, nodes.run, place.script, place.token, facts)
 
         def written() -> Records:
             ledger.flush()
             return ledger.read()
 
-        place = QuorumPlace(
-            seat.loop, nodes.name, epoch, facts.lease_s, written,
-            lambda: list(headquarters.driver.coordinator.nodes),
+        quorum_place = QuorumPlace(
+            place.loop, nodes.name, epoch, facts.lease_s, written,
+            lambda: list(coordinator.driver.coordinator.nodes),
             (lambda position: None) if standby is None else standby.leads_with, self.resign,
-            seat.view.print_line, books.record,
+            place.view.print_line, books.record,
         )  # fmt: skip
-        headquarters = Headquarters(
-            desk, engine, doorway, place=place, lives=lives, ended=seat.loop.stop
+        coordinator = ClusterCoordinator(
+            desk, engine, admission, place=quorum_place, lives=lives, ended=place.loop.stop
         )
-        self.reign = Reign(folder, ledger, headquarters, books, people, control)
-        return self.reign
+        self.led = LedRun(folder, ledger, coordinator, books, people, control)
+        return self.led
 
     def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
         """Open the folder that the run has from now on, with the ledger in it."""
-        seat = self._seat
-        shared = Path(seat.facts.folder)
-        release, card = version("outlast"), folder_card(seat.options)
-        run = seat.facts.run
+        place = self._place
+        shared = Path(place.facts.folder)
+        release, card = version("outlast"), folder_card(place.options)
+        run = place.facts.run
         if node_folders.is_folder_of(shared, run):
             with contextlib.suppress(RunFolderError):  # the launcher that led lives: its own
                 name = str(read_card(shared)["name"])
@@ -190,18 +194,18 @@ class Helm:
                     shared, run=run, name=name, version=release, options=card
                 )
                 return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
-        name = Path(seat.options.program.script).stem
-        folder = RunFolder.take_over(seat.own, run=run, name=name, version=release, options=card)
+        name = Path(place.options.program.script).stem
+        folder = RunFolder.take_over(place.own, run=run, name=name, version=release, options=card)
         return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
 
     # --- what comes ------------------------------------------------------------------------------
 
     def listen(self) -> None:
         """Take signals from now on, and while this node leads, requests. Signals raise nothing."""
-        if self.reign is not None:
-            self.reign.headquarters.driver.take_requests()
+        if self.led is not None:
+            self.led.coordinator.driver.take_requests()
         for number in stop_signals.heeded():
-            self._seat.loop.add_signal(number, functools.partial(self._on_signal, number))
+            self._place.loop.add_signal(number, functools.partial(self._on_signal, number))
 
     def _on_signal(self, number: int) -> None:
         """Leave the run, or stop it if this node leads.
@@ -210,53 +214,53 @@ class Helm:
         leads is drained like any other if somebody can take the run over then.
         """
         reason, code = stop_signals.reason(number), stop_signals.exit_code(number)
-        agent, reign, notice = self._agent, self.reign, number in stop_signals.NOTICES
+        agent, led, notice = self._agent, self.led, number in stop_signals.NOTICES
         assert agent is not None
-        if reign is None:
+        if led is None:
             (agent.preempted if notice else agent.leave)(code, reason)
-        elif notice and not self._noticed and agent.is_in and reign.headquarters.quorum.heirs:
+        elif notice and not self._noticed and agent.is_in and led.coordinator.quorum.successors:
             self._noticed = True
             agent.preempted(code, reason)
         else:
-            reign.headquarters.driver.ask_stop(reason, code)
+            led.coordinator.driver.ask_stop(reason, code)
 
     def make_way(self) -> bool:
         """Hand the run over, if this node leads, because it is empty and about to leave.
 
         Return False if nobody can take it over. A node that is taken away stops the run then.
         """
-        reign = self.reign
-        if reign is None:
+        led = self.led
+        if led is None:
             return True
-        heirs = reign.headquarters.quorum.heirs
-        if not heirs:
+        successors = led.coordinator.quorum.successors
+        if not successors:
             if self._noticed:
                 why = "this node is taken away, and nobody can take the run over"
-                reign.headquarters.driver.ask_stop(why, stop_signals.exit_code(signal.SIGTERM))
+                led.coordinator.driver.ask_stop(why, stop_signals.exit_code(signal.SIGTERM))
             return False
         self._step_down(
-            reign, f"this node hands the run over: {' or '.join(heirs)} leads it from now on", 0
+            led, f"this node hands the run over: {' or '.join(successors)} leads it from now on", 0
         )
         return True
 
     def resign(self) -> None:
         """Lead no longer: without a majority of the voters, another node may lead by now."""
-        reign = self.reign
-        if reign is None:
+        led = self.led
+        if led is None:
             return
         self._step_down(
-            reign,
+            led,
             "this node has lost the majority of the voters, and leads the run no longer: what"
             " follows is in the ledger of the node that leads now",
             1,
         )
 
-    def _step_down(self, reign: Reign, text: str, exit_code: int) -> None:
+    def _step_down(self, led: LedRun, text: str, exit_code: int) -> None:
         """End what is open here of a run that another node leads on."""
-        reign.headquarters.close()
-        self._seat.view.print_line(text)
+        led.coordinator.close()
+        self._place.view.print_line(text)
         with contextlib.suppress(OutlastError):
-            reign.ledger.end_session(
+            led.ledger.end_session(
                 ended_s=clock.now_s(), state="stopped", exit_code=exit_code,
                 reason="another node leads the run on",
             )  # fmt: skip
@@ -264,73 +268,73 @@ class Helm:
 
     def missing(self) -> str:
         """Say what of the run's folder is missing, while this node leads."""
-        return "" if self.reign is None else self.reign.folder.missing()
+        return "" if self.led is None else self.led.folder.missing()
 
     def left(self) -> None:
         """Take in that this node's agent has left the run."""
-        reign, agent = self.reign, self._agent
-        if reign is None:
-            self._seat.loop.stop()
-        elif reign.headquarters.end is None and agent is not None and agent.over is not None:
+        led, agent = self.led, self._agent
+        if led is None:
+            self._place.loop.stop()
+        elif led.coordinator.end is None and agent is not None and agent.over is not None:
             over = agent.over
-            reign.headquarters.driver.do([End(over.exit_code, "failed", over.reason, "")])
+            led.coordinator.driver.do([End(over.exit_code, "failed", over.reason, "")])
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         """Take in what a diagnosis of this node has found."""
-        if self.reign is not None:
-            self.reign.headquarters.driver.on_verdict(interruption, verdict)
+        if self.led is not None:
+            self.led.coordinator.driver.on_verdict(interruption, verdict)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def finish(self, over: RunOver | None) -> int:
         """Write the end of the run down, if this node leads, and return the exit code."""
-        reign = self.reign
-        end = None if reign is None else reign.headquarters.end
-        if reign is None or end is None:
+        led = self.led
+        end = None if led is None else led.coordinator.end
+        if led is None or end is None:
             assert over is not None
             if over.exit_code != 0 and over.exit_code not in stop_signals.EXIT_CODES:
                 print(f"error: {over.reason}", file=sys.stderr)
             return over.exit_code
         assert self._parts is not None
-        reign.headquarters.close()
-        self._parts.evidence.finish(reign.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
-        self._seat.sink.close()
-        close_books(reign.books, end, self._seat.view)
-        self._bring_home(reign)
-        say_end(end, reign.folder)
+        led.coordinator.close()
+        self._parts.evidence.finish(led.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
+        self._place.sink.close()
+        close_books(led.books, end, self._place.view)
+        self._bring_home(led)
+        say_end(end, led.folder)
         return end.exit_code
 
-    def _bring_home(self, reign: Reign) -> None:
+    def _bring_home(self, led: LedRun) -> None:
         """Bring the ledger to the folder in which the run began, if this node sees that.
 
         Nothing is brought if another launcher still holds it: it has not heard yet that it leads no
         longer.
         """
-        home = Path(self._seat.facts.folder)
-        run, name = reign.folder.run, reign.folder.name
-        if reign.folder.path == home or not node_folders.is_folder_of(home, run):
+        home = Path(self._place.facts.folder)
+        run, name = led.folder.run, led.folder.name
+        if led.folder.path == home or not node_folders.is_folder_of(home, run):
             return
-        release, card = version("outlast"), folder_card(self._seat.options)
+        release, card = version("outlast"), folder_card(self._place.options)
         with contextlib.suppress(OutlastError):
             folder = RunFolder.take_over(home, run=run, name=name, version=release, options=card)
-            reign.folder.close()
-            reign.folder = folder
-            reign.ledger = reign.ledger.moved_to(folder.ledger, pid=os.getpid())
+            led.folder.close()
+            led.folder = folder
+            led.ledger = led.ledger.moved_to(folder.ledger, pid=os.getpid())
 
     def close(self) -> None:
         """Close what is open."""
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close what is open of a reign that is over."""
-        if self.reign is not None:
-            if self.reign.pager is not None:
-                self.reign.pager.close()
-            self.reign.control.close()
-            self.reign.headquarters.close()
-            self.reign.ledger.close()
-            self.reign.folder.close()
-            self.reign = None
+        """Close what was open while this node led."""
+        if self.led is not None:
+            if self.led.pager is not None:
+                self.led.pager.close()
+            self.led.control.close()
+            self.led.coordinator.close()
+            self.led.ledger.close()
+            self.led.folder.close()
+            self.led = None
 
 
 # --- what the copy tells --------------------------------------------------------------------------
@@ -349,9 +353,9 @@ def recovered(records: Records) -> RecoveredState:
     return state
 
 
-def _lives_in(records: Records) -> ToldLives:
+def _lives_in(records: Records) -> ReportedLives:
     """Return the lives that have not ended, as they were told of last."""
-    lives = ToldLives()
+    lives = ReportedLives()
     for life in records.sessions[-1].lives:
         if life.ended_s is None:
             settled_s = (life.opened_s or life.assigned_s) + math.fsum(life.seconds.values())

@@ -10,7 +10,7 @@ from outlast.model.records import Life
 from outlast.model.terms import Cause
 
 
-def told(life: Life) -> Lived:
+def message_of(life: Life) -> Lived:
     """Return the message that tells of `life`."""
     spent = {Cause(cause).value: seconds for cause, seconds in life.seconds.items()}
     return Lived(

@@ -23,7 +23,7 @@ from outlast.engine.protocol.outputs import (
     Wipe,
 )
 from outlast.model import limits
-from outlast.model.lives import told
+from outlast.model.lives import message_of
 from outlast.model.messages import (
     Admitted,
     FromAgent,
@@ -52,13 +52,13 @@ BEATS_PER_LEASE = 5
 class Outside:
     """What an agent has of the world outside its node.
 
-    facts    what the coordinator has told about the run
-    dialler  the connection to it
-    offer    what the node offers to the run
-    left     is called once the run is over for this node
-    standby  this node's part in outliving the coordinator; None: the run has too few nodes
-    way      makes way before this node leaves: a coordinator in this launcher hands the run over.
-             It returns False if nobody can take it over, so that this launcher has to stay
+    facts     what the coordinator has told about the run
+    dialler   the connection to it
+    offer     what the node offers to the run
+    left      is called once the run is over for this node
+    standby   this node's part in outliving the coordinator; None: the run has too few nodes
+    make_way  is called before this node leaves: a coordinator in this launcher hands the run over.
+              It returns False if nobody can take it over, so that this launcher has to stay
     """
 
     facts: Admitted
@@ -66,7 +66,7 @@ class Outside:
     offer: NodeOffer
     left: Callable[[], object]
     standby: Standby | None = None
-    way: Callable[[], bool] = lambda: True
+    make_way: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -172,7 +172,7 @@ class RemoteAgent:
             assert known, output
 
     def _on_dismissed(self, reason: str) -> None:
-        if not self._outside.way():
+        if not self._outside.make_way():
             self._parts.tell(f"{reason}; nobody can take the run over, so its coordinator stays")
             return
         self._parts.tell(f"{reason}; this launcher ends, and another one may be started here")
@@ -209,7 +209,7 @@ class RemoteAgent:
 
     def tell_life(self, life: Life) -> None:
         """Tell the coordinator of a life, if it has changed."""
-        message, key = told(life), (life.worker, life.rank)
+        message, key = message_of(life), (life.worker, life.rank)
         if self._told.lives.get(key) == message:
             return
         self._told.lives[key] = message

@@ -92,7 +92,7 @@ class Quorum:
             self._timer = None
 
     @property
-    def heirs(self) -> tuple[str, ...]:
+    def successors(self) -> tuple[str, ...]:
         """Return the nodes of which one takes the run over if this one goes; () if none can."""
         if self._ends_with or self.is_over:
             return ()

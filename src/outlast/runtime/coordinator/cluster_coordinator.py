@@ -35,12 +35,12 @@ from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
 from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
-from outlast.runtime.coordinator.told_lives import ToldLives
+from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.software import difference, installed
 
 
 @dataclass(frozen=True, slots=True)
-class Doorway:
+class Admission:
     """What an agent that comes has to know, and what it is told then.
 
     listening  the socket at which agents are awaited. It listens already
@@ -72,7 +72,7 @@ class Succession:
     records: Records
 
 
-class Headquarters:
+class ClusterCoordinator:
     """Lead a run on several nodes. `listen`, `start`, let the loop run, and then `close`.
 
     place    where it leads
@@ -81,22 +81,22 @@ class Headquarters:
     """
 
     def __init__(
-        self, desk: RunDesk, options: CoordinatorOptions, doorway: Doorway, *, place: QuorumPlace,
-        lives: ToldLives, ended: Callable[[], object],
+        self, desk: RunDesk, options: CoordinatorOptions, admission: Admission, *,
+        place: QuorumPlace, lives: ReportedLives, ended: Callable[[], object],
     ) -> None:  # fmt: skip
         self.end: End | None = None
         self._desk = desk
-        self._doorway = doorway
+        self._admission = admission
         self._lives = lives
         self._ended = ended
         self._warned: set[str] = set()  # nodes that run another script, and texts of warnings
         coordinator = Coordinator(options=options)
         sessions = CoordinatorSessions(
-            coordinator, epoch=place.epoch, lease_s=doorway.facts.lease_s
+            coordinator, epoch=place.epoch, lease_s=admission.facts.lease_s
         )
         self.quorum = Quorum(place)
         self._listener = AgentListener(
-            desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=doorway.token,
+            desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=admission.token,
             reception=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
         )  # fmt: skip
         self.quorum.stand_before(self._listener)
@@ -106,7 +106,7 @@ class Headquarters:
 
     def listen(self) -> None:
         """Let agents in."""
-        self._listener.open_at(self._doorway.listening)
+        self._listener.open_at(self._admission.listening)
 
     def start(self) -> None:
         """Begin the run: it trains once enough nodes are in."""
@@ -116,7 +116,7 @@ class Headquarters:
     def take_over(self, after: Succession) -> None:
         """Lead the run after a coordinator that is gone. Training goes on meanwhile."""
         self.driver.coordinator.remember(after.state)
-        lease_s = self._doorway.facts.lease_s
+        lease_s = self._admission.facts.lease_s
         heard_s = elected_s(after.claimed_s, lease_s)
         self.quorum.succeed(after.named, after.records, loyal=after.loyal, heard_s=heard_s)
         self._flush()
@@ -137,7 +137,7 @@ class Headquarters:
 
     def _receive(self, knock: Knock) -> Admitted | str:
         """Say what an agent that knocks is told: the facts of the run, or why it cannot come in."""
-        here = self._doorway
+        here = self._admission
         if knock.wire != WIRE_VERSION:
             return (
                 f"node {knock.node} has outlast {knock.release}, which speaks version"

@@ -8,25 +8,26 @@ from typing import Any
 
 import pytest
 
-from outlast.app.run_takeover import Helm
+from outlast.app.run_takeover import Leadership
 
 
-def a_helm(
-    *, leads: bool, heirs: tuple[str, ...] = (), is_in: bool = True
-) -> tuple[Helm, list[Any]]:
-    """A helm whose parts note what they are told."""
+def a_leadership(
+    *, leads: bool, successors: tuple[str, ...] = (), is_in: bool = True
+) -> tuple[Leadership, list[Any]]:
+    """A leadership whose parts note what they are told."""
     told: list[Any] = []
     view = SimpleNamespace(print_line=lambda text: told.append(("tell", text)))
-    helm = Helm(SimpleNamespace(view=view))  # type: ignore[arg-type]  # as much of it as is used
+    place: Any = SimpleNamespace(view=view)  # as much of it as is used
+    leadership = Leadership(place)
     agent: Any = SimpleNamespace(
         is_in=is_in,
         leave=lambda code, reason: told.append(("leave", code)),
         preempted=lambda code, reason: told.append(("preempted", code)),
     )
-    helm.stand_beside(agent)
+    leadership.stand_beside(agent)
     if leads:
-        headquarters = SimpleNamespace(
-            quorum=SimpleNamespace(heirs=heirs),
+        coordinator = SimpleNamespace(
+            quorum=SimpleNamespace(successors=successors),
             driver=SimpleNamespace(ask_stop=lambda reason, code: told.append(("stop", code))),
             close=lambda: told.append("closed"),
         )
@@ -34,14 +35,14 @@ def a_helm(
             end_session=lambda **said: told.append(said["exit_code"]), close=lambda: None
         )
         shut: Any = SimpleNamespace(close=lambda: None)
-        helm.reign = SimpleNamespace(  # type: ignore[assignment]  # as much of it as is used
-            headquarters=headquarters, ledger=ledger, folder=shut, control=shut, pager=None
+        leadership.led = SimpleNamespace(  # type: ignore[assignment]  # as much of it as is used
+            coordinator=coordinator, ledger=ledger, folder=shut, control=shut, pager=None
         )
-    return helm, told
+    return leadership, told
 
 
 @pytest.mark.parametrize(
-    ("leads", "heirs", "number", "does"),
+    ("leads", "successors", "number", "does"),
     [
         (False, (), signal.SIGTERM, ("preempted", 143)),
         (False, (), signal.SIGINT, ("leave", 130)),
@@ -51,36 +52,36 @@ def a_helm(
     ],
 )
 def test_a_notice_drains_a_node_that_leads_if_somebody_can_take_over(
-    leads: bool, heirs: tuple[str, ...], number: signal.Signals, does: tuple[str, int]
+    leads: bool, successors: tuple[str, ...], number: signal.Signals, does: tuple[str, int]
 ) -> None:
-    helm, told = a_helm(leads=leads, heirs=heirs)
-    helm._on_signal(number)
+    leadership, told = a_leadership(leads=leads, successors=successors)
+    leadership._on_signal(number)
     assert told == [does]
 
 
 def test_a_second_notice_to_the_node_that_leads_stops_the_run() -> None:
-    helm, told = a_helm(leads=True, heirs=("b", "c"))
+    leadership, told = a_leadership(leads=True, successors=("b", "c"))
     for _ in range(2):
-        helm._on_signal(signal.SIGTERM)
+        leadership._on_signal(signal.SIGTERM)
     assert told == [("preempted", 143), ("stop", 143)]
 
 
 def test_an_empty_node_that_leads_hands_the_run_over_before_it_leaves() -> None:
-    helm, told = a_helm(leads=True, heirs=("b", "c"))
-    assert helm.make_way()
-    assert helm.reign is None
+    leadership, told = a_leadership(leads=True, successors=("b", "c"))
+    assert leadership.make_way()
+    assert leadership.led is None
     assert told[0] == "closed", "it grants nothing any more"
     assert told[1] == ("tell", "this node hands the run over: b or c leads it from now on")
 
 
 def test_a_node_that_leads_stays_if_nobody_can_take_over() -> None:
     """The voters were lost during the drain. A node that is taken away stops the run then."""
-    helm, told = a_helm(leads=True)
-    assert not helm.make_way()
+    leadership, told = a_leadership(leads=True)
+    assert not leadership.make_way()
     assert told == []
-    helm, told = a_helm(leads=True, heirs=("b", "c"))
-    helm._on_signal(signal.SIGUSR1)
-    assert helm.reign is not None
-    helm.reign.headquarters.quorum.heirs = ()  # type: ignore[misc]
-    assert not helm.make_way()
+    leadership, told = a_leadership(leads=True, successors=("b", "c"))
+    leadership._on_signal(signal.SIGUSR1)
+    assert leadership.led is not None
+    leadership.led.coordinator.quorum.successors = ()  # type: ignore[misc]
+    assert not leadership.make_way()
     assert told[-1] == ("stop", 143)

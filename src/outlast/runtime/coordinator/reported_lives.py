@@ -10,7 +10,7 @@ from dataclasses import replace
 from outlast.model.records import Life
 
 
-class ToldLives:
+class ReportedLives:
     """Keep the lives that go on, where agents tell of them."""
 
     def __init__(self) -> None:
