@@ -163,7 +163,7 @@ def _replace(
         replace[rank] = spare
     # one token for all: the loss of a node with many ranks is one loss; kills from outside are free
     if not situation.outside and not budgets.respawns.take(step=situation.committed):
-        # The budget of replacements is used up, so all ranks restart.
+        # The budget of replacements is used up, so the run ends.
         return _stop(
             f"the budget of {budgets.respawns.capacity} replacements is spent and too few steps"
             " were committed since to refill it",

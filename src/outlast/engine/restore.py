@@ -82,7 +82,8 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         else "was seen to pass its vote by a live rank"
     )
     if planned > newest and any(_can_apply(held, planned) for held in live):
-        # No rank holds a step, so only the last plan knows how far the run is.
+        # The last plan decided a later step than any live rank has committed or seen pass. A rank
+        # may have followed it and gone, so that step stays decided.
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
     reason = f"step {newest} {seen}"
     # the step that all may have sealed follows the newest one that a live rank has committed or

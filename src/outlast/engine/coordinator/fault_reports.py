@@ -121,14 +121,14 @@ class FaultReports:
         return [*out, *run.records()]
 
     def note_links(self, now_s: float, member: Member, message: Broke) -> None:
-        """Note that a link is cut, if a worker names what it could not reach. No rank is to
-        blame.
+        """Note that a link is cut, if a worker names what it could not reach.
+
+        No rank is to blame then.
         """
         run = self.run
         homes = {self._home_of(one) for one in message.unreached}
         others = [home for home in sorted(homes) if home in run.nodes and home != member.home]
         if others and member.home in run.nodes:
-            # The worker named what it could not reach, so no rank is to blame.
             run.links.cut(member.home, others, generation=message.generation, now_s=now_s)
             run.interruptions.excuse(reason=run.links.reason)
 

@@ -104,15 +104,7 @@ class Plans:
             # A member in a step whose state is torn cannot go on from it, so it has to leave that
             # step.
             in_step = inventory is not None and inventory.committed >= 0
-            healed = (
-                "none"
-                if sharded
-                else "transfer"
-                if reenter
-                else "donor"
-                if rank in heal
-                else "none"
-            )
+            healed = _replicated_from(sharded=sharded, reenter=reenter, is_healed=rank in heal)
             then = "start" if fresh and not (reenter and in_step) else verdict.survivors
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
@@ -411,3 +403,12 @@ class Plans:
         for member in members:
             member.path.plan = plans[id(member.path.plan)]
         return [*run.name_store(run.nodes), *self.send(members)]
+
+
+def _replicated_from(*, sharded: bool, reenter: bool, is_healed: bool) -> str:
+    """Return where the plan of a member takes replicated state from; "none": it keeps its own."""
+    if sharded:
+        return "none"
+    if reenter:
+        return "transfer"  # all make their models again
+    return "donor" if is_healed else "none"

@@ -162,7 +162,7 @@ class PolicyActions:
         run = self.run
         known = run.interruptions.known.get(interruption)
         if known is None or interruption in self.acted.own:
-            # The policy has no rule for such a verdict.
+            # Nobody knows the interruption, or the policy made it itself.
             return []
         named = blame(
             verdict, home_of=lambda rank: run.history.at(rank, known.generation),
@@ -342,7 +342,6 @@ class PolicyActions:
         return sum(others) >= self.run.options.world_size
 
     def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
-        # A node is barred.
         self.run.nodes.bar(node)
         said: dict[str, object] = {"node": node, "reason": departure.reason}
         out: list[Output] = [Record(Event(now_s, 0.0, BARRED, said), at_once=True)]
@@ -401,7 +400,6 @@ class PolicyActions:
         from. If anything else has happened by then, that is dealt with first, and the drain is
         tried again.
         """
-        # A node is drained.
         run, step = self.run, self.run.progress.step
         again = replace(departure, after_step=step, tries=departure.tries - 1)
         self.acted.departures[node] = again

@@ -144,7 +144,10 @@ class ProcessExits:
 
 
 def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
-    """Return the end of a process of which only the loss of its node is known."""
+    """Note that a process went with its node, and return the end that stands for it.
+
+    Nothing but the loss of the node is known of that end.
+    """
     member.life.node_lost = reason
     return WorkerExited(
         member.worker, member.process.pid, None, None, False, -1, (), (), "", now_s, None, reason

@@ -245,14 +245,15 @@ class Regroup:
         finished = any(m.script.finished or m.life.done for m in roster.members())
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
-        if torn:  # alive, but it holds neither of the two steps, so it is replaced
-            # A torn state cannot go on in its process: kill those ranks, and decide again.
+        if torn:
+            # They live, and hold neither of the two steps, so they cannot go on in their processes:
+            # kill them, and decide again.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
         verdict = self._choose(self._look(now_s, restore, start, finished=finished))
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
-        if given_up:  # these ranks are given away only once their processes are confirmed dead
-            # The rung gives up live ranks: it is carried out once they are dead.
+        if given_up:
+            # The rung gives up live ranks. It is carried out once their deaths are confirmed.
             self._chosen = verdict
             return run.kill(now_s, given_up, verdict.reason)
         self._chosen = None
@@ -486,7 +487,6 @@ class Regroup:
         """Give up the members that have not left their collective by now."""
         if not self.run.course.is_in(Stage.LEAVING):
             return []
-        # These members have not left in time.
         late = self.run.roster.not_quiesced()
         if self._is_worth_waiting(now_s, late):
             # It may only be short of a processor, and to kill it would lose every step.
@@ -536,8 +536,8 @@ class Regroup:
         """Give up the donor, which has not written the transfer image by now."""
         if not self.run.course.is_in(Stage.HANDOVER):
             return []
-        # The state was not handed over in time.
         if self._gives_up is not None:
+            # The donor was to hand over the last state of a run that ends: end it without.
             return self.stop.kill_all(now_s, self._gives_up)
         live = self.run.roster.live()
         donors = [m for m in live if m.path.plan is not None and m.path.plan.donate]

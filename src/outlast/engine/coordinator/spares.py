@@ -30,9 +30,8 @@ class SparePool:
         kind = run.options.spare_kind if roster.outlast and not self._failures else "warm"
         out: list[Output] = []
         for spare in roster.spares():
-            # This spare was made before it was known that the script can park.
             if spare.kind == "warm" and kind == "hot" and not spare.life.condemned:
-                # A hot spare takes the place of a warm one.
+                # It was made before it was known that the script can park.
                 out.append(kill_order(spare, "a hot spare takes its place"))
         for _ in range(run.options.spares - len(roster.spares())):
             if (home := run.nodes.least_spares(roster.spares())) is None:

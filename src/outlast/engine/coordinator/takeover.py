@@ -59,7 +59,7 @@ _NOT_COME = "did not come to the new coordinator before its lease was void"
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """This is what the run is to end with; None: it goes on.
+    """Say what the run is to end with; None: it goes on.
 
     at_once     it ends before the step in flight is committed
     by_signal   its workers were sent SIGTERM
@@ -72,7 +72,7 @@ class RecoveredEnd:
 
 @dataclass(slots=True)
 class RecoveredState:
-    """The ledger tells this to a coordinator that comes after another.
+    """Hold what the ledger tells a coordinator that comes after another.
 
     script          what is known of the script
     homes           rank -> node
@@ -360,8 +360,10 @@ class Takeover:
         return [*out, *run.kill(now_s, dying, "its end is awaited")]
 
     def _end_at_once(self, now_s: float, end: End) -> list[Output]:
-        """End the run at once, now that it is known which processes live."""
-        # The coordinator before this one had decided to end the run.
+        """End the run at once, as the coordinator before this one had decided.
+
+        It is known by now which processes live.
+        """
         course = self.run.course
         course.enter(Stage.STOPPING)
         out: list[Output] = []
@@ -385,12 +387,10 @@ class Takeover:
             m for m in run.roster.members() if m.path.plan_generation == run.course.generation
         ]
         at_s = run.first_commit_s(present)
-        # If the run has gone on, the open interruptions are over.
         return [] if at_s is None else run.resumed(now_s, at_s)
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
         """Begin the run, or the next generation: not all members are in the present one."""
-        # Not all members are in the generation, so it cannot train.
         run = self.run
         if not run.course.generation:
             return self._nothing_begun(now_s)
@@ -430,7 +430,7 @@ class Takeover:
         return out
 
     def _nothing_begun(self, now_s: float) -> list[Output]:
-        # No process was ever started.
+        """Begin the run, or wait for its nodes: no process was ever started."""
         self.run.course.enter(Stage.ENROLLING)
         begun = self.changes.begin_if_all_are_in(now_s)
         return (
