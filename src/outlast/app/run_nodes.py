@@ -78,7 +78,7 @@ class Spot:
 
 @dataclass
 class Ground:
-    """This holds what is open on this node while it is in the run, and what it was given."""
+    """Hold what is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
     nodes: Nodes

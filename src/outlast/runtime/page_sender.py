@@ -40,7 +40,7 @@ Page = Mapping[str, Any]
 
 
 class _Refused(Exception):
-    """It makes no sense to try again."""
+    """Say why a page was refused, so that it makes no sense to post it again."""
 
 
 def main() -> int:
@@ -135,7 +135,7 @@ def run_command(command: list[str], page: Page) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A page is posted to the address that was given, and to no other one."""
+    """Follow no redirect: a page goes to the address that was given, and to no other one."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any,

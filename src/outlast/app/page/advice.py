@@ -33,7 +33,7 @@ SLOW_START = ("respawn", "restart", "reenter")
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """This says what to do, and why that would have helped."""
+    """Say what to do, and why that would have helped."""
 
     do: str
     why: str

@@ -72,7 +72,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Lane:
-    """This collects what one row shows."""
+    """Collect what one row shows."""
 
     spans: list[tuple[float, float, str]] = field(default_factory=list)
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)  # column: count, newest id

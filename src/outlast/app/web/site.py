@@ -83,7 +83,7 @@ class RunLinks:
 
 
 class Site:
-    """This is what is served: every run under `root`, or only the one that is named."""
+    """Serve every run under `root`, or only the one that is named."""
 
     def __init__(self, root: Path, only: str | None = None) -> None:
         self.root = root

@@ -62,7 +62,7 @@ _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
 
 
 class Outbox(Generic[Said]):
-    """This keeps what was said until the other side has acknowledged it. Numbers begin with 1."""
+    """Keep what was said until the other side has acknowledged it. Numbers begin with 1."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -83,7 +83,7 @@ class Outbox(Generic[Said]):
 
 
 class Inbox:
-    """Takes each message of a link once, over all of its connections.
+    """Take each message of a link once, over all of its connections.
 
     `heard`: the newest number; all before it have been taken.
     """

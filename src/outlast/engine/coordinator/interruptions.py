@@ -30,7 +30,7 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """This is what a later verdict needs to know of an interruption.
+    """Hold what a later verdict needs to know of an interruption.
 
     outage   the first of the interruptions that were over together
     """

@@ -26,7 +26,7 @@ class Damaged(Exception):
 
 
 class CannotRead(Exception):
-    """This Python cannot read the format. The text says what to do."""
+    """Say that this Python cannot read the format, and what to do."""
 
 
 class _Decompressor(Protocol):
