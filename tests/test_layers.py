@@ -148,6 +148,19 @@ def test_imports_go_down_the_layers_only(path: Path) -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_what_runs_on_each_node_needs_nothing_of_the_coordinators() -> None:
+    """A node has an agent, and most nodes have no coordinator."""
+    agents = [path for path in FILES if module_of(path).startswith("outlast.runtime.agent.")]
+    wrong = [
+        f"{module_of(path)} imports {imported}"
+        for path in agents
+        for _, imported in imports_of(path.read_text(), module_of(path))
+        if imported.startswith("outlast.runtime.coordinator")
+    ]
+    assert agents
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Method: take away what imports nothing that is left, or is not imported, again and again. A
     circle stays.

@@ -461,10 +461,10 @@ MANY_FIELDS: dict[tuple[str, str], str] = {
         "it owns each descriptor of the talk with the zygote, and closes them together"
     ),
     ("src/outlast/runtime/agent/logs.py", "_Pipe"): "one pipe: its ends, its file, its counters",
-    ("src/outlast/runtime/coordinator/evidence.py", "_Process"): (
+    ("src/outlast/runtime/agent/evidence.py", "_Process"): (
         "a record that is filled while a process is given up, and then written as JSON"
     ),
-    ("src/outlast/runtime/coordinator/specs.py", "Specs"): (
+    ("src/outlast/runtime/agent/specs.py", "Specs"): (
         "what each process is started with, known at the start and filled in by the store"
     ),
     ("src/outlast/runtime/evidence/unpickling.py", "_Crew"): (

@@ -21,9 +21,9 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
+from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.glance import PIECE_BYTES, Glance
 from outlast.runtime.agent.processes import Exited
-from outlast.runtime.coordinator.evidence import Evidence
-from outlast.runtime.coordinator.glance import PIECE_BYTES, Glance
 from outlast.runtime.loop import Loop
 
 PAUSE_S = 0.001  # the longest step of virtual time that is no read

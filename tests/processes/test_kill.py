@@ -23,13 +23,13 @@ from outlast.model.terms import Mechanism
 from outlast.runtime import clock
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeOptions, NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
+from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.logs import ConsolePolicy, WorkerLogs, make_log_folder
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
-from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.launcher import Launcher
-from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.coordinator.evidence import innermost_place
+from outlast.runtime.agent.evidence import innermost_place
 from outlast.runtime.worker.places import place_of_process
 
 ENDS = """

@@ -25,10 +25,10 @@ from outlast.model.texts import escaped
 from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.agent_driver import NodeOptions
 from outlast.runtime.agent.beacons import Beacons
+from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.logs import Sink, WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.pager import Pager, PageTargets
 from outlast.runtime.coordinator.side_process import SideProcess
 from outlast.runtime.interpreter import module_command

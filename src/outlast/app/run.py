@@ -42,12 +42,12 @@ from outlast.runtime import clock, console, stop_signals, token
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.logs import WorkerLogs
+from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.agent.zygote_client import LIMIT_HINT, ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import RunDesk
 from outlast.runtime.coordinator.launcher import Launcher
-from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop

@@ -44,10 +44,10 @@ from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
+from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.agent.standby import Standby, StandbyPlace
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.reported_lives import ReportedLives
-from outlast.runtime.coordinator.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop

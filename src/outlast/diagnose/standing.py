@@ -1,6 +1,6 @@
 """Where the processes of a live run stood when one of them was given up.
 
-It is read from `standing.json`, as runtime/coordinator/evidence.py writes it. The run knew which
+It is read from `standing.json`, as runtime/agent/evidence.py writes it. The run knew which
 process it gave up, and how that had failed. This is taken as it is (`ledger.interruption`). It does
 not say why. Only what the kernel says of a process that hangs (/proc/<pid>/stat, wchan) points to a
 class here.

@@ -29,15 +29,15 @@ from outlast.model.messages import (
 )
 from outlast.runtime import clock
 from outlast.runtime.agent.beacons import Beacons
+from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.removals import Removals
+from outlast.runtime.agent.specs import Specs
+from outlast.runtime.agent.starts import StartNews, Starts
+from outlast.runtime.agent.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.coordinator.evidence import Evidence
-from outlast.runtime.coordinator.removals import Removals
-from outlast.runtime.coordinator.specs import Specs
-from outlast.runtime.coordinator.starts import StartNews, Starts
-from outlast.runtime.coordinator.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.vault import Vault
 

@@ -31,9 +31,10 @@ from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import summary
 from outlast.runtime import clock, stop_signals
+from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.specs import Specs
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
-from outlast.runtime.coordinator.evidence import Evidence
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.saves import (
     KEPT,
@@ -41,7 +42,6 @@ from outlast.runtime.coordinator.saves import (
     save_images,
     write_checkpoint,
 )
-from outlast.runtime.coordinator.specs import Specs
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.vault import Vault
 

@@ -36,7 +36,7 @@ _SPECIAL = {
 }
 _NEVER_A_DUMP = {Kind.OURS, Kind.SOURCE}
 _READ = {Kind.DUMP, Kind.TEXT, Kind.ERROR_FILE, Kind.DATABASE, Kind.STANDING, Kind.BEACON}
-# as runtime/coordinator/evidence.py names them
+# as runtime/agent/evidence.py names them
 _CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")
 _ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
 

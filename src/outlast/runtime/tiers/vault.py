@@ -8,9 +8,8 @@ carries replicated state from a survivor to a newcomer.
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
 Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, and
            in a write only where an image has outgrown its slot.
-Not        It does not survive the node. Two processes that write one rank's slots at once are not
-           kept apart:
-promised   the coordinator gives a rank to one process at a time.
+Limits     It does not survive the node. Two processes that write one rank's slots at once are not
+           kept apart: the coordinator gives a rank to one process at a time.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from outlast.model import limits
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.processes import Exited
-from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.agent.specs import Specs
 from outlast.runtime.loop import Loop
 
 

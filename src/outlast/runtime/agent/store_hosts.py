@@ -20,7 +20,7 @@ from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.processes import Exited
-from outlast.runtime.coordinator.specs import Specs
+from outlast.runtime.agent.specs import Specs
 from outlast.runtime.linux import is_stopped
 from outlast.runtime.loop import Loop
 

@@ -34,8 +34,8 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.runtime import clock
+from outlast.runtime.agent.glance import Glance
 from outlast.runtime.agent.processes import Exited
-from outlast.runtime.coordinator.glance import Glance
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop, Timer
 
