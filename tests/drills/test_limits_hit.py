@@ -105,3 +105,19 @@ def test_a_run_that_may_start_no_process_says_which_limit(
     if most < 3:  # the zygote's own words are its traceback
         assert "Traceback" not in done.stderr, done
     assert not (tmp_path / "runs").exists(), "nothing began"
+
+
+@pytest.mark.parametrize("most", [5, 8, 12])
+def test_a_run_that_never_gets_the_threads_it_needs_ends_and_says_so(
+    tmp_path: Path, group: Path, most: int
+) -> None:
+    """The store, the workers' listeners and the process groups are refused in turn."""
+    (group / "pids.max").write_text(str(most))
+    into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+    with Drill(tmp_path, "ddp.py", *STEPS, workers=2, before=into, within_s=170.0) as drill:
+        outcome = drill.finish()
+    assert outcome.code == 1, str(outcome)
+    last = outcome.stderr[outcome.stderr.rindex("error: ") :]
+    assert re.search(r"can't start new thread|Resource temporarily unavailable", last), str(outcome)
+    assert outcome.report["state"] == "failed", str(outcome)
+    assert outcome.stderr.count("the store's host could not be started") <= 8, str(outcome)

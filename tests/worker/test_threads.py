@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outlast.errors import CapacityError
 from outlast.runtime.worker import threads
 
 
@@ -41,3 +42,21 @@ def test_it_leaves_when_the_generation_is_over(monkeypatch: pytest.MonkeyPatch) 
     Limited(monkeypatch, 1_000_000)
     over = iter((False, False, True))
     threads.wait_for_threads(lambda: next(over), lambda: None)
+
+
+def test_it_says_which_limit_is_reached_once_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Limited(monkeypatch, 1_000_000)
+    with pytest.raises(CapacityError, match=r"can't start new thread, .* a limit of") as caught:
+        threads.wait_for_threads(lambda: False, lambda: None, within_s=0.0)
+    assert "ulimit -u" in caught.value.hint
+    with pytest.raises(CapacityError):
+        threads.start(lambda: None, "one", within_s=0.0)
+
+
+def test_a_thread_is_started_as_soon_as_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    Limited(monkeypatch, 2)
+    ran = threading.Event()
+    threads.start(ran.set, "one", within_s=60.0)
+    assert ran.wait(30.0)

@@ -272,10 +272,19 @@ class Regroup:
             raised=frozenset(faults.raised), drained=self._drained, mode=run.roster.recovery_mode,
             attached=any(m.script.attached for m in run.roster.live()), finished=finished,
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
-            reached=run.progress.since_plan.executed, error=faults.user_error[0],
+            reached=run.progress.since_plan.executed, error=self._last_error(),
             trained=run.progress.trained, outside=self._struck_from_outside(),
             now_s=now_s,
         )  # fmt: skip
+
+    def _last_error(self) -> str:
+        """Say what went wrong last, for the end of a run that gives up.
+
+        Where the script has raised nothing, it is what the newest interruption came by.
+        """
+        opened = self.run.interruptions.open
+        newest = (opened[-1].error or opened[-1].reason) if opened else ""
+        return self.run.faults.user_error[0] or newest
 
     def _struck_from_outside(self) -> bool:
         """Return True if all lost ranks were killed from outside, and nothing else has happened."""

@@ -117,8 +117,12 @@ class AgentDriver:
         loop = parts.loop
         self.host = ProcessHost(loop, self, parts.logs)
         self._stores = StoreHosts(
-            loop, self.host, parts.specs, StoreNews(said=words.on_event, tell=parts.tell)
-        )
+            loop, self.host, parts.specs,
+            StoreNews(
+                said=words.on_event, tell=parts.tell,
+                hopeless=lambda reason: self._starts.store_is_hopeless(reason),
+            ),
+        )  # fmt: skip
         self._starts = Starts(
             loop, self.host, parts.specs, StartNews(given_up=self._given_up, tell=parts.tell),
             greets=parts.options.greets,

@@ -103,6 +103,13 @@ class Starts:
         self._loop.call_soon(lambda: self._news.given_up(worker, "given up before it was started"))
         return True
 
+    def store_is_hopeless(self, reason: str) -> None:
+        """Give up all workers that wait: there will be no store for them."""
+        waiting = [worker for worker, start in self._starts.items() if start.waits]
+        for worker in waiting:
+            del self._starts[worker]
+            self._news.given_up(worker, reason)
+
     def failed(self, worker: int, error: str) -> None:
         """Take in that a worker has failed before it said anything."""
         start, now_s = self._starts.get(worker), clock.now_s()

@@ -36,16 +36,32 @@ class _Host:
     up: StoreUp | None = None  # where it listens
 
 
+@dataclass(slots=True)
+class _Failures:
+    """Hosts in a row that ended before they listened.
+
+    any_up        some host of this run has listened: so starting them is possible
+    reported      how the last one that people were told of ended, and `reported_s` when
+    """
+
+    count: int = 0
+    any_up: bool = False
+    reported: str = ""
+    reported_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class StoreNews:
     """The receivers of what the store hosts report.
 
-    said   gets StoreUp and StoreLost of the store in use
-    tell   gets what people are told
+    said       gets StoreUp and StoreLost of the store in use
+    tell       gets what people are told
+    hopeless   gets why no host of this run has ever listened, after some tries; they go on
     """
 
     said: Callable[[StoreUp | StoreLost], object]
     tell: Callable[[str], object]
+    hopeless: Callable[[str], object]
 
 
 class StoreHosts:
@@ -64,7 +80,7 @@ class StoreHosts:
         self._used: _Host | None = None  # in use, or ordered
         self._standby: _Host | None = None
         self._renewing = False  # the one in use is being killed, and another one is ordered
-        self._failures = 0  # hosts in a row that ended before they listened
+        self._failures = _Failures()
         self._ended = False
 
     # --- what is ordered -------------------------------------------------------------------------
@@ -153,7 +169,7 @@ class StoreHosts:
         if isinstance(message, Pong):
             self._host.keeper.answered(host.pid)
         elif isinstance(message, StoreUp):
-            host.up, self._failures = message, 0
+            host.up, self._failures = message, _Failures(any_up=True)
             if host is self._used and not self._renewing:
                 self._comes_up(message)
 
@@ -171,8 +187,8 @@ class StoreHosts:
         if host is None or self._ended:
             return
         self._host.keeper.forget(host.pid)
-        self._failures += host.up is None
-        wait_s = retry_wait_s(self._failures) if host.up is None else 0.0
+        self._failures.count += host.up is None
+        wait_s = retry_wait_s(self._failures.count) if host.up is None else 0.0
         if host is self._standby:
             self._standby = None
             self._later(max(wait_s, limits.SPARE_REFILL_DELAY_S), self._stand_by)
@@ -183,11 +199,21 @@ class StoreHosts:
             self._used = self._start(standby=False)
             return
         if host.up is None:
-            again = f"it is tried again in {wait_s:g} s"
-            self._news.tell(f"warning: the store's host cannot be started: {how}; {again}")
+            self._report(how, wait_s)
         self._specs.store_is_gone()
         lost = StoreLost(f"the store's host: {how}")
         self._later(wait_s, lambda: self._say_lost(lost))
+
+    def _report(self, how: str, wait_s: float) -> None:
+        """Say that a host could not be started: to people at once, and then now and then."""
+        seen, now_s = self._failures, clock.now_s()
+        times = f"{seen.count} times" if seen.count > 1 else "once"
+        what = f"the store's host could not be started, {times} so far: {how}"
+        if how != seen.reported or now_s - seen.reported_s >= limits.START_REPORT_S:
+            seen.reported, seen.reported_s = how, now_s
+            self._news.tell(f"warning: {what}; it is tried again in {wait_s:g} s")
+        if not seen.any_up and seen.count >= limits.FIRST_STARTS_COUNT:
+            self._news.hopeless(f"{what}; none of this run has listened")
 
     def _say_lost(self, lost: StoreLost) -> None:
         if self._used is None and not self._ended:

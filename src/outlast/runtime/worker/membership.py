@@ -377,7 +377,10 @@ class Membership:
         began_s = clock.now_s()
         self.destroy()
         # Its old group's threads end by themselves, so they are let go before this wait.
-        threads.wait_for_threads(lambda: self.broken, self._lacks_threads)
+        # Nothing is lost where the run ends before its first step. Later a limit may be lifted.
+        within_s = math.inf if plan.high_water > 0 else limits.FIRST_THREADS_WAIT_S
+        with self.refusing():
+            threads.wait_for_threads(lambda: self.broken, self._lacks_threads, within_s=within_s)
         self.came_to(Waypoint.CONNECTS)
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
@@ -401,8 +404,8 @@ class Membership:
         if self.session is not None:
             who = f"rank {self._rank}" if self._rank >= 0 else "a spare"
             self.session.warn(
-                f"{who} (pid {os.getpid()}) can start no more threads: a limit of the machine, of"
-                " its user or of its control group is reached; it waits until it can"
+                f"{who} (pid {os.getpid()}) can start no more threads: {threads.LACKING}; it waits"
+                " until it can"
             )
 
     def _connect(

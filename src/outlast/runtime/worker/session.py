@@ -25,7 +25,7 @@ from pathlib import Path
 
 from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
 from outlast.engine.protocol.worker import State, WorkerMachine
-from outlast.errors import CorruptError, UsageError
+from outlast.errors import CapacityError, CorruptError, UsageError
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
@@ -43,13 +43,13 @@ from outlast.runtime.worker import (
     marks,
     rank_variables,
     run_ends_folder,
+    threads,
     trial_plan,
 )
 from outlast.runtime.worker.beacon_page import BeaconPage
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.places import place_of_process
-from outlast.runtime.worker.threads import wait_for_threads
 from outlast.runtime.worker.witness import Witness
 
 
@@ -115,11 +115,15 @@ class Session:
     # --- starting and ending ---
 
     def listen(self) -> None:
-        """Begin to hear the launcher, as soon as there is a thread for that."""
+        """Begin to hear the launcher, as soon as there is a thread for that.
+
+        Without one the process ends soon, and the launcher starts it again later.
+        """
         self._witness.begin()
-        lacks = f"a worker (pid {os.getpid()}) can start no thread, and waits until it can"
-        wait_for_threads(lambda: False, lambda: self.warn(lacks), count=1)
-        threading.Thread(target=self._listen, name="outlast-listener", daemon=True).start()
+        try:
+            threads.start(self._listen, "outlast-listener", within_s=limits.THREAD_WAIT_S)
+        except CapacityError as error:
+            sys.exit(f"outlast: {error.args[0]}")
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
     def wait_for_rank(self) -> ChildSpec:

@@ -8,28 +8,52 @@ waits in front of that, where nobody has begun to connect to it.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
 
+from outlast.errors import CapacityError
 from outlast.model.limits import THREADS_LOOK_S
 
+LACKING = "a limit of the machine, of its user or of its control group is reached"
+HINT = "raise `ulimit -u`, or pids.max of the control group, or start fewer processes"
 GROUP_THREADS_COUNT = 4  # of a gloo group: its loop, two workers, and the one that lets it go
 
 
 def wait_for_threads(
-    cancelled: Callable[[], bool], waits: Callable[[], None], *, count: int = GROUP_THREADS_COUNT
+    cancelled: Callable[[], bool], waits: Callable[[], None], *, within_s: float = math.inf
 ) -> None:
-    """Return once `count` threads can be started, or as soon as `cancelled()`.
+    """Return once a group's threads can be started, or as soon as `cancelled()`.
 
     waits   called once, if they cannot be started at first
+
+    Raises CapacityError if they cannot be started for `within_s`.
     """
+    first_s = time.monotonic()
     said = False
-    while not can_start(count) and not cancelled():
+    while not can_start(GROUP_THREADS_COUNT) and not cancelled():
         if not said:
             waits()
             said = True
-        time.sleep(THREADS_LOOK_S)
+        _look_again(first_s, within_s)
+
+
+def start(target: Callable[[], None], name: str, *, within_s: float) -> None:
+    """Start a daemon thread, now or later. Raises CapacityError if that fails for `within_s`."""
+    first_s = time.monotonic()
+    while True:
+        with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
+            return threading.Thread(target=target, name=name, daemon=True).start()
+        _look_again(first_s, within_s)
+
+
+def _look_again(first_s: float, within_s: float) -> None:
+    if time.monotonic() - first_s >= within_s:
+        raise CapacityError(
+            f"can't start new thread, tried for {within_s:g} s: {LACKING}", hint=HINT
+        )
+    time.sleep(THREADS_LOOK_S)
 
 
 def can_start(count: int) -> bool:
