@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from outlast.runtime.worker import nccl, shared_rows
+from outlast.runtime.worker import nccl_groups, shared_rows
 
 GPUS = 4
 _real_init = dist.init_process_group
@@ -106,7 +106,7 @@ torch.cuda.is_initialized = lambda: bool(_contexts)
 torch.cuda.set_device = set_device
 torch.cuda._lazy_init = lazy_init
 torch.cuda.synchronize = synchronize
-nccl.abort = abort
+nccl_groups.abort = abort
 shared_rows.SharedRows.put = put
 torch.cuda.get_rng_state = get_rng_state
 torch.cuda.set_rng_state = set_rng_state

@@ -49,7 +49,7 @@ from outlast.model.limits import (
 )
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.listener import listen_at, listen_in
-from outlast.runtime.worker import nccl, run_loops
+from outlast.runtime.worker import nccl_groups, run_loops
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -225,7 +225,7 @@ def build(
             if cancelled():
                 raise Cancelled(f"generation {generation} is over")
             if "nccl" in backend:
-                nccl.leave_errors_to_outlast(store)
+                nccl_groups.leave_errors_to_outlast(store)
             _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S), device)
     except BaseException:
         destroy(group)

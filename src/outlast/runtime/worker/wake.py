@@ -19,7 +19,7 @@ of the script opens at the same moment is left alone.
 Not promised: a rank may be blocked while its group is still connecting, with a peer that died after
 it had said its address. It may hold out for GROUP_CONNECT_S. Call `wake` again until the main
 thread stands still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead
-(nccl.py).
+(nccl_groups.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from outlast.runtime.worker import nccl
+from outlast.runtime.worker import nccl_groups
 
 _HELPER = "_new_process_group_helper"  # every way to make a group but split_group goes through it
 
@@ -168,7 +168,7 @@ class SocketWatch:
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
         if torch.cuda.is_available():
-            nccl.abort(list(distributed_c10d._world.pg_map))
+            nccl_groups.abort(list(distributed_c10d._world.pg_map))
         groups = connected.difference(targets.items())
         return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(
             _shut(*one, socket.SHUT_RDWR) for one in targets.items()
