@@ -252,7 +252,12 @@ def test_what_is_refused_names_the_line_of_the_script_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "shown"), [("UsageError('no such thing')", False), ("ValueError('x')", True)]
+    ("raised", "shown"),
+    [
+        ("UsageError('no such thing')", False),
+        ("ValueError('x')", True),
+        ("KeyboardInterrupt", False),
+    ],
 )
 def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
     tmp_path: Path,
@@ -266,6 +271,9 @@ def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    monkeypatch.setattr(
+        bootstrap.atexit, "register", print
+    )  # else pytest dies of SIGINT at its end
     script = tmp_path / "train.py"
     script.write_text(f"from outlast.errors import UsageError\nraise {raised}\n")
     failed: list[BaseException] = []

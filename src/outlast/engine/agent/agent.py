@@ -111,7 +111,7 @@ class Agent:
             case KillWorker():
                 return [Kill(message.worker, message.reason)]
             case TermWorker():
-                return [Terminate(message.worker)]
+                return [Terminate(message.worker, message.interrupt)]
             case StartStore():
                 self._store_number = message.number
                 return [HostStore(message.reason)]

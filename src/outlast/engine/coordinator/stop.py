@@ -13,6 +13,7 @@ from outlast.model import limits
 from outlast.model.messages import KillWorker, Stop, TermWorker, WorkerExited
 from outlast.model.records import Event
 
+INTERRUPTED_EXIT = 130  # as by SIGINT
 _STOPPED = (Timer.GATHER, Timer.LEAVE, Timer.MOVE, Timer.HANDOVER, Timer.SPARES, Timer.NODES)
 
 
@@ -24,7 +25,8 @@ class StopRequest:
 
     end         what the run ends with; None: no stop was asked for
     at_once     a new coordinator ends the run as soon as it knows which processes live
-    by_signal   no process could hear a Stop when it was asked for: they were sent SIGTERM
+    by_signal   no process could hear a Stop when it was asked for: they were sent SIGTERM or
+                SIGINT
     """
 
     def __init__(self, run: Run) -> None:
@@ -60,7 +62,7 @@ class StopRequest:
 
     def _how(self, *, plain: bool) -> str:
         if plain:
-            return "workers are sent SIGTERM"
+            return f"workers are sent {'SIGINT' if self._interrupts() else 'SIGTERM'}"
         if self.run.options.checkpoint_on_stop:
             return "the step in flight is committed first, and saved"
         return (
@@ -88,9 +90,25 @@ class StopRequest:
         # A process that has not started cannot hear SIGTERM, so it is kept from starting.
         reason = self.end.reason
         return [
-            ToAgent((TermWorker if m.process.pid else KillWorker)(m.worker, reason), m.home)
+            ToAgent(
+                TermWorker(m.worker, reason, self._interrupts())
+                if m.process.pid
+                else KillWorker(m.worker, reason),
+                m.home,
+            )
             for m in run.roster.live()
         ]
+
+    def _interrupts(self) -> bool:
+        """Return whether a script without outlast calls gets Ctrl-C as such.
+
+        Before its first step it is imported, perhaps by code that catches everything.
+        """
+        return (
+            self.end is not None
+            and self.end.exit_code == INTERRUPTED_EXIT
+            and self.run.progress.trained
+        )
 
     def _record(self, now_s: float) -> list[Output]:
         """Write the stop down: a coordinator that comes after this one is to end the run too."""
@@ -175,6 +193,6 @@ class StopRequest:
     def ended_well(self, member: Member, message: WorkerExited) -> bool:
         """Return True if the end of this process is no fault."""
         if self.end is not None and self.by_signal:
-            return True  # it was sent SIGTERM: however it ends, it has ended
+            return True  # it was sent a signal: however it ends, it has ended
         may_end = member.script.finished or not member.script.attached or self.end is not None
         return message.exit_code == 0 and may_end

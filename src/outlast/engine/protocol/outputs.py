@@ -85,7 +85,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
+    """Send SIGTERM to a worker's process group, or SIGINT if `interrupt`."""
+
     worker: int
+    interrupt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

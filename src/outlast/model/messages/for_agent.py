@@ -35,10 +35,14 @@ class TermWorker:
     """The agent sends SIGTERM to a worker whose script makes no outlast call.
 
     Such a script cannot be asked to stop in another way.
+
+    interrupt  send SIGINT: a person pressed Ctrl-C, and many scripts save where they catch
+               KeyboardInterrupt
     """
 
     worker: int
     reason: Text
+    interrupt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class AgentDriver:
             self._parts.beacons.started(output)
             self._starts.order(output)
         elif isinstance(output, Terminate):
-            self.host.terminate(output.worker)
+            self.host.terminate(output.worker, interrupt=output.interrupt)
         elif isinstance(output, HostStore):
             self._stores.order(plain=self._words.runs_plain())
         else:

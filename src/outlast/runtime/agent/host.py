@@ -182,10 +182,10 @@ class ProcessHost:
         if child.pid:
             child.kill()
 
-    def terminate(self, worker: int) -> None:
-        """Send SIGTERM to a worker's process group."""
+    def terminate(self, worker: int, *, interrupt: bool = False) -> None:
+        """Send SIGTERM to a worker's process group, or SIGINT, as Ctrl-C does."""
         if (child := self._children.get(worker)) is not None and child.pid and not child.exited:
-            child.kill_group(signal.SIGTERM)
+            child.kill_group(signal.SIGINT if interrupt else signal.SIGTERM)
 
     def _seen_to_end(self, child: Child) -> None:
         """Carry out one death: first end the rest of its group, then read its last messages,

@@ -172,7 +172,8 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         if not forked.is_fork():
             session.user_failed(hidden_library(error, _script_folder(spec)) or error)
             _write_error_file(error)
-        if not isinstance(error, UsageError):  # the launcher says it, once for all ranks
+        # the launcher says these two, once for all ranks
+        if not isinstance(error, UsageError | KeyboardInterrupt):
             _show(error)
         if isinstance(error, KeyboardInterrupt):
             atexit.register(_die_of, signal.SIGINT)
