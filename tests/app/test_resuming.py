@@ -54,3 +54,20 @@ def test_steps_after_the_beginning_are_lost(tmp_path: Path) -> None:
     assert one.steps_lost == 2
     assert (one.event().kind, one.event().data["steps_lost"]) == (RESUMED, 2)
     assert "at step 7 from here; 2 committed steps" in one.describe(tmp_path)
+
+
+def test_a_script_without_outlast_calls_is_not_said_to_begin_at_step_0(tmp_path: Path) -> None:
+    """Its own checkpoint decides, and the launcher does not know it."""
+    records = records_of(a_run.ended_run(tmp_path, state="failed"))
+    plain = replace(records, sessions=tuple(
+        replace(part, events=tuple(one for one in part.events if one.kind != "script"))
+        for part in records.sessions
+    ))  # fmt: skip
+    found = [
+        resuming.find_beginning(tmp_path / "none", one, vault=None, seen_step=0, from_scratch=False)
+        for one in (plain, records)
+    ]
+    assert [one.event().data.get("own") for one in found] == [True, None]
+    said = found[0].describe(tmp_path)
+    assert "its own checkpoint decides where it goes on; 200 steps had been done" in said
+    assert "at step 0" not in said

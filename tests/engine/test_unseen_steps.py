@@ -5,6 +5,8 @@ The next optimizer call tells it; without one, nobody knows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outlast.engine.coordinator.interruptions import InterruptionLog
@@ -12,7 +14,7 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import Output, Record
+from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.model.goodput import account, recovery
 from outlast.model.messages import (
     Committed,
@@ -20,14 +22,17 @@ from outlast.model.messages import (
     FromWorker,
     Hello,
     StoreUp,
+    TermWorker,
     WorkerExited,
     WorkerHung,
     WorkerStarted,
 )
 from outlast.model.own_bugs import is_own_bug
 from outlast.model.records import (
+    RESUMED,
     UNKNOWN_COUNT,
     UNSEEN_COUNT,
+    WENT_ON,
     Event,
     Interruption,
     Life,
@@ -35,6 +40,7 @@ from outlast.model.records import (
     Records,
     Session,
     SessionRecords,
+    StepsBucket,
 )
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.model.texts import cost_words, recovery_words
@@ -164,6 +170,7 @@ class Plain:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.records: dict[int, Interruption] = {}
+        self.events: list[Event] = []
         options = CoordinatorOptions(world_size=1, start=Restart())
         self.coordinator = Coordinator(options=options)
         self.keep(self.coordinator.start(now_s=0.0))
@@ -198,6 +205,8 @@ class Plain:
         for output in outputs:
             if isinstance(output, Record) and isinstance(output.record, Interruption):
                 self.records[output.record.id] = output.record
+            if isinstance(output, Record) and isinstance(output.record, Event):
+                self.events.append(output.record)
 
     def is_killed(self, *, step: int) -> Interruption:
         """The rank is killed behind `step`, and its process runs again."""
@@ -229,3 +238,46 @@ def test_a_script_that_ends_without_another_step_has_no_time_to_recover() -> Non
     run.ends(signal=None, step=0)
     one = run.records[1]
     assert (one.steps_seen, one.mttr_s) == (False, None)
+
+
+def test_the_first_step_of_a_session_tells_where_the_script_goes_on() -> None:
+    """Once for each session: what a restart within it costs stands in its interruption."""
+    run = Plain()
+    run.steps(34)
+    run.is_killed(step=60)
+    run.steps(41)
+    assert [one.data["step"] for one in run.events if one.kind == WENT_ON] == [33]
+
+
+@pytest.mark.parametrize(("behind", "lost"), [(33, 16), (60, 0), (None, None), ("none", None)])
+def test_what_a_resumed_script_lost_is_told_by_its_first_step(
+    behind: int | str | None, lost: int | None
+) -> None:
+    """49 steps were done, and nothing of the run's own was left. "none": no step was done yet."""
+    told = [] if behind == "none" else [Event(2.0, 0.0, WENT_ON, {"step": behind})]
+    begun = {"step": 0, "from": "nothing", "steps_lost": 49}
+    of_its_own = Event(1.0, 0.0, RESUMED, {**begun, "own": True})
+    part = replace(records(of_its_own, *told).sessions[0], interruptions=())
+    assert part.lost_before == lost
+    assert replace(part, events=(Event(1.0, 0.0, RESUMED, begun),)).lost_before == 49
+    bucket = StepsBucket(2.0, 3.0, 0, 60, 0.1, 0.1, 0.1)
+    run = Records(Meta("r", "r", 1, "0", 0.0, 0.0), (replace(part, steps=(bucket,)),))
+    assert run.is_measured == (lost is not None)
+
+
+@pytest.mark.parametrize(
+    ("stepped", "exit_code", "interrupt"),
+    [(True, 130, True), (True, 143, False), (False, 130, False)],
+)
+def test_ctrl_c_reaches_a_script_that_trains_as_ctrl_c(
+    stepped: bool, exit_code: int, interrupt: bool
+) -> None:
+    """Many scripts save where they catch KeyboardInterrupt. Imports may swallow it."""
+    run = Plain()
+    if stepped:
+        run.steps(1)
+    out = run.coordinator.ask_stop(now_s=run.now_s, reason="a test", exit_code=exit_code)
+    told = [one.message for one in out if isinstance(one, ToAgent)]
+    assert told == [TermWorker(run.worker, "a test", interrupt)]
+    (said,) = [one.text for one in out if isinstance(one, Tell)]
+    assert said.endswith(f"workers are sent {'SIGINT' if interrupt else 'SIGTERM'}")

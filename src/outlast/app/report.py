@@ -130,7 +130,9 @@ def _is_cost_unknown(facts: Facts) -> bool:
 
     Its steps were counted from its start, so there may be more of them than the report knows.
     """
-    return any(one["steps_lost"] is None for one in facts["interruptions"])
+    return facts["steps_lost_between_sessions"] is None or any(
+        one["steps_lost"] is None for one in facts["interruptions"]
+    )
 
 
 def _ettr(facts: Facts) -> tuple[Text, str]:
@@ -151,7 +153,7 @@ def _cost(facts: Facts) -> tuple[str, str]:
         sum(one[key] or 0 for one in facts["interruptions"])
         for key in ("steps_repeated", "steps_lost")
     )
-    between = facts["steps_lost_between_sessions"]
+    between = facts["steps_lost_between_sessions"] or 0
     cost = f"{repeated:,} repeated, {lost + between:,} lost"
     cost += f" ({between:,} of them between sessions)" if between else ""
     if unknown:

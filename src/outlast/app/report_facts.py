@@ -85,7 +85,9 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
             {"at_s": at_s, "kind": one.kind.removeprefix("node_"), **one.data}
             for at_s, one in _events(view, _NODE_EVENTS)
         ],
-        "steps_lost_between_sessions": sum(_lost_before(part) for part in records.sessions),
+        "steps_lost_between_sessions": None
+        if any(part.lost_before is None for part in records.sessions)
+        else sum(part.lost_before or 0 for part in records.sessions),
         "sessions": [_session(part) for part in records.sessions],
     }
     return facts | {"components": component_rows([facts])} | report_sums.sums([facts], given)
@@ -197,11 +199,5 @@ def _session(part: SessionRecords) -> dict[str, typing.Any]:
         "exit_code": part.session.exit_code,
         "reason": part.session.reason,
         "from_step": part.resumed.get("step", 0),
-        "steps_lost": _lost_before(part),
+        "steps_lost": part.lost_before,
     }
-
-
-def _lost_before(part: SessionRecords) -> int:
-    """Count the committed steps of earlier sessions that this one had to do again."""
-    lost = part.resumed.get("steps_lost", 0)
-    return lost if isinstance(lost, int) else 0

@@ -29,6 +29,7 @@ class Beginning:
     checkpoint   folder and step of the newest good checkpoint, or ("", 0)
     refused      the checkpoints that were passed over, and why, a sentence each
     committed    newest step of the session before
+    own          the script makes no outlast call, so that its own checkpoint decides
     highest      newest step of all sessions: doing it again books as repeated
     """
 
@@ -37,6 +38,7 @@ class Beginning:
     refused: tuple[str, ...] = ()
     committed: int = 0
     highest: int = 0
+    own: bool = False
 
     @property
     def steps_lost(self) -> int:
@@ -52,18 +54,29 @@ class Beginning:
 
     def event(self) -> Event:
         """Return the ledger's record of this beginning."""
-        data = {"step": self.start.step, "from": self.source, "steps_lost": self.steps_lost}
+        data: dict[str, object] = {
+            "step": self.start.step, "from": self.source, "steps_lost": self.steps_lost
+        }  # fmt: skip
+        if self.own:
+            data["own"] = True
         return Event(clock.now_s(), clock.wall_s(), RESUMED, data)
 
     def describe(self, folder: Path) -> str:
         """Return the line for the console."""
+        if self.own:
+            return (
+                f"resuming {folder}: its script makes no outlast call, so its own checkpoint"
+                f" decides where it goes on; {count(self.committed, 'step')} had been done"
+            )
         lost = (
             f"; {count(self.steps_lost, 'committed step')} after it will be trained again"
             if self.steps_lost
             else ""
         )
-        source = f" from {self.source}" if self.start.step else ", without a saved state"
-        return f"resuming {folder} at step {self.start.step}{source}{lost}"
+        if not self.start.step:
+            keep = "; with --checkpoint-every STEPS they are kept" if lost else ""
+            return f"resuming {folder} at step 0, without a saved state{lost}{keep}"
+        return f"resuming {folder} at step {self.start.step} from {self.source}{lost}"
 
 
 def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> None:
@@ -101,13 +114,14 @@ def find_beginning(
     """
     committed = max(records.newest_step, seen_step)
     highest = max(records.highest_step, seen_step)
+    own = records.newest_step > 0 and not records.calls_outlast
     if from_scratch:
         aside = tuple(_aside(one.folder) for one in local.checkpoints(root))
-        return Beginning(refused=aside, committed=committed, highest=highest)
+        return Beginning(refused=aside, committed=committed, highest=highest, own=own)
     start, checkpoint, refused = newest_start(
         root, vault, records.meta.world_size, records.meta.run
     )
-    return Beginning(start, checkpoint, tuple(refused), committed, highest)
+    return Beginning(start, checkpoint, tuple(refused), committed, highest, own)
 
 
 def _aside(folder: Path) -> str:

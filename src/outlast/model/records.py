@@ -21,8 +21,14 @@ from outlast.model.terms import Cause, FailureClass, Mechanism, Rung, Tier
 
 Facts = Mapping[str, object]  # a JSON object
 RESUMED = (
-    "resumed"  # kind of the event with which a session of --resume begins: step, from, steps_lost
+    # Kind of the event with which a session of --resume begins: step, from, steps_lost, own. `own`:
+    # the script makes no outlast call, so that its own checkpoint decides.
+    "resumed"
 )
+
+# Kind of the event with the first step of a session of a script without outlast calls. step: the
+# one that it goes on behind, by its own checkpoint; None: that is not known.
+WENT_ON = "went_on"
 
 LEADS = "node_leads"  # kind of the event with which a node begins to lead: node, epoch, voters
 
@@ -250,6 +256,22 @@ class SessionRecords:
         """Return what a session of --resume began from (see RESUMED); it is empty for others."""
         return next((one.data for one in self.events if one.kind == RESUMED), {})
 
+    @property
+    def lost_before(self) -> int | None:
+        """Return how many steps of earlier sessions were committed, and were not there any more.
+
+        A script without outlast calls goes on from its own checkpoint, which its first step tells:
+        None if it does not, or has not come yet.
+        """
+        begun, lost = self.resumed.get("step", 0), self.resumed.get("steps_lost", 0)
+        if not isinstance(begun, int) or not isinstance(lost, int) or not lost:
+            return 0
+        told = next((one.data for one in self.events if one.kind == WENT_ON), None)
+        if told is None:
+            return None if self.resumed.get("own") else lost
+        behind = told.get("step")
+        return max(0, begun + lost - behind) if isinstance(behind, int) else None
+
 
 class Numbered(NamedTuple):
     """An interruption under an id that is unique in the run.
@@ -309,7 +331,11 @@ class Records:
     def is_measured(self) -> bool:
         """Return whether the productive seconds are known: all steps that stayed were seen."""
         some = self.unique_interruptions()
-        return self.steps_seen and all(one.steps_lost >= 0 for one, _ in some)
+        return (
+            self.steps_seen
+            and all(one.steps_lost >= 0 for one, _ in some)
+            and all(part.lost_before is not None for part in self.sessions)
+        )
 
     @property
     def newest_generation(self) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.drills._run import Drill, Outcome
+from tests.drills._pids import alive, below, until
+from tests.drills._run import Drill, Outcome, drilled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(200)]
 LOOP = Path(__file__).parent / "scripts" / "loop.py"
@@ -91,3 +92,56 @@ def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
     assert (report["mttr"]["count"], report["mttr"]["median_range_s"]) == (1, None), report
     assert report["rank_seconds"]["other"] > 2 * 60 * 0.05 * 0.8, report
     assert "processes run again by restart; steps not seen" in outcome.stderr, outcome
+
+
+@pytest.mark.parametrize("sgd", [False, True])
+def test_a_resumed_script_is_not_said_to_begin_with_its_first_step(
+    tmp_path: Path, sgd: bool
+) -> None:
+    """The launcher is killed. The script's own checkpoint is newer than anything of the run's."""
+    arguments = (60, 20, "--sgd") if sgd else (60, 20)
+    with Drill(tmp_path, str(LOOP), tmp_path, *arguments, workers=2) as drill:
+        drill.until(lambda: "iter 35\n" in (tmp_path / "stdout").read_text(), "iteration 35")
+        pids = below(drill.process.pid)
+        drill.process.kill()
+        drill.process.wait(10)
+        until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
+    outcome = drilled(tmp_path, str(LOOP), tmp_path, *arguments, workers=2, flags=("--resume",))
+    assert outcome.code == 0, outcome
+    assert begun_behind(outcome) == [20], outcome
+    said = next(line for line in outcome.stderr.splitlines() if "resuming" in line)
+    assert "its own checkpoint decides" in said
+    lost = outcome.report["steps_lost_between_sessions"]
+    assert 15 <= lost <= 18, (lost, said)
+    assert (outcome.report["steps"], outcome.report["ettr"] is None) == (60, False), outcome
+
+
+SAVES_AT_CTRL_C = """
+import os, sys, time
+import torch
+weights = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(weights.parameters(), lr=0.1)
+try:
+    for n in range(10_000):
+        weights(torch.ones(2)).sum().backward()
+        optimizer.step()
+        print(f"iter {n}", flush=True)
+        time.sleep(0.02)
+except KeyboardInterrupt:
+    torch.save(weights.state_dict(), f"{sys.argv[1]}/saved-{os.environ['RANK']}.pt")
+    raise
+"""
+
+
+def test_ctrl_c_lets_a_script_save_where_it_catches_it(tmp_path: Path) -> None:
+    """As under torchrun. It goes to all ranks, and no rank shows a traceback of it."""
+    script = tmp_path / "train.py"
+    script.write_text(SAVES_AT_CTRL_C)
+    with Drill(tmp_path, str(script), tmp_path, workers=2) as drill:
+        drill.until(lambda: (tmp_path / "stdout").read_text().count("iter 9\n") == 2, "iteration 9")
+        drill.process.send_signal(signal.SIGINT)
+        outcome = drill.finish()
+    assert (outcome.code, outcome.interruptions) == (130, []), outcome
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["saved-0.pt", "saved-1.pt"]
+    assert "workers are sent SIGINT" in outcome.stderr
+    assert "Traceback" not in outcome.stderr, outcome

@@ -108,11 +108,13 @@ def _stalls(report: Facts) -> Iterator[Advice]:
             f"Training stood still for saves for {words.percent(share)} of the time.",
         )
     lost = sum(one["steps_lost"] or 0 for one in report["interruptions"])
-    lost += report["steps_lost_between_sessions"]
+    lost += report["steps_lost_between_sessions"] or 0
     if lost and report["step_median_s"]:
         lost_s = lost * report["step_median_s"]
         yield Advice(
-            "Save more often: `--checkpoint-every STEPS`.",
+            "Save more often: `--checkpoint-every STEPS`."
+            if report["calls_outlast"]
+            else "Let the script save more often and load that at its start, or call outlast.",
             f"{lost:,} steps were thrown away, about {words.duration(lost_s)} of training.",
         )
 

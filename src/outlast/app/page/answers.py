@@ -203,7 +203,7 @@ def _what_cost(report: Facts) -> Answer:
         sum(one[key] or 0 for one in report["interruptions"])
         for key in ("steps_repeated", "steps_lost")
     )
-    lost += report["steps_lost_between_sessions"]
+    lost += report["steps_lost_between_sessions"] or 0
     note = (
         f"{words.count(count, 'interruption')} took {words.duration(lost_s)} of"
         f" {words.duration(total_s)} of all ranks; {repeated:,} steps repeated, {lost:,} lost."

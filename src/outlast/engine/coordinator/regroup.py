@@ -39,6 +39,7 @@ from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
 from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave, Underway
+from outlast.model.records import WENT_ON
 from outlast.model.terms import Mechanism, Rung, Tier, Waypoint
 
 # At these waypoints ranks wait for each other.
@@ -465,17 +466,22 @@ class Regroup:
                 member.path.committed_s = message.at_s
             run.roster.remains.note_done(member.rank, message.step)
         run.progress.note_commit(message.step, sharded=run.roster.sharded)
+        behind = message.step - 1 if message.step else None
         if not run.roster.outlast:
             # Only now it shows from where the script's own checkpoint let it go on.
-            run.interruptions.went_on_from(message.step - 1 if message.step else None)
+            run.interruptions.went_on_from(behind)
         at_s = run.first_commit_s(run.roster.members())
         if at_s is None or not message.is_new:
             return []
+        first = not run.progress.trained
         run.progress.has_trained()
         if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
             # All have joined, for they voted. Their words of that are still on their way.
             return []
-        return run.resumed(now_s, at_s)
+        resumed = run.resumed(now_s, at_s)
+        if run.roster.outlast or not first:
+            return resumed
+        return [run.noted(now_s, WENT_ON, {"step": behind}), *resumed]
 
     def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
         """Take in that members are past the last step."""
