@@ -1,4 +1,4 @@
-"""What NCCL's process groups are told. NCCL is not here: objects that stand for it note the calls."""
+"""What groups of NCCL are told. NCCL is not here: objects that stand for it note the calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from outlast.runtime.worker import groups, nccl  # noqa: E402
+from outlast.runtime.worker import groups, nccl_groups  # noqa: E402
 
 DUMP_WAIT = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
 ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -50,7 +50,7 @@ def test_all_communicators_are_aborted_at_once(count: int) -> None:
     """One after the other, the first would wait for the second."""
     told = threading.Barrier(count)
     backends = [Backend(told) for _ in range(count)]
-    nccl.abort([Group(cpu=None, cuda=backend) for backend in backends])  # type: ignore[misc]
+    nccl_groups.abort([Group(cpu=None, cuda=backend) for backend in backends])  # type: ignore[misc]
     assert all(backend.aborted for backend in backends)
 
 
@@ -61,7 +61,7 @@ def test_a_communicator_that_cannot_be_aborted_is_passed_over() -> None:
 
     other = Backend(threading.Barrier(1))
     gone = Gone(threading.Barrier(1))
-    nccl.abort([Group(cuda=gone), Group(cuda=other)])  # type: ignore[list-item]
+    nccl_groups.abort([Group(cuda=gone), Group(cuda=other)])  # type: ignore[list-item]
     assert other.aborted
 
 
@@ -74,16 +74,16 @@ def test_errors_are_left_to_outlast(monkeypatch: pytest.MonkeyPatch, given: str 
         monkeypatch.setenv(DUMP_WAIT, given)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store.set("exception_dump", "1")
-    nccl.leave_errors_to_outlast(store)
+    nccl_groups.leave_errors_to_outlast(store)
     assert os.environ[ERRORS] == "0"
     assert os.environ[DUMP_WAIT] == (given or "1")
     assert not store.check(["exception_dump"])
-    nccl.leave_errors_to_outlast(store)
+    nccl_groups.leave_errors_to_outlast(store)
 
 
 def test_only_groups_of_nccl_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(nccl, "leave_errors_to_outlast", lambda store: told.append("nccl"))
+    monkeypatch.setattr(nccl_groups, "leave_errors_to_outlast", lambda store: told.append("nccl"))
     for backend, expected in (("gloo", []), ("cpu:gloo,cuda:nccl", ["nccl"])):
         monkeypatch.setattr(groups, "_initialise", lambda *_: (_ for _ in ()).throw(OSError))
         monkeypatch.setattr(groups, "destroy", lambda group: None)

@@ -32,8 +32,8 @@ def leave_errors_to_outlast(store: Store) -> None:
     """Keep torch from ending this process for an error of NCCL, in groups made from here on.
 
     torchrun asks for that end, and so does our launcher, which cannot know whether the script is
-    ours. A signal to dump that an earlier generation left in `store` is taken out, because a process
-    that is new would obey it, and end.
+    ours. A signal to dump that an earlier generation left in `store` is taken out, because a new
+    process would obey it, and end.
     """
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1")  # four times that is waited
