@@ -460,3 +460,33 @@ def test_a_loss_that_is_no_number_is_looked_at_where_it_began(tmp_path: Path) ->
     got = verdict_of(tmp_path, log=labelled("[rank2]: ", said))
     assert (got.failure_class.value, ranks_of(got)) == ("unknown", [2])
     assert "from before the first such step" in got.action
+
+
+def test_advice_is_about_what_failed(tmp_path: Path) -> None:
+    """Each of these has a class whose general advice would lead nowhere."""
+    head = TRACEBACK.rpartition("\n")[0]
+    cases = {
+        "CUDA error: invalid device ordinal": ("user_code", "no more ranks"),
+        "botocore.exceptions.ReadTimeoutError: Read timeout on endpoint URL: x": (
+            "storage",
+            "credentials",
+        ),
+        "RuntimeError: Error 802: system not yet initialized": ("dependency", "fabricmanager"),
+        "OSError: You are trying to access a gated repo.": ("dependency", "token"),
+        "wandb.errors.errors.CommError: Run initialization has timed out": ("dependency", "token"),
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the"
+        " C10d store has failed. See inner exception for details.": ("unknown", "MASTER_ADDR"),
+    }
+    for at, (said, (name, word)) in enumerate(cases.items()):
+        got = verdict_of(tmp_path / str(at), log=f"{head}\n{said}")
+        assert (got.failure_class.value, word in got.action) == (name, True), (said, got.action)
+    pulled = verdict_of(tmp_path / "image", describe="      Reason:       ImagePullBackOff\n")
+    assert "registry" in pulled.action
+
+
+def test_processes_that_die_in_a_pool_may_have_been_killed(tmp_path: Path) -> None:
+    """It is a hint, and asks for the kernel's log; that log then decides."""
+    said = "RuntimeError: One of the subprocesses has abruptly died during map operation."
+    got = verdict_of(tmp_path / "alone", log=TRACEBACK.rpartition("\n")[0] + f"\n{said}")
+    assert got.failure_class.value == "unknown"
+    assert "OOM kill" in got.next_test

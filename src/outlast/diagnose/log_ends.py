@@ -62,6 +62,7 @@ _ENDS = re.compile(
 _LAUNCHERS = re.compile(
     rb"^(?:\[[^\]]{1,40}\]:? ?)?(?:slurm(?:stepd|ctld)?|srun)[:-]|^[IWE]\d{4} [^\]]{1,200}/elastic/"
 )
+_RANK_LABEL = re.compile(rb"^(?:\d{1,5}: )?\[rank(\d{1,6})\]:")
 _LOCAL_LABEL = re.compile(r"^\s{0,4}(?:\[(?:default|trainer)\d|\d{1,5}: )")
 _ATTEMPT = re.compile(r"attempt_(\d{1,4})/")
 _GLOG_DAY = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d{3,9} ")
@@ -194,6 +195,25 @@ def read_ends(name: str, lines: Sequence[bytes]) -> list[LogEnd]:
         for end in kept:
             end.is_finished, end.is_cut = is_finished, is_cut
     return kept
+
+
+def last_words(name: str, lines: Sequence[bytes]) -> list[Finding]:
+    """Return the last line of each rank in a log that several ranks write, by torch's own label.
+
+    A log of one rank has its last line already, from the reader of its lines.
+    """
+    if rank_of_name(name) is not None:
+        return []
+    row = RULES["log.last"]
+    found: dict[int, bytes] = {}
+    for line in reversed(lines):
+        label = _RANK_LABEL.match(line)
+        if label is not None and len(found) < WRITERS_MAX:
+            found.setdefault(int(label[1]), line)
+    return [
+        Finding(Evidence(name, None, _text(line[:CHARACTERS]), row.role), row.name, rank=rank)
+        for rank, line in sorted(found.items())
+    ]
 
 
 def _step(line: bytes) -> re.Match[bytes] | None:

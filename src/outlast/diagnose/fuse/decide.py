@@ -46,7 +46,9 @@ PLACES_MAX = 8
 SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end of a link
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
+_RANK_LABEL = re.compile(r"^\[rank(\d{1,6})\]:")
 _TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
+_ABORTED = re.compile(r"exitcode {1,6}: -6 ")
 _TASK_ENDED = re.compile(r"srun: error: ([A-Za-z][\w.-]{0,60}): task (\d{1,5}): ")
 
 
@@ -206,6 +208,8 @@ def _mechanism(
         for one in findings
         if one.mechanism is not None and one.evidence.role is not Role.ADVICE
     )
+    if Mechanism.HANG in seen and all(_is_abort(one) for one in findings if _is_signal(one)):
+        return Mechanism.HANG  # NCCL's watchdog aborts the process in which it gave up
     for mechanism in (Mechanism.SIGNAL, Mechanism.CORRUPT):
         if mechanism in seen and mechanism in {
             one.mechanism for one in findings if one.evidence.role is not Role.EFFECT
@@ -215,6 +219,14 @@ def _mechanism(
         if mechanism in seen:
             return mechanism
     return ended[0] if ended else next(iter(seen), None)
+
+
+def _is_signal(one: Finding) -> bool:
+    return one.mechanism is Mechanism.SIGNAL and one.evidence.role is not Role.EFFECT
+
+
+def _is_abort(one: Finding) -> bool:
+    return one.rule == "exit.abort" or _ABORTED.match(one.evidence.text) is not None
 
 
 # --- where ----------------------------------------------------------------------------------------
@@ -264,6 +276,9 @@ def _places(
 def _hosts_by_srun(shown: Sequence[Finding], findings: Sequence[Finding]) -> set[str]:
     """Return the hosts on which srun says that the tasks ended whose labelled lines are shown."""
     tasks = {found[1] for one in shown if (found := _TASK_LABEL.match(one.evidence.text))}
+    if not any(one.rule.startswith("elastic.") for one in findings):
+        # Without a launcher srun starts the ranks itself, so its tasks are the ranks.
+        tasks |= {found[1] for one in shown if (found := _RANK_LABEL.match(one.evidence.text))}
     ended = (_TASK_ENDED.search(one.evidence.text) for one in findings)
     return {found[1] for found in ended if found is not None and found[2] in tasks}
 

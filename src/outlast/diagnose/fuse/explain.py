@@ -93,7 +93,7 @@ def evidence_of(conclusion: Conclusion) -> tuple[Evidence, ...]:
 def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
     who = _who(conclusion)
     if conclusion.named is not _UNKNOWN:
-        parts = [_why(conclusion, repeated=bool(who)), who]
+        parts = [_why(conclusion, repeated=bool(who)), who, _behind(conclusion)]
     elif who:
         # A signal is a cause; of anything else the run saw only how it showed itself.
         is_why = newest_seen(conclusion) is not None and conclusion.mechanism is Mechanism.SIGNAL
@@ -308,6 +308,15 @@ def _ends(conclusion: Conclusion) -> LogsEnd:
     )
 
 
+def _behind(conclusion: Conclusion) -> str:
+    """Return who is behind by the ends of the logs, where a hang has no other suspect."""
+    culprits, ends = conclusion.culprits, _ends(conclusion)
+    known = culprits.ranks or culprits.suspects or conclusion.desync.suspects
+    if conclusion.mechanism is not Mechanism.HANG or known or not ends.behind:
+        return ""
+    return ends.sentence
+
+
 def _quiet_words(conclusion: Conclusion) -> Words:
     ends = _ends(conclusion)
     if not ends.behind:
@@ -377,7 +386,7 @@ def _reported_words(conclusion: Conclusion) -> Words | None:
     culprits = conclusion.culprits
     if conclusion.named is not _UNKNOWN:
         return None
-    if culprits.shown and culprits.shown[0].rule == "data.nan":
+    if culprits.shown and culprits.shown[0].rule in ("data.nan", "rerun.unexpected"):
         return REPORTED["data.nan"]  # what to do about it is the same for any rank
     if culprits.ranks or culprits.suspects:
         return None

@@ -339,6 +339,35 @@ BY_RULE: dict[str, Words] = {
         "the name has an address on that node",
         "getent hosts NAME on that node, for the name in the message",
     ),
+    "object.store": Words(
+        "an object store did not answer, or refused",
+        "see that its endpoint answers from that node with the job's credentials, and how many"
+        " requests it allows; then restart from the last checkpoint",
+        "the same request from that node works at once",
+        "the same read from that node by hand (aws s3 cp, gcloud storage cp), with the job's"
+        " environment; its error rate at that minute",
+    ),
+    "dependency.image": Words(
+        "the image of a container could not be pulled",
+        "correct the image's name and tag, or the secret for its registry; a restart fails again",
+        "the image can be pulled on that node",
+        "kubectl describe pod, its last events; crictl pull IMAGE on that node",
+    ),
+    "cuda.ordinal": Words(
+        "a rank wants a GPU of a number that the node does not have",
+        "start no more ranks on a node than it has GPUs (--nproc-per-node, CUDA_VISIBLE_DEVICES); a"
+        " restart fails again",
+        "nvidia-smi -L shows as many GPUs as the node has ranks",
+        "nvidia-smi -L and echo $CUDA_VISIBLE_DEVICES on that node, in the job's environment",
+    ),
+    "cuda.system_not_ready": Words(
+        "the GPUs of the node are not ready: the service that joins them by NVSwitch does not run",
+        "start nvidia-fabricmanager on that node, of the driver's own version, or leave the node"
+        " out; a restart there fails again",
+        "the service runs, and nvidia-smi -q shows the state of the fabric as completed",
+        "systemctl status nvidia-fabricmanager, and nvidia-smi -q | grep -A 2 Fabric, on that node",
+    ),
+    "desync.mismatch": _UNEQUAL_CALLS,
     "gloo.size": _UNEQUAL_CALLS,
     "c10d.mismatch": _UNEQUAL_CALLS,
     "graph.mismatch": _UNEQUAL_CALLS,
@@ -410,12 +439,15 @@ REPORTED: dict[str, Words] = {
         "",
         "the log of every node: a rank that failed before it joined, or a node that never started",
     ),
-    "store.connect": Words(
-        _MEETING,
-        "check the address (MASTER_ADDR or --rdzv-endpoint), that rank 0's node runs, and that its"
-        " port can be reached from the other nodes",
-        "",
-        "nc -vz HOST PORT from that node, with the address in the message; the log of rank 0",
+    **dict.fromkeys(
+        ("store.connect", "rdzv.connection"),
+        Words(
+            _MEETING,
+            "check the address (MASTER_ADDR or --rdzv-endpoint), that rank 0's node runs, and that"
+            " its port can be reached from the other nodes",
+            "",
+            "nc -vz HOST PORT from that node, with the address in the message; the log of rank 0",
+        ),
     ),
 }
 

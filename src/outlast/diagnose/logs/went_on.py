@@ -5,7 +5,8 @@ tells: lines of a form that it had before (a step, a bar of progress) come again
 writer suffice. Where several ranks may write one log without labels, more are wanted than all ranks
 print until they notice that one is gone. An exception before the first step is handled, too, if
 lines of one form follow in which a number grows: steps, which no rank takes without the others.
-Lines that tell of exceptions are no progress, however often they come.
+Lines that tell of exceptions, or of where they were raised, are no progress, however often they
+come.
 
 A program that says that its training is finished has handled whatever it printed before.
 
@@ -22,6 +23,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.prefixes import rank_of
 from outlast.diagnose.logs.tracebacks import label_of
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
@@ -35,6 +37,7 @@ STEPS_COUNT = 10  # values of a number that grows, in lines of one form
 FORMS_MAX = 32  # of these lines
 AFTER_LINES = 2_000  # so many after are looked at
 OPEN_MAX = 24
+LIKE_MAX = 1_000
 _LETTERS_MIN, _CHARACTERS = 4, 200
 # no part of a time, a date, a fraction or a name
 _NUMBER = re.compile(rb"(?<![\d.,\w-])(?<!\d:)(\d{1,9}(?:\.\d{1,9})?)(?![\d.:,\w]*[.:\w-])")
@@ -44,6 +47,17 @@ _FINISHED = re.compile(
     rb"\btrain(?:ing)?(?: run| job)?:? (?:has |is |was |run )?"
     rb"(?:finished|complete[d.!]?(?![\w ]{0,12}\bfor\b)|done|ended successfully)"
     rb"|finished training|trainer\.fit. stopped: .max_|stopped: .max_(?:steps|epochs)",
+    re.IGNORECASE,
+)
+# such lines come for one rank after the other while a job is closed down
+_CLOSING = re.compile(
+    rb"kill|subprocess|localrank|exitcode|errorfile|signal|terminat|clos(?:e|ing)|srun|slurm"
+    rb"|destroy|shut|abort|exit",
+    re.IGNORECASE,
+)
+# the lines of a traceback: where several ranks raise alike, they come again and again
+_TRACEBACK = re.compile(
+    rb"traceback \(most recent call|^.{0,120}?(?:^|[\]:|>] {1,2}) {2}(?:file \"| {2}[\w@(\[{\"'~^])",
     re.IGNORECASE,
 )
 _POD = re.compile(r"\bpod/([\w.-]{1,253})", re.IGNORECASE)
@@ -79,15 +93,16 @@ class _Open:
     label: str
     forms: frozenset[bytes]
     own_count: int = 0
-    any_count: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # by writer
     left_count: int = AFTER_LINES
-    steps: dict[bytes, Growing] = field(default_factory=dict)
+    steps: dict[tuple[str, bytes], Growing] = field(default_factory=dict)
     has_steps: bool = False
 
     @property
     def is_handled(self) -> bool:
-        enough = self.own_count >= AFTER_COUNT or self.any_count >= AFTER_ANY_COUNT
-        return enough or self.has_steps
+        # All ranks may print one more step before they notice: only what one writer prints counts.
+        most = max(self.counts.values(), default=0)
+        return self.own_count >= AFTER_COUNT or most >= AFTER_ANY_COUNT or self.has_steps
 
     def look(self, lines: Sequence[bytes], *, one_writer: bool, failures: Set[bytes]) -> None:
         """Count the lines of a known form among those that come after, and look for steps.
@@ -101,17 +116,17 @@ class _Open:
                 self.has_steps = True
                 return
             form = form_of(line)
-            if form in failures:
+            if form in failures or _TRACEBACK.search(line[:_CHARACTERS]):
                 continue
             if form in self.forms:
-                self.any_count += 1
+                self.counts[_who(line)] += 1
                 self.own_count += one_writer or (bool(self.label) and _writer(line) == self.label)
-            elif form and not _IDLES.search(form) and self._may_follow(form):
-                self.has_steps |= self.steps.setdefault(form, Growing()).feed(line)
+            elif form and not _IDLES.search(form) and not _CLOSING.search(form):
+                # One writer's number grows with its steps; over all writers it may be the rank.
+                series = (_who(line), form)
+                if series in self.steps or len(self.steps) < FORMS_MAX:
+                    self.has_steps |= self.steps.setdefault(series, Growing()).feed(line)
         self.left_count -= len(lines)
-
-    def _may_follow(self, form: bytes) -> bool:
-        return form in self.steps or len(self.steps) < FORMS_MAX
 
 
 class WentOn:
@@ -125,6 +140,9 @@ class WentOn:
         self._before: deque[bytes] = deque(maxlen=BEFORE_LINES)
         self._open: list[_Open] = []
         self._failures: set[bytes] = set()  # the forms of lines that tell of exceptions
+        # What was usual before the first exception of each form. All ranks may raise alike, and
+        # then the lines between two such exceptions are those of the exceptions.
+        self._usual: dict[bytes, frozenset[bytes]] = {}
 
     def block(
         self, lines: Sequence[bytes], raised: Sequence[tuple[int, Finding, str]]
@@ -142,7 +160,10 @@ class WentOn:
             if len(self._open) >= OPEN_MAX:
                 break
             before = [*self._before, *lines[max(0, at - BEFORE_LINES) : at]][-BEFORE_LINES:]
-            new = _Open(finding, label_of(text), _usual_forms(before))
+            usual, like = _usual_forms(before), form_of(text.encode("utf-8", "replace"))
+            if like in self._usual or len(self._usual) < LIKE_MAX:
+                usual &= self._usual.setdefault(like, usual)
+            new = _Open(finding, label_of(text), usual)
             self._look(new, lines[at + 1 :])
             if new.is_handled:
                 handled.append(new.finding)
@@ -162,6 +183,15 @@ def _usual_forms(lines: Sequence[bytes]) -> frozenset[bytes]:
 
 def _writer(line: bytes) -> str:
     return label_of(line[:300].decode("utf-8", "replace"))
+
+
+def _who(line: bytes) -> str:
+    """Return the writer of a line: its label, or the rank that it names; "" if it tells neither."""
+    text = line[:300].decode("utf-8", "replace")
+    if label := label_of(text):
+        return label
+    rank = rank_of(text)
+    return "" if rank is None else str(rank)
 
 
 def form_of(line: bytes) -> bytes:

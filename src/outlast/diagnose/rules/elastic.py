@@ -53,8 +53,10 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "loader.gone",
-        r"dataloader worker .{0,40}exited unexpectedly|dataloader worker .{0,40}killed by signal",
-        "torch csrc/DataLoader.cpp",
+        r"dataloader worker .{0,40}exited unexpectedly|dataloader worker .{0,40}killed by signal"
+        r"|subprocesses has abruptly died|process pool was terminated abruptly",
+        "torch csrc/DataLoader.cpp; huggingface datasets/utils/py_utils.py; python"
+        " concurrent/futures/process.py",
         failure_class=C.HOST_MEMORY,
         grade=G.HINT,
         mechanism=SIGNAL,

@@ -183,6 +183,8 @@ RULES: tuple[Rule, ...] = (
         "dependency.service",
         r"hfhubhttperror|repositorynotfounderror|localentrynotfounderror|can't load (?:the"
         r" )?(?:tokenizer|model|configuration) for"
+        r"|gatedrepoerror|trying to access a gated repo|cannot access gated repo"
+        r"|\bwandb\.(?:errors|sdk)[\w.]{0,60}error"
         r"|couldn't connect to 'https|max retries exceeded with url|proxyerror|sslerror|ssl:"
         r" certificate"
         r"|http error [45]\d\d|\d\d\d server error|429 client error|too many requests|internal"

@@ -230,6 +230,7 @@ def _text(piece: Piece, reading: _Reading) -> None:
         last = last_lines(piece)
         sample.look(last)
         reading.ends += log_ends.read_ends(piece.name, last)
+        reading.findings.add(log_ends.last_words(piece.name, last))
     except OSError as error:
         reading.notes.skip(error.strerror or str(error), piece.name)
     if lines.cut_count:
