@@ -131,7 +131,7 @@ REFUSED = {
     "something that cannot be saved": (
         "named(thing=[1])\n",
         "",
-        "run.state(thing=...) is a list",
+        "run.state(thing=...) is of type list",
         "these two methods",
     ),
     "a foreign sampler": (

@@ -562,7 +562,7 @@ def test_signatures_of_ranks_that_run_the_same_script_are_equal() -> None:
 
 
 REFUSED = [
-    ("thing", object(), "thing=.*is a object"),
+    ("thing", object(), "thing=.*is of type object"),
     ("private", Tally(), "name is taken"),
     ("a.b", Tally(), "plain word"),
     ("lazy", nn.LazyLinear(3), "lazy.weight has no shape"),

@@ -400,8 +400,7 @@ def _swarm(
         if not args.json and now_s - said_s > PROGRESS_S:
             said_s = now_s
             print(
-                f"  {tally.seeds:,} seeds in {now_s - began_s:.0f} s, {tally.counted:,} count, bad:"
-                f" {len(tally.bad)}",
+                f"  {tally.seeds:,} seeds in {now_s - began_s:.0f} s, {len(tally.bad)} of them bad",
                 file=sys.stderr,
                 flush=True,
             )

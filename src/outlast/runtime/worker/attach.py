@@ -494,9 +494,11 @@ class Attachment:
         """Warn of modules that ran in the first step and that nobody registered."""
         self.call.first_step = False
         if self._strangers and self.member.session is not None:
+            one = len(self._strangers) == 1
             self.member.session.warn(
-                "ran in the first step, but is not in run.state(...), so its parameters would not"
-                f" survive: {', '.join(self._strangers)}"
+                f"{', '.join(self._strangers)} ran in the first step, and {'is' if one else 'are'}"
+                f" not in run.state(...): {'its' if one else 'their'} parameters and buffers would"
+                " not survive"
             )
 
     def after_rehearsal(self) -> None:

@@ -528,7 +528,7 @@ def _object_part(name: str, value: Any) -> Part:
     ):
         return Part(value.state_dict, value.load_state_dict)
     raise StateError(
-        f"run.state({name}=...) is a {type(value).__name__}, which has no state_dict() and"
+        f"run.state({name}=...) is of type {type(value).__name__}, which has no state_dict() and"
         " load_state_dict()",
         hint=(
             "give modules, optimizers, schedulers, grad scalers, loaders, random generators, or"
