@@ -42,6 +42,8 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
     [
         ("make", signal.SIGINT, 130),
         ("prepare", signal.SIGTERM, 143),
+        pytest.param("make", signal.SIGUSR2, 143, marks=pytest.mark.drill),
+        pytest.param("listen", signal.SIGXCPU, 143, marks=pytest.mark.drill),
         *(
             pytest.param(place, number, 128 + number, marks=pytest.mark.drill)
             for place, number in (

@@ -214,6 +214,8 @@ send_int = _signals(signal.SIGINT)
 send_hup = _signals(signal.SIGHUP)
 send_quit = _signals(signal.SIGQUIT)
 send_usr1 = _signals(signal.SIGUSR1)
+send_usr2 = _signals(signal.SIGUSR2)
+send_xcpu = _signals(signal.SIGXCPU)
 send_harmless = _signals(signal.SIGPIPE, signal.SIGWINCH, signal.SIGCHLD, signal.SIGCONT)
 kill_launcher = _signals(signal.SIGKILL)
 

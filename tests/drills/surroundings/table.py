@@ -187,6 +187,10 @@ ROWS: tuple[Row, ...] = (
         flags=SAVES, kept="the newest checkpoint; under FSDP2 the images in shared memory"),
     Row("launcher", "SIGUSR1 (the machine is taken away)", "send_usr1", (T,), codes=(143,),
         said="stopping|", kept=STOPPED, flags=SAVES, sees="why it stops"),
+    Row("launcher", "SIGUSR2 (a scheduler's notice)", "send_usr2", (T, G), 1, codes=(143,),
+        said="stopping|", kept=STOPPED, flags=SAVES, sees="why it stops"),
+    Row("launcher", "SIGXCPU (the time of the job is over)", "send_xcpu", (T, G), 1, codes=(143,),
+        said="stopping|", kept=STOPPED, flags=SAVES, sees="why it stops"),
     Row("launcher", "SIGPIPE, SIGWINCH, SIGCHLD", "send_harmless", (T, G)),
     Row("launcher", "Ctrl-Z, and on again", "stop_by_terminal", (T, G), 1, 1.5),
     # --- ranks and their children, for comparison
