@@ -110,7 +110,8 @@ def timed_out(rank: int) -> str:
 
 
 ENTRY = (
-    "[0]:\n  time      : 2026-11-24_03:40:12\n  host      : h\n  rank      : {0} (local_rank: {0})\n"
+    "[0]:\n  time      : 2026-11-24_03:40:12\n  host      : h\n"
+    "  rank      : {0} (local_rank: {0})\n"
     "  exitcode  : {1} (pid: 22{0:02d})\n  error_file: <N/A>\n  traceback : none\n"
 )
 FAILURES, ROOT = "Failures:\n", "Root Cause (first observed failure):\n"
@@ -136,7 +137,7 @@ def test_an_abort_by_the_watchdog_is_a_hang(tmp_path: Path) -> None:
 
 
 def test_srun_tells_the_node_of_a_rank_that_it_started_itself(tmp_path: Path) -> None:
-    text = labelled("[rank9]: ", raised("OSError: [Errno 116] Stale file handle: '/mnt/a'"))
+    text = labelled("[rank9]: ", raised("OSError: [Errno 116] Stale file handle: 'a'"))
     ended = "srun: error: c3-14: task 9: Exited with exit code 1\n"
     assert verdict_of(tmp_path / "ranks", text + ended).nodes == ("c3-14",)
     launcher = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"

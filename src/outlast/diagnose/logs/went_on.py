@@ -57,7 +57,8 @@ _CLOSING = re.compile(
 )
 # the lines of a traceback: where several ranks raise alike, they come again and again
 _TRACEBACK = re.compile(
-    rb"traceback \(most recent call|^.{0,120}?(?:^|[\]:|>] {1,2}) {2}(?:file \"| {2}[\w@(\[{\"'~^])",
+    rb"traceback \(most recent call"
+    rb"|^.{0,120}?(?:^|[\]:|>] {1,2}) {2}(?:file \"| {2}[\w@(\[{\"'~^])",
     re.IGNORECASE,
 )
 _POD = re.compile(r"\bpod/([\w.-]{1,253})", re.IGNORECASE)
