@@ -28,6 +28,7 @@ from outlast.model.messages import (
     Joined,
     KillWorker,
     Registered,
+    StartStore,
     StartWorker,
     TermWorker,
     WorkerExited,
@@ -35,7 +36,7 @@ from outlast.model.messages import (
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from tests.engine.test_interruptions import log_of, newest
-from tests.engine.test_nodes import LEASE_S, _plan, coordinator_sessions, enrols, orders
+from tests.engine.test_nodes import LEASE_S, _plan, beats, coordinator_sessions, enrols, orders
 
 Word = Hello | Registered | Broke | Inventory | Joined | Committed
 
@@ -449,3 +450,28 @@ def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
     assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [
         (3, 5, "transfer")
     ] * 2
+
+
+def test_a_store_ordered_before_the_run_began_is_not_ordered_again() -> None:
+    """The coordinator was lost while nodes enrolled, and node a comes after its successor.
+
+    A second store would leave the first one running, and its address would count for nothing.
+    """
+    sessions = CoordinatorSessions(
+        Coordinator(options=CoordinatorOptions(2, Restart(), nodes=2)), epoch=2, lease_s=LEASE_S
+    )
+    sessions.coordinator.remember(RecoveredState())
+    sessions.rebuild(now_s=10.0, nodes={"b": 1})
+    ordered = [
+        (node, order)
+        for out in (
+            enrols(sessions, "b", now_s=10.0, epoch=1),
+            enrols(sessions, "a", now_s=10.1),
+            beats(sessions, "a", now_s=10.2),
+        )
+        for node, order in orders(out)
+        if isinstance(order, StartStore | StartWorker)
+    ]
+    stores = [node for node, order in ordered if isinstance(order, StartStore)]
+    ranks = [(node, order.rank) for node, order in ordered if isinstance(order, StartWorker)]
+    assert (stores, ranks) == (["b"], [("a", 0), ("b", 1)]), ordered

@@ -57,7 +57,10 @@ class NodeChanges:
         return self.begin(now_s) if enough else None
 
     def _launch(self, now_s: float) -> list[Output]:
-        store = self.run.order_store(now_s, "the run starts")
+        run = self.run
+        # A coordinator that took over before the run had begun may have ordered the store already.
+        ordered = not run.nodes.local and run.store.home in run.nodes
+        store = [] if ordered else run.order_store(now_s, "the run starts")
         return [*store, *self.regroup.plans.launch_all(now_s)]
 
     # --- a node comes --------------------------------------------------------------------------
