@@ -242,7 +242,7 @@ def test_a_table_without_a_failure_has_bounds_too(
 @pytest.mark.parametrize(
     ("out", "error"),
     [
-        ("no-folder/c.toml", "no-folder is no folder"),
+        ("no-folder/c.toml", "no-folder is not a folder"),
         ("/proc/c.toml", "/proc/c.toml cannot be written"),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) 
 @pytest.mark.parametrize(
     ("text", "arguments", "error"),
     [
-        (TABLE + "n3,x,gpu,0,100,0\n", (), "f.csv, line 4: time is 'x', which is no time"),
+        (TABLE + "n3,x,gpu,0,100,0\n", (), "f.csv, line 4: time is 'x', which is not a time"),
         ("", (), "f.csv is empty"),
         (TABLE, ("--units", "3"), "--from, --to missing"),
         (
@@ -279,9 +279,9 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) 
             ("--units", "3", "--from", "0", "--to", "100"),
             "line 2: the table says who was watched when",
         ),
-        (TABLE, ("--class", "gpu"), "--class gpu: 'gpu' is no class"),
+        (TABLE, ("--class", "gpu"), "--class gpu: 'gpu' is not a class"),
         (TABLE, ("--class", "a=gpu", "--class", "a=hbm"), "--class says a twice"),
-        (TABLE, ("--class", "DBE=hbn"), "--class DBE=hbn: 'hbn' is no class"),
+        (TABLE, ("--class", "DBE=hbn"), "--class DBE=hbn: 'hbn' is not a class"),
         (TABLE, ("a-run",), "runs and --csv cannot be calibrated together"),
         (TABLE, ("--units", "many"), "argument --units: invalid int value: 'many'"),
     ],

@@ -564,7 +564,7 @@ def test_a_sqlite_file_of_others_is_said_and_not_read(tmp_path: Path, node: Path
     database.close()
     done = diagnose(node)
     assert done.returncode == 0
-    assert "a SQLite file that is no ledger of outlast: ledger.db" in done.stdout
+    assert "a SQLite file that is not a ledger of outlast: ledger.db" in done.stdout
 
 
 def test_an_error_file_of_torchelastic_is_read_line_by_line(tmp_path: Path) -> None:

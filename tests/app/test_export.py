@@ -109,7 +109,7 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
         ((), "say where the tables go"),
         (("{out}", "--table", "steps"), "say where the tables go"),
         (("{old}",), "exists"),
-        (("{old}/no/out",), "is no folder"),
+        (("{old}/no/out",), "is not a folder"),
         (("--table", "ranks"), "invalid choice"),
     ],
 )

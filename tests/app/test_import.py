@@ -76,7 +76,7 @@ def test_names_that_a_terminal_would_obey_are_shown_and_not_obeyed(tmp_path: Pat
         (("--csv", "{jobs}", "--no-diagnosis"), "--no-diagnosis is about logs"),
         (("--csv", "{jobs}"), "there is no column"),
         (("--sacct", "{none}"), "cannot be read"),
-        (("--torchrun", "{none}"), "is no folder"),
+        (("--torchrun", "{none}"), "is not a folder"),
         (("--sacct", "{jobs}", "--run-dir", "{run}"), "run"),
     ],
 )

@@ -185,7 +185,7 @@ def test_the_text_file_is_written_whole_and_ends_with_the_run(tmp_path: Path) ->
 def test_a_port_that_is_none_is_refused(port: str) -> None:
     done = outlast("metrics", "--port", port)
     assert done.returncode == 2
-    assert "is no port, and no HOST:PORT" in done.stderr
+    assert "is not a port, and not HOST:PORT" in done.stderr
 
 
 @contextlib.contextmanager

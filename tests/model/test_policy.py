@@ -145,7 +145,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ),
         (
             rule('action = "drian"'),
-            "p.toml, rule one: action is 'drian', which is none",
+            "p.toml, rule one: action is 'drian', which is not known",
             "did you mean 'drain'?",
         ),
         (
@@ -165,7 +165,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ),
         (
             rule('action = "page"\nwhen = { class = "gpus" }'),
-            "when: class is 'gpus', which is none",
+            "when: class is 'gpus', which is not known",
             "did you mean 'gpu'?",
         ),
         (
@@ -175,7 +175,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ),
         (
             rule('action = "page"\nwhen = { mechanism = "hung" }'),
-            "when: mechanism is 'hung', which is none",
+            "when: mechanism is 'hung', which is not known",
             "did you mean 'hang'?",
         ),
         (

@@ -72,10 +72,10 @@ def test_what_the_ledger_holds_has_its_interruption_beside_it() -> None:
         ("{}", "x: there is no verdict: it has no class"),
         ('{"class": "gpu"}', "x: confidence is None; it is a number from 0 to 1"),
         ('{"class": "gpu", "confidence": NaN}', "x: confidence is nan"),
-        ('{"class": "gpus", "confidence": 1}', "x: class is 'gpus', which is none"),
+        ('{"class": "gpus", "confidence": 1}', "x: class is 'gpus', which is not known"),
         ('{"class": "unknown", "confidence": 0.6}', "0.5 is the most"),
-        ('{"class": "gpu", "confidence": 1, "ranks": [3]}', "x: ranks is no list of tables"),
-        ('{"class": "gpu", "confidence": 1, "nodes": [3]}', "x: nodes is no list of names"),
+        ('{"class": "gpu", "confidence": 1, "ranks": [3]}', "x: ranks is not a list of tables"),
+        ('{"class": "gpu", "confidence": 1, "nodes": [3]}', "x: nodes is not a list of names"),
         ('{"class": "gpu", "confidence": 1}\n{"class": "gpu"', "x, line 2 is not JSON"),
         (
             '{"class": "gpu", "confidence": 1}\n{"class": "gpu", "confidence": 2}',

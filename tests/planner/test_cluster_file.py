@@ -345,7 +345,7 @@ def test_llama_is_its_18_rows_by_count() -> None:
         ('schema = 1\n[[tier]]\nname = "di sk"\n', "made of letters", ""),
         (
             'schema = 1\n[[tier]]\nname = "m"\nstall = "1s"\nredundancy = "copies=0"\n',
-            "which is none",
+            "which is not known",
             "copies=1",
         ),
         ("schema = 1\n[job]\ngpus = 16\n[repair]\nspares = 3\n", "more spares than nodes", ""),

@@ -130,8 +130,12 @@ WRONG = [
     ([HEAD, ",2,gpu,0,9,"], "line 2: which unit?", "names one"),
     ([HEAD, "a,2,,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
     ([HEAD, "a,,gpu,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
-    ([HEAD, "a,2,gpuu,0,9,"], "line 2: class is 'gpuu', which is none", "did you mean 'gpu'"),
-    ([HEAD, "a,2,XID79,0,9,"], "line 2: class is 'XID79', which is none", "--class XID79=CLASS"),
+    ([HEAD, "a,2,gpuu,0,9,"], "line 2: class is 'gpuu', which is not known", "did you mean 'gpu'"),
+    (
+        [HEAD, "a,2,XID79,0,9,"],
+        "line 2: class is 'XID79', which is not known",
+        "--class XID79=CLASS",
+    ),
     ([HEAD, "a,2,gpu,0,,"], "line 2: start and end go together", "ends when the record does"),
     (
         [HEAD, "a,2,gpu,9,0,"],
@@ -177,12 +181,12 @@ WRONG = [
     ),
     (
         [HEAD, "a,yesterday,gpu,0,9,"],
-        "line 2: time is 'yesterday', which is no time",
+        "line 2: time is 'yesterday', which is not a time",
         "write 2025-03-02",
     ),
     (
         [HEAD, "a,2025-02-30,gpu,2025-01-01,2025-03-01,"],
-        "line 2: time is '2025-02-30', which is no date",
+        "line 2: time is '2025-02-30', which is not a date",
         "write 2025-03-02",
     ),
     (
@@ -192,8 +196,8 @@ WRONG = [
     ),
     ([HEAD, "a,nan,gpu,0,9,"], "line 2: time is 'nan'", "write 2025-03-02"),
     ([HEAD, 'a,"2,gpu,0,9,'], "line 2 is not CSV", "quote"),
-    ([HEAD, "a\0,2,gpu,0,9,"], "line 2 is no line of text", "UTF-8"),
-    ([HEAD, "a," + "9" * 70_000], "line 2 is no line of text", "UTF-8"),
+    ([HEAD, "a\0,2,gpu,0,9,"], "line 2 is not a line of text", "UTF-8"),
+    ([HEAD, "a," + "9" * 70_000], "line 2 is not a line of text", "UTF-8"),
 ]
 
 

@@ -165,7 +165,7 @@ def test_a_policy_is_read_before_anything_begins(
     policy.write_text('schema = 1\n[[rule]]\naction = "pages"\n')
     with pytest.raises(
         UsageError,
-        match=r"mine\.toml, rule 1: action is 'pages', which is none\n\nhint: did you mean 'page'",
+        match=r"mine\.toml, rule 1: action is 'pages', which is not known\n\nhint: did you mean 'page'",
     ):
         read_command_line(["--policy", str(policy), script], reader)
 
@@ -265,11 +265,14 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
         (["--nnodes", "1:4", "SCRIPT"], "--nnodes 1:4: the number of ranks stays the same"),
         (
             ["--nnodes", "abc", "SCRIPT"],
-            r"--nnodes abc: is no number.*\n\nhint: write --nnodes 2, or",
+            r"--nnodes abc: is not a number.*\n\nhint: write --nnodes 2, or",
         ),
-        (["--nnodes", "0", "SCRIPT"], "--nnodes 0: is no number of nodes, and no range of them"),
-        (["--nnodes", "4:1", "SCRIPT"], "--nnodes 4:1: is no number of nodes, and no range"),
-        (["--nnodes", "1:", "SCRIPT"], "--nnodes 1:: is no number of nodes, and no range"),
+        (
+            ["--nnodes", "0", "SCRIPT"],
+            "--nnodes 0: is not a number of nodes, and not a range of them",
+        ),
+        (["--nnodes", "4:1", "SCRIPT"], "--nnodes 4:1: is not a number of nodes, and not a range"),
+        (["--nnodes", "1:", "SCRIPT"], "--nnodes 1:: is not a number of nodes, and not a range"),
         (["--node-rank", "1", "SCRIPT"], "--node-rank 1"),
         (
             ["--rdzv-backend", "etcd", "SCRIPT"],
@@ -343,5 +346,5 @@ def test_where_metrics_are_served_is_checked_before_the_run_begins(
     assert read(reader, script).status.metrics == ""
     asked = ("--metrics-port", "0.0.0.0:9400")
     assert read(reader, *asked, script).status.metrics == "0.0.0.0:9400"
-    with pytest.raises(UsageError, match="'many' is no port, and no HOST:PORT"):
+    with pytest.raises(UsageError, match="'many' is not a port, and not HOST:PORT"):
         read(reader, "--metrics-port", "many", script)

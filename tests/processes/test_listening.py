@@ -116,7 +116,7 @@ def test_a_host_that_workers_cannot_meet_at_is_refused(host: str, says: str) -> 
     with pytest.raises(UsageError) as caught:
         meeting_address(host, 0)
     assert str(caught.value).startswith(says)
-    assert "hint: leave --master-addr and --master-port away" in str(caught.value)
+    assert "hint: leave --master-addr and --master-port out" in str(caught.value)
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

@@ -117,8 +117,8 @@ def test_what_several_nodes_are_told() -> None:
         ({"nnodes": "2:4"}, "the number of ranks stays the same"),
         ({"rdzv_endpoint": ""}, "have to know where they meet"),
         ({"rdzv_endpoint": "head:99999"}, "have to know where they meet"),
-        ({"port_range": "30000"}, "--port-range 30000: is no range of ports"),
-        ({"port_range": "30019-30000"}, "is no range of ports"),
+        ({"port_range": "30000"}, "--port-range 30000: is not a range of ports"),
+        ({"port_range": "30019-30000"}, "is not a range of ports"),
         ({"port_range": "30000-30003"}, "a launcher needs 5 ports"),
     ],
 )

@@ -67,7 +67,7 @@ def address(text: str) -> tuple[str, int]:
     """Read `[HOST:]PORT`, for argparse."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port, and no HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, and not HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -138,7 +138,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 1.0 <= value <= 86_400.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
     return value
 
 

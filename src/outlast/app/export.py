@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if args.format == "parquet":
         need_package("pyarrow", what="files of Parquet", extra="parquet")
         if args.table is not None and sys.stdout.isatty():
-            raise UsageError("Parquet is no text", hint="write it to a file: > steps.parquet")
+            raise UsageError("Parquet is not text", hint="write it to a file: > steps.parquet")
     make = FORMATS[args.format]
     tables = {one.name: one for one in tables_of(look(args.run).records)}
     if args.table is not None:

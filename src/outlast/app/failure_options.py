@@ -64,7 +64,7 @@ def classes_of(given: Sequence[str]) -> Mapping[str, FailureClass]:
         name, _, stands_for = text.rpartition("=")
         if not name or stands_for not in known:
             raise UsageError(
-                f"--class {text}: {stands_for!r} is no class",
+                f"--class {text}: {stands_for!r} is not a class",
                 hint=f"as in --class DBE=hbm; {meant(stands_for, known)}",
             )
         if name in out:

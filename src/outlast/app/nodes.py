@@ -85,8 +85,8 @@ def _count(text: str) -> int:
     most = int(found[2] or least) if found else 0
     if not 1 <= least <= most:
         raise UsageError(
-            f"--nnodes {text}: is no number of nodes, and no range of them as MIN:MAX",
-            hint="write --nnodes 2, or leave it away where there is one node",
+            f"--nnodes {text}: is not a number of nodes, and not a range of them as MIN:MAX",
+            hint="write --nnodes 2, or leave it out where there is one node",
         )
     if least != most:
         raise UsageError(
@@ -119,7 +119,7 @@ def _ports(text: str) -> tuple[int, int] | None:
     first, last = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 0 < first <= last < 1 << 16:
         raise UsageError(
-            f"--port-range {text}: is no range of ports",
+            f"--port-range {text}: is not a range of ports",
             hint="give the first and the last one, as in --port-range 30000-30019",
         )
     if last - first + 1 < limits.PORTS_LEAST_COUNT:

@@ -235,7 +235,7 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
     if not several and (asked["node_rank"] or 0) != 0:
         raise UsageError(
             f"--node-rank {asked['node_rank']}: runs on one node only, which is node 0",
-            hint="leave --node-rank away, or say with --nnodes how many nodes there are",
+            hint="leave --node-rank out, or say with --nnodes how many nodes there are",
         )
     if asked["rdzv_backend"] not in ("static", "c10d"):
         raise UsageError(
@@ -255,7 +255,7 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
     if asked["from_scratch"] and not asked["resume"]:
         raise UsageError(
             "--from-scratch goes with --resume: it trains an existing run again",
-            hint="add --resume, or leave --from-scratch away: a new run begins at step 0",
+            hint="add --resume, or leave --from-scratch out: a new run begins at step 0",
         )
     for name, instead in _REFUSED.items():
         if name in given:
@@ -292,12 +292,12 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
     if asked["no_python"] and not asked.get("run_path"):
         if asked["module"]:
             raise UsageError(
-                "--no-python and --module exclude each other", hint="leave one of them away"
+                "--no-python and --module exclude each other", hint="leave one of them out"
             )
         if spares:
             raise UsageError(
                 "--spares does not go with --no-python: a program cannot wait for a rank",
-                hint="leave one of them away",
+                hint="leave one of them out",
             )
         return Program(script, "program", args)
     if asked["module"]:

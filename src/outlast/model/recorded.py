@@ -136,14 +136,14 @@ def _evidence(one: Mapping[str, Any], source: str) -> Evidence:
 def _tables(said: Mapping[str, Any], key: str, source: str) -> list[Mapping[str, Any]]:
     value = said.get(key, [])
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise UsageError(f"{source}: {key} is no list of tables")
+        raise UsageError(f"{source}: {key} is not a list of tables")
     return value
 
 
 def _texts(said: Mapping[str, Any], key: str, source: str) -> tuple[str, ...]:
     value = said.get(key, [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise UsageError(f"{source}: {key} is no list of names")
+        raise UsageError(f"{source}: {key} is not a list of names")
     return tuple(value)
 
 

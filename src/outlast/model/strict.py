@@ -59,7 +59,9 @@ def choice(kind: type[E], value: object, where: str) -> E:
     """Return the member of the enum `kind` whose value this is."""
     choices = tuple(str(one.value) for one in kind)
     if not isinstance(value, str) or value not in choices:
-        raise UsageError(f"{where} is {value!r}, which is none", hint=meant(str(value), choices))
+        raise UsageError(
+            f"{where} is {value!r}, which is not known", hint=meant(str(value), choices)
+        )
     return kind(value)
 
 

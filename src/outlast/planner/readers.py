@@ -82,7 +82,9 @@ def word(choices: type[Enum]) -> Reader:
 
     def read(given: object, name: str) -> str:
         if not isinstance(given, str) or given not in names:
-            raise UsageError(f"{name} is {given!r}, which is none", hint=meant(str(given), names))
+            raise UsageError(
+                f"{name} is {given!r}, which is not known", hint=meant(str(given), names)
+            )
         return given
 
     return Reader(f"one of {', '.join(names)}", read, json.dumps)
@@ -245,7 +247,7 @@ _REDUNDANCY = re.compile(r"none|copies=([1-9])|parity=([1-9][0-9]?)\+([1-9])")
 def _read_redundancy(given: object, name: str) -> str:
     if not isinstance(given, str) or not _REDUNDANCY.fullmatch(given):
         raise UsageError(
-            f"{name} is {given!r}, which is none",
+            f"{name} is {given!r}, which is not known",
             hint=(
                 "none, copies=1 (on so many other nodes), or parity=8+2 (eight shares, two of"
                 " parity)"

@@ -39,7 +39,7 @@ def read_small(path: Path, *, most_bytes: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is no ordinary file")
+            raise ValueError("it is not an ordinary file")
         with open(fd, "rb", closefd=False) as file:
             data = file.read(most_bytes + 1)
     finally:
@@ -75,7 +75,7 @@ def check_new(path: str) -> None:
     """Check that a file may be made there. Raises UsageError if not."""
     if not Path(path).parent.is_dir():
         raise UsageError(
-            f"{Path(path).parent} is no folder", hint="name a file in a folder that exists"
+            f"{Path(path).parent} is not a folder", hint="name a file in a folder that exists"
         )
     if os.path.lexists(path):
         raise UsageError(f"{path} exists", hint="name a new file, or remove that one")
@@ -132,9 +132,11 @@ def check_page(path: str) -> None:
     """Check that a page may be written there: a new file, or one of ours. Raises UsageError."""
     place = Path(path)
     if not place.parent.is_dir():
-        raise UsageError(f"{place.parent} is no folder", hint="name a file in a folder that exists")
+        raise UsageError(
+            f"{place.parent} is not a folder", hint="name a file in a folder that exists"
+        )
     if place.exists() and not place.is_file():
-        raise UsageError(f"{path} is no file", hint="name a file to be written")
+        raise UsageError(f"{path} is not a file", hint="name a file to be written")
     if place.is_file() and place.stat().st_size and not is_own_file(_head(place)):
         raise UsageError(
             f"{path} exists, and outlast has not written it",

@@ -85,7 +85,7 @@ def meeting_address(host: str, port: int) -> str:
     there. A wildcard is a UsageError too. It would let every network reach the run's store, and
     anybody who reaches the store can change it.
     """
-    hint = "leave --master-addr and --master-port away, or give an address of this machine"
+    hint = "leave --master-addr and --master-port out, or give an address of this machine"
     try:
         with listen_at(host.strip("[]"), port) as listener:
             address = str(listener.getsockname()[0])

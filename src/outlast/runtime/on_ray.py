@@ -62,7 +62,7 @@ def _knock(address: str) -> None:
         return
     if not port.isascii() or not port.isdigit():
         raise UsageError(
-            f"{address!r} is no address of a Ray cluster",
+            f"{address!r} is not an address of a Ray cluster",
             hint="HOST:PORT, ray://HOST:PORT, auto or local",
         )
     try:

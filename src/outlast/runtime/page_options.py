@@ -50,7 +50,7 @@ def page_webhook(text: str | None, environment: Mapping[str, str]) -> str:
         sound = False
     if not sound or any(letter.isspace() for letter in url):
         raise UsageError(
-            "--page-webhook is no address of a web server",
+            "--page-webhook is not an address of a web server",
             hint="write https://... , or '$NAME' for one that is in a variable",
         )
     return url

@@ -37,7 +37,9 @@ def find_ranks(path: str) -> list[FoundRank]:
     """
     root = Path(path)
     if not root.is_dir():
-        raise UsageError(f"{path} is no folder", hint="name the folder given to torchrun --log-dir")
+        raise UsageError(
+            f"{path} is not a folder", hint="name the folder given to torchrun --log-dir"
+        )
     out: list[FoundRank] = []
     try:
         for run in [root] if _attempts(root) else sorted(one for one in root.iterdir()):

@@ -227,14 +227,13 @@ def check(options: Options) -> None:
         )
     if options.moves not in MOVES:
         raise UsageError(
-            f"there are no moves {options.moves!r}", hint=f"one of {', '.join(filter(None, MOVES))}"
+            f"there is no --moves {options.moves!r}",
+            hint=f"one of {', '.join(filter(None, MOVES))}",
         )
     if options.way not in WAYS:
-        raise UsageError(
-            f"there is no way {options.way!r} to go on", hint=f"one of {', '.join(WAYS)}"
-        )
+        raise UsageError(f"there is no --way {options.way!r}", hint=f"one of {', '.join(WAYS)}")
     if options.spare_kind not in SPARE_KINDS:
-        raise UsageError(f"there are no {options.spare_kind!r} spares", hint="hot or warm")
+        raise UsageError(f"there is no --spare-kind {options.spare_kind!r}", hint="hot or warm")
     for name, least, most in (
         ("ranks", 1, RANKS_MAX),
         ("spares", 0, SPARES_MAX),
@@ -263,7 +262,7 @@ def check(options: Options) -> None:
         min(options.latency_s, options.first_step_s, options.for_s, options.again_s) < 0
         or min(options.silence_s, options.step_s) <= 0
     ):
-        raise UsageError("no time is below 0, and steps and silence last")
+        raise UsageError("no time may be negative, and step_s and silence_s must be above 0")
     if not 0 <= options.failures <= FAILURES_MAX:
         raise UsageError(f"failures is {options.failures}", hint=f"from 0 to {FAILURES_MAX}")
     if options.failures and not options.for_s:

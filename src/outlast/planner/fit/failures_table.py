@@ -112,14 +112,14 @@ def read_moment(text: str, where: str) -> tuple[float, bool]:
         return float(text), False
     if not _DATE.match(text):
         raise UsageError(
-            f"{where} is {text!r}, which is no time",
+            f"{where} is {text!r}, which is not a time",
             hint="write 2025-03-02, 2025-03-02T04:11:00Z, or seconds",
         )
     try:
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError:
         raise UsageError(
-            f"{where} is {text!r}, which is no date",
+            f"{where} is {text!r}, which is not a date",
             hint="write 2025-03-02 or 2025-03-02T04:11:00Z",
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp(), True
@@ -225,7 +225,7 @@ class _Reader:
 
     def _cells(self, text: str, where: str) -> list[str]:
         if len(text) > LINE_MAX_COUNT or "\0" in text:
-            raise UsageError(f"{where} is no line of text", hint="the table is CSV in UTF-8")
+            raise UsageError(f"{where} is not a line of text", hint="the table is CSV in UTF-8")
         try:
             return [cell.strip() for cell in next(csv.reader([text], strict=True))]
         except (csv.Error, StopIteration) as error:
@@ -328,7 +328,7 @@ class _Reader:
         known = tuple(one.value for one in FailureClass)
         if text not in known:
             raise UsageError(
-                f"{where} is {text!r}, which is none",
+                f"{where} is {text!r}, which is not known",
                 hint=f"{meant(text, known)}; or say what it stands for: --class {text}=CLASS",
             )
         return FailureClass(text)

@@ -418,7 +418,7 @@ def _listening(host: str, port: int, peers: int) -> socket.socket:
         ipaddress.ip_address(host)
     except ValueError:
         hint = "give an IPv4 or IPv6 address of this machine, like 10.0.0.1 or ::1"
-        raise UsageError(f"{host!r} is no address to listen on", hint=hint) from None
+        raise UsageError(f"{host!r} is not an address to listen on", hint=hint) from None
     try:
         listener = listen_at(host, port, backlog=max(peers, 128))
     except (OSError, OverflowError) as error:

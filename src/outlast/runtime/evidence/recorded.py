@@ -130,7 +130,7 @@ def _read(path: Path, name: str) -> Recorded:
             kinds.get(table) != "table"
             for table in ("meta", "sessions", "snapshot", *TABLES.values())
         ):
-            raise ValueError("a SQLite file that is no ledger of outlast")
+            raise ValueError("a SQLite file that is not a ledger of outlast")
         return read_records(Ledger(path, connection, session=0).read(), name=name)
     except (sqlite3.Error, OutlastError, TypeError, AttributeError, OverflowError) as error:
         first = str(error).partition("\n")[0]

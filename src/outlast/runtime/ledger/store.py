@@ -518,7 +518,7 @@ def _refuse_odd_files(path: Path) -> None:
             ordinary = False
         if not ordinary:
             raise CorruptError(
-                f"{name} is no ordinary file", hint="remove it; outlast writes none like it"
+                f"{name} is not an ordinary file", hint="remove it; outlast writes none like it"
             )
 
 
@@ -547,7 +547,7 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
     ) -> None:
         if isinstance(error, UnicodeDecodeError):  # SQLite quotes what it found in the file
             raise CorruptError(
-                f"{self._path} is not a ledger: a name in it is no text",
+                f"{self._path} is not a ledger: a name in it is not text",
                 hint="the file was damaged or replaced; restore it, or start a new run",
             ) from error
         if not isinstance(error, sqlite3.Error):

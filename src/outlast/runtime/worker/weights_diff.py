@@ -62,7 +62,7 @@ def read_any(where: str, *, step: int | None = None) -> Side:
         weights = saved_weights.read(path, step=step)
         return Side(where, weights.step, weights.tensors)
     if step is not None:
-        raise UsageError(f"{where} is a file and has no steps", hint="leave --step away")
+        raise UsageError(f"{where} is a file and has no steps", hint="leave --step out")
     try:
         found = _read_file(path)
     except Exception as error:  # boundary: whatever a reader finds in these bytes

@@ -99,7 +99,7 @@ class Writer(StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise UsageError(
                 "use_collectives=False leaves nobody to commit the checkpoint",
-                hint="leave it away: outlast's Writer needs one rank that hears of all others",
+                hint="leave it out: outlast's Writer needs one rank that hears of all others",
             )
         if self._step is None:
             raise UsageError(
