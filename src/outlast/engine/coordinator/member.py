@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from outlast.model.messages import Inventory, Registered, Regroup
-from outlast.model.terms import Waypoint
+from outlast.model.terms import Tier, Waypoint
 
 
 @dataclass(slots=True)
@@ -151,6 +152,28 @@ class Member:
     def is_late(self) -> bool:
         """Return True if this process lives, and has not joined the generation."""
         return not (self.life.dead or self.life.condemned or self.path.joined)
+
+    def is_at_work(self, waiting: set[Waypoint]) -> bool:
+        """Return True if the script of this process may be at work, for as long as that takes.
+
+        waiting   where members wait for the others
+        """
+        path = self.path
+        if path.waypoint is Waypoint.BEGINS and path.plan is not None:
+            # A survivor that goes on in its step takes that back first, or finishes it.
+            return path.plan.then != "in_place"
+        return path.waypoint not in waiting
+
+
+def costliest_tier(members: Iterable[Member]) -> Tier | None:
+    """Return the costliest tier that the plans of `members` take state from; None: from none."""
+    plans = [member.path.plan for member in members if member.path.plan is not None]
+    if any(plan.checkpoint for plan in plans):
+        return Tier.LOCAL
+    if any(plan.replicated == "donor" for plan in plans):
+        return Tier.PEER
+    moved = any(plan.replicated == "transfer" or plan.private == "slot" for plan in plans)
+    return Tier.MEMORY if moved else None
 
 
 def said_before(one: Registered, known: Registered | None) -> bool:

@@ -17,8 +17,6 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from outlast.engine.coordinator.decisions import (
     Quiesced,
     decide_drain,
@@ -27,7 +25,7 @@ from outlast.engine.coordinator.decisions import (
     describe_kept,
     work_out_cost,
 )
-from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.member import Member, costliest_tier
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.run_parts import Run
@@ -40,7 +38,7 @@ from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
 from outlast.model.messages import Committed, Donated, Finished, Inventory, Joined, Leave, Underway
 from outlast.model.records import WENT_ON
-from outlast.model.terms import Mechanism, Rung, Tier, Waypoint
+from outlast.model.terms import Mechanism, Rung, Waypoint
 
 # At these waypoints ranks wait for each other.
 _TOGETHER = (Waypoint.CONNECTS, Waypoint.RESTORES)
@@ -415,7 +413,7 @@ class Regroup:
         waiting = {Waypoint.CONNECTS}
         if run.course.is_in(Stage.MOVING):
             waiting.add(Waypoint.RESTORES)
-        if run.roster.first("at work", lambda one: one.is_late and _is_at_work(one, waiting)):
+        if run.roster.first("at work", lambda one: one.is_late and one.is_at_work(waiting)):
             return []
         return [set_timer(Timer.MOVE, now_s + limits.REGROUP_DEADLINE_S)]
 
@@ -443,7 +441,7 @@ class Regroup:
             run.progress.note(message.step, message.step)
         run.links.forget()
         run.interruptions.joined(
-            now_s=now_s, restore_s=run.faults.restore_s, tier=_tier(run.roster.members())
+            now_s=now_s, restore_s=run.faults.restore_s, tier=costliest_tier(run.roster.members())
         )
         spares = set_timer(Timer.SPARES, now_s)
         joined = [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
@@ -576,26 +574,3 @@ class Regroup:
             # Their node has no connection now, so look again later.
             again = [set_timer(timer, now_s + limits.SILENT_LOOK_S)]
         return [*again, *self.give_up(now_s, late, why)]
-
-
-def _tier(members: Iterable[Member]) -> Tier | None:
-    """Return the costliest tier that the plans of `members` take state from; None: from none."""
-    plans = [member.path.plan for member in members if member.path.plan is not None]
-    if any(plan.checkpoint for plan in plans):
-        return Tier.LOCAL
-    if any(plan.replicated == "donor" for plan in plans):
-        return Tier.PEER
-    moved = any(plan.replicated == "transfer" or plan.private == "slot" for plan in plans)
-    return Tier.MEMORY if moved else None
-
-
-def _is_at_work(member: Member, waiting: set[Waypoint]) -> bool:
-    """Return True if the script of `member` may be at work, for as long as that takes.
-
-    waiting   where members wait for the others
-    """
-    path = member.path
-    if path.waypoint is Waypoint.BEGINS and path.plan is not None:
-        # A survivor that goes on in its step takes that back first, or finishes it.
-        return path.plan.then != "in_place"
-    return path.waypoint not in waiting
