@@ -165,7 +165,10 @@ def test_a_policy_is_read_before_anything_begins(
     policy.write_text('schema = 1\n[[rule]]\naction = "pages"\n')
     with pytest.raises(
         UsageError,
-        match=r"mine\.toml, rule 1: action is 'pages', which is not known\n\nhint: did you mean 'page'",
+        match=(
+            r"mine\.toml, rule 1: action is 'pages', which is not known\n\n"
+            r"hint: did you mean 'page'"
+        ),
     ):
         read_command_line(["--policy", str(policy), script], reader)
 
