@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -204,6 +205,18 @@ def test_a_disk_that_refuses_keeps_the_queue(ledger: Ledger) -> None:
         float(number) for number in range(2001)
     ]
     assert ledger.snapshot() == {"step": 4}
+
+
+def test_a_limit_of_file_sizes_is_named_beside_the_disk(tmp_path: Path) -> None:
+    """Method: this process may write a few KiB more into a file, for a moment."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        with pytest.raises(CapacityError, match="cannot be written") as caught:
+            Ledger.create(tmp_path / "ledger.db", a_run.META, pid=os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "may have 8,192 bytes (`ulimit -f`)" in caught.value.hint, caught.value.hint
 
 
 def test_a_queue_over_its_limit_drops_the_oldest_and_counts_them(

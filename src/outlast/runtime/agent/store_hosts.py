@@ -179,8 +179,11 @@ class StoreHosts:
 
     def on_exit(self, exited: Exited) -> None:
         """Take in that a host has ended."""
-        how = f"exit code {exited.exit_code}, signal {exited.signal}"
-        self._gone(exited.worker, f"it ended ({how})")
+        host = self._of(exited.worker)
+        # what a host has written later says nothing of its end
+        words = self._specs.last_words(exited.worker) if host and host.up is None else ""
+        how = f"it ended (exit code {exited.exit_code}, signal {exited.signal})"
+        self._gone(exited.worker, f"{how}: {words}" if words else how)
 
     def _gone(self, number: int, how: str) -> None:
         host = self._of(number)

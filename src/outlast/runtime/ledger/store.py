@@ -22,6 +22,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import sqlite3
 import stat
 import threading
@@ -555,8 +556,7 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
         text = str(error)
         if "disk is full" in text or "disk I/O" in text:
             raise CapacityError(
-                f"the ledger {self._path} cannot be written: {text}",
-                hint="free space on that disk, or name another folder with --run-dir",
+                f"the ledger {self._path} cannot be written: {text}", hint=_room_hint()
             ) from error
         if "not a database" in text or "malformed" in text:
             raise CorruptError(
@@ -566,6 +566,15 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
         raise OutlastError(
             f"the ledger {self._path}: {text}", hint="see that the folder can be read and written"
         ) from error
+
+
+def _room_hint() -> str:
+    """Say what makes room. SQLite does not tell a full disk from a limit of this process."""
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    other = "free space on that disk, or name another folder with --run-dir"
+    if most == resource.RLIM_INFINITY:
+        return other
+    return f"a file of this process may have {most:,} bytes (`ulimit -f`): allow more, or {other}"
 
 
 def read_ledger(path: Path, *, whole: bool = False) -> Records:
