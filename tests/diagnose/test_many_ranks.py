@@ -142,3 +142,18 @@ def test_srun_tells_the_node_of_a_rank_that_it_started_itself(tmp_path: Path) ->
     assert verdict_of(tmp_path / "ranks", text + ended).nodes == ("c3-14",)
     launcher = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
     assert verdict_of(tmp_path / "launchers", text + launcher + ended).nodes == ()
+
+
+def test_torchs_label_goes_before_that_of_a_tee(tmp_path: Path) -> None:
+    """Torchrun's label is a local rank: rank 17 is the second one of its node."""
+    text = labelled("[default1]:[rank17]: ", raised("KeyError: 'attention_mask'"))
+    got = verdict_of(tmp_path, text)
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [17])
+
+
+def test_the_last_words_of_a_rank_that_left_are_shown(tmp_path: Path) -> None:
+    said = "[rank2]: vocabulary of 32000 and not 32064, giving up\n"
+    table = f"{FAILURES}{ROOT}{ENTRY.format(2, 3)}{'=' * 60}\n"
+    got = verdict_of(tmp_path, said + table)
+    assert ranks_of(got) == [2]
+    assert "its log ends: [rank2]: vocabulary of 32000" in got.reason

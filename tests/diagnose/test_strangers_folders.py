@@ -490,3 +490,17 @@ def test_processes_that_die_in_a_pool_may_have_been_killed(tmp_path: Path) -> No
     got = verdict_of(tmp_path / "alone", log=TRACEBACK.rpartition("\n")[0] + f"\n{said}")
     assert got.failure_class.value == "unknown"
     assert "OOM kill" in got.next_test
+
+
+def test_a_loader_that_gave_up_has_no_process_to_look_at(tmp_path: Path) -> None:
+    said = TRACEBACK.rpartition("\n")[0] + "\nRuntimeError: DataLoader timed out after 120 seconds"
+    got = verdict_of(tmp_path, log=labelled("[rank6]: ", said))
+    assert ranks_of(got) == [6]
+    assert "while the job still hangs" not in got.action
+    assert "py-spy" not in got.next_test
+
+
+def test_rays_own_memory_monitor_is_believed(tmp_path: Path) -> None:
+    said = "The actor is dead because its worker process has died. Worker exit type:"
+    got = verdict_of(tmp_path, log=f"{said} NODE_OUT_OF_MEMORY Worker exit detail: x\n")
+    assert got.failure_class.value == "host_memory"

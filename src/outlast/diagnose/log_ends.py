@@ -62,7 +62,7 @@ _ENDS = re.compile(
 _LAUNCHERS = re.compile(
     rb"^(?:\[[^\]]{1,40}\]:? ?)?(?:slurm(?:stepd|ctld)?|srun)[:-]|^[IWE]\d{4} [^\]]{1,200}/elastic/"
 )
-_RANK_LABEL = re.compile(rb"^(?:\d{1,5}: )?\[rank(\d{1,6})\]:")
+_RANK_LABEL = re.compile(rb"^(?:\d{1,5}: |\[default\d{1,5}\]: ?)?\[rank(\d{1,6})\]:")
 _LOCAL_LABEL = re.compile(r"^\s{0,4}(?:\[(?:default|trainer)\d|\d{1,5}: )")
 _ATTEMPT = re.compile(r"attempt_(\d{1,4})/")
 _GLOG_DAY = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d{3,9} ")
@@ -230,7 +230,7 @@ def _writer(text: str, name: str, own: int | None) -> str:
     if rank is not None and not _LOCAL_LABEL.match(text):
         return f"rank {rank}"
     # A launcher's own label counts the tasks of a step, or the processes of one node.
-    label = label_of(text).strip(" :|")
+    label = label_of(text).strip(" :|[]")
     return f"{label} in {name}" if label else name
 
 

@@ -55,7 +55,7 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
             rank: Suspect(
                 rank,
                 f"{waiting} ranks report a collective they wait in, and this rank none"
-                + _end_of_its_log(rank, findings),
+                + end_of_its_log(rank, findings),
             )
             for rank in absent
         }
@@ -163,7 +163,7 @@ def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
     return absent if absent and len(absent) <= len(waiting) // 2 else []
 
 
-def _end_of_its_log(rank: int, findings: Sequence[Finding]) -> str:
+def end_of_its_log(rank: int, findings: Sequence[Finding]) -> str:
     """Return the last line of a rank's log, as the end of a sentence; "" if it left none."""
     for one in findings:
         if one.rule == "log.last" and one.rank == rank and one.evidence.text:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import recovery_asked
 from outlast.diagnose.fuse.culprits import Blame, Culprits
-from outlast.diagnose.fuse.desync import Desync
+from outlast.diagnose.fuse.desync import Desync, end_of_its_log
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
@@ -44,6 +44,8 @@ RANKS_SAID = 8
 TEXT_SAID = 160
 _UNKNOWN = FailureClass.UNKNOWN
 LEFT_OPEN = "c10d.left_open"  # a program that ends well says this, too
+_LAST_WORDS = ("exited", "left", "silent")  # nothing else tells what such a rank did
+LOADER_SLOW = "loader.slow"  # the rank did not hang: it gave up, and its process is gone
 _BY_GRAPH = ("graph", "mismatch")
 
 
@@ -199,7 +201,9 @@ def _who(conclusion: Conclusion) -> str:
             else f"{ranks} is what the others waited for"
         ),
     }.get(culprits.how)
-    return "" if said is None else f"{said}.{_stands(conclusion)}"
+    if said is not None and culprits.how in _LAST_WORDS and len(culprits.ranks) == 1:
+        said += end_of_its_log(culprits.ranks[0].rank, conclusion.findings)
+    return "" if said is None else f"{said.removesuffix('.')}.{_stands(conclusion)}"
 
 
 def _has_others(conclusion: Conclusion) -> bool:
@@ -388,6 +392,8 @@ def _reported_words(conclusion: Conclusion) -> Words | None:
         return None
     if culprits.shown and culprits.shown[0].rule in ("data.nan", "rerun.unexpected"):
         return REPORTED["data.nan"]  # what to do about it is the same for any rank
+    if culprits.shown and culprits.shown[0].rule == LOADER_SLOW:
+        return REPORTED[LOADER_SLOW]
     if culprits.ranks or culprits.suspects:
         return None
     if _is_quiet(conclusion):

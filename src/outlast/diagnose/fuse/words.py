@@ -426,6 +426,14 @@ REPORTED: dict[str, Words] = {
         "repeat that step on another GPU: the same result points to data or script, another one to"
         " the GPU",
     ),
+    "loader.slow": Words(
+        "a data loader's workers gave no batch within its time-out",
+        "look at what its workers read (a slow or lost file system, a lock, a full queue), then"
+        " restart from the last checkpoint",
+        "",
+        "a timed read of the same files from that rank's node, and dmesg -T of it; then the same"
+        " step with num_workers=0",
+    ),
     "rdzv.timeout": Words(
         _MEETING,
         "start the nodes that did not come, with the same endpoint, id and --nnodes, then restart",

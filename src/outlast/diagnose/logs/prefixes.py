@@ -35,8 +35,11 @@ _RANK = re.compile(
     r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}):"
     r" |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )"
 )
-# srun's label is the task, which is a node where srun starts a launcher: torch's own goes before it
-_RANK_IN_TASK = re.compile(r"^\s{0,4}\d{1,5}: {1,2}\[rank(\d{1,6})\]")
+# srun's label is the task, which is a node where srun starts a launcher, and torchrun's (--tee) is
+# a local rank: torch's own goes before both
+_RANK_IN_TASK = re.compile(
+    r"^\s{0,4}(?:\d{1,5}: {1,2}|\[(?:default|trainer)\d{1,6}\]: ?)\[rank(\d{1,6})\]"
+)
 _INNER_RANK = re.compile(
     r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank"
     r" (\d{1,6})\)",

@@ -167,6 +167,15 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=8100,
     ),
+    root(
+        "memory.ray",
+        r"worker exit type: node_out_of_memory|due to the node running low on memory",
+        C.HOST_MEMORY,
+        G.NAMED,
+        "ray src/ray/raylet/node_manager.cc, its memory monitor",
+        mechanism=Mechanism.SIGNAL,
+        priority=8092,
+    ),
     # services and packages
     root(
         "dependency.unresolved",
