@@ -43,6 +43,24 @@ def test_best_loss_and_patience_are_carried() -> None:
     assert names(body) == {"best": 3, "patience": 6}
 
 
+def test_a_running_loss_that_is_only_printed_is_no_matter() -> None:
+    """But the count that decides when it is printed is one, as anybody's patience is."""
+    body = """
+    with step:
+        loss = train(step.batch)
+    running += loss.item()
+    shown = loss if shown is None else 0.9 * shown + 0.1 * loss
+    count += 1
+    if count % 10 == 0:
+        print(f"{running / 10:.3f}")
+        log.info("%s", shown)
+        writer.add_scalar("loss", running, count)
+        running = 0.0
+    """
+    assert set(names(body)) == {"count"}
+    assert set(names(body + "    x = math.log(running)\n")) == {"count", "running"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

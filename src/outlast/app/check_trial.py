@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.diagnose.carried import temporaries
+from outlast.diagnose.only_shown import is_only_shown
 from outlast.diagnose.script_calls import Remark
 from outlast.diagnose.script_text import ScriptText
-from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, compare
+from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, Variable, compare
 from outlast.diagnose.trial_remarks import (
     failure_remark,
     is_of_a_meter,
@@ -149,7 +150,11 @@ class _Check:
 
     def _meters(self, found: Comparison) -> list[str]:
         """Say which averages start over, where the state does not depend on them."""
-        meters = [one for one in found.variables if is_of_a_meter(one, self._source(one.file))]
+        meters = [
+            one
+            for one in found.variables
+            if self._is_only_shown(one) or is_of_a_meter(one, self._source(one.file))
+        ]
         placed = [
             (one, variable_remark(one, self._source(one.file), changes=0).line) for one in meters
         ]
@@ -160,10 +165,14 @@ class _Check:
             # a model and its wrapper have the same attributes
             (remark.file, remark.line, one.name.rpartition(".")[2]): remark
             for one in found.variables
+            if not self._is_only_shown(one)
             if found.state or not is_of_a_meter(one, self._source(one.file))
             for remark in [variable_remark(one, self._source(one.file), changes=found.differs_from)]
         }
         return list(named.values())
+
+    def _is_only_shown(self, one: Variable) -> bool:
+        return is_only_shown(self._source(one.file), one.function, one.name)
 
     def plain(self, peace: TrialRun) -> Findings:
         """Check a script without outlast calls."""

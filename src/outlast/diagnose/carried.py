@@ -23,6 +23,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from outlast.diagnose.called_reads import CalledReads, attributes_read
+from outlast.diagnose.only_shown import shows_only
 
 _CLOCKS = frozenset({"time", "monotonic", "perf_counter", "process_time", "now", "time_ns"})
 
@@ -38,7 +39,8 @@ class Carried:
 def carried(source: str, line: int) -> list[Carried]:
     """Return what the loop over run.steps at `line` carries from step to step, by its lines.
 
-    Empty where the source cannot be read, or where there is no such loop.
+    A running loss that is only printed is left out. Empty where the source cannot be read, or where
+    there is no such loop.
     """
     try:
         tree = ast.parse(source)
@@ -47,6 +49,23 @@ def carried(source: str, line: int) -> list[Carried]:
     loop = _loop_at(tree, line)
     if loop is None:
         return []
+    scope = _scope_of(tree, loop)
+    return [one for one in _read_first(loop) if not shows_only(scope, one.name)]
+
+
+def _scope_of(tree: ast.Module, loop: ast.For) -> ast.AST:
+    """Return the innermost function that holds the loop, or the file."""
+    found: list[ast.AST] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(inner is loop for inner in ast.walk(node))
+    ]
+    return found[-1] if found else tree
+
+
+def _read_first(loop: ast.For) -> list[Carried]:
+    """Return the variables that a round may read before it sets them."""
     reading = _Reading(_assigned(loop.body) - _clocks(loop.body) - _names(loop.target))
     reading.block(loop.body, set())
     return [Carried(name, at) for name, at in sorted(reading.first.items(), key=lambda one: one[1])]
@@ -65,7 +84,7 @@ def temporaries(source: str, line: int) -> frozenset[str]:
     loop = _loop_at(tree, line)
     if loop is None:
         return frozenset()
-    read_first = {one.name for one in carried(source, line)}
+    read_first = {one.name for one in _read_first(loop)}
     names = (_assigned(loop.body) | _names(loop.target)) - read_first
     return frozenset(names | _attributes_set_first(tree, loop))
 

@@ -16,7 +16,7 @@ from outlast.model.texts import some
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
 _ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")  # parts of types' names
 _CHAINED = {"cycle", "count", "islice", "chain"}
-_METERS = "(?:Meter|Metric|Average|SmoothedValue|Timer|Progress|EventStorage)"
+_METERS = "(?:Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage)"
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -79,8 +79,8 @@ def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
     """Say which averages start over. `found`: variables with their lines."""
     named = some([f"{one.name} (line {line})" for one, line in found])
     return (
-        f"Averages start over on a rank that is replaced: {named}. Keep them by run.state if"
-        " something depends on them."
+        f"What is only shown starts over on a rank that is replaced: {named}. Keep it by run.state if"
+        " something depends on it."
     )
 
 

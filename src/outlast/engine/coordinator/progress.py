@@ -83,9 +83,13 @@ class Progress:
         self.note(committed, report.newest)
         self.moved_s = report.at_s
 
-    def has_trained(self) -> None:
-        """Note that this run has committed a step, by its own members."""
-        self.trained = True
+    def has_trained(self) -> bool:
+        """Note that this run has committed a step, by its own members.
+
+        Return whether it is the first one that is noted.
+        """
+        first, self.trained = not self.trained, True
+        return first
 
     def begin(self, step: int) -> None:
         """Begin a generation that goes on from `step`."""

@@ -471,15 +471,13 @@ class Regroup:
         at_s = run.first_commit_s(run.roster.members())
         if at_s is None or not message.is_new:
             return []
-        first = not run.progress.trained
-        run.progress.has_trained()
+        first = run.progress.has_trained()
         if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
             # All have joined, for they voted. Their words of that are still on their way.
             return []
-        resumed = run.resumed(now_s, at_s)
-        if run.roster.outlast or not first:
-            return resumed
-        return [run.noted(now_s, WENT_ON, {"step": behind}), *resumed]
+        told = first and not run.roster.outlast
+        went_on = [run.noted(now_s, WENT_ON, {"step": behind})] if told else []
+        return [*went_on, *run.resumed(now_s, at_s)]
 
     def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
         """Take in that members are past the last step."""

@@ -26,3 +26,4 @@ for step in run.steps(state, until=90):
         optimizer.step()
         optimizer.zero_grad()
     shown = loss.item() if shown is None else 0.9 * shown + 0.1 * loss.item()
+    print(f"loss {shown:.4f}")
