@@ -79,8 +79,8 @@ def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
     """Say which averages start over. `found`: variables with their lines."""
     named = some([f"{one.name} (line {line})" for one, line in found])
     return (
-        f"What is only shown starts over on a rank that is replaced: {named}. Keep it by run.state if"
-        " something depends on it."
+        f"What is only shown starts over on a rank that is replaced: {named}. Keep it by run.state"
+        " if something depends on it."
     )
 
 
