@@ -159,6 +159,13 @@ def _own_group(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> No
     one.options |= {"before": shell(f"echo $$ > {one.group}/cgroup.procs")}
 
 
+def _few_threads(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
+    """Room for all processes of a run of two ranks, and not for the threads of its groups."""
+    _own_group(one, scratch, closing)
+    assert one.group is not None
+    (one.group / "pids.max").write_text("12")
+
+
 def _nohup(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
     one.options |= {"before": ("nohup",)}
 
@@ -234,6 +241,7 @@ _MAKERS = {
     "own network": _own_network,
     "no network": _no_network,
     "own process group": _own_group,
+    "few threads": _few_threads,
     "nohup": _nohup,
     "loaders": _loaders,
     "own script": _own_script,

@@ -168,6 +168,10 @@ ROWS: tuple[Row, ...] = (
         setting="own process group", sees="what cannot be started, and that it is tried again"),
     Row("threads", "a rank gets no more", "limit_rank_threads", (T, G), 0, 3.0,
         setting="own process group", sees="which rank waits for threads"),
+    Row("threads", "are too few from the start", "do_nothing", (S,), codes=(1,),
+        said="error: .*(can't start new thread|Resource temporarily unavailable)",
+        sees="which limit is reached", kept="nothing began", setting="few threads",
+        within_s=120.0, because="for a minute the limit may still be lifted"),
     # --- launcher
     Row("launcher", "SIGTERM", "send_term", codes=(143,), said="stopping|", kept=STOPPED,
         flags=SAVES, sees="why it stops"),
