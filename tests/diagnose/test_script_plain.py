@@ -93,6 +93,15 @@ def test_the_sampler_of_an_evaluation_may_stay() -> None:
     assert named(read_script(source)) == {"the order of the samples": 1}
 
 
+def test_a_sampler_of_the_script_s_own_is_known_by_set_epoch() -> None:
+    """Where the loop stands. torch's sampler is named where it is made."""
+    loop = "for x in y:\n    f(x).backward()\n    opt.step()\nsampler.set_epoch(1)\n"
+    (remark,) = [one for one in read_script(loop).adoption if "order" in one.what]
+    assert (remark.line, "numbered=True" in remark.do) == (4, True)
+    torchs = read_script(f"{loop}sampler = DistributedSampler(x)\n")
+    assert named(torchs)["the order of the samples"] == 5
+
+
 def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
     loop = "def fit():\n    for x in y:\n        f(x).backward()\n        opt.step()\n"
     text = read_script("from loop import fit\nfit()\n", {"/a/loop.py": loop})

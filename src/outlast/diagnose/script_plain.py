@@ -131,6 +131,7 @@ def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
     if loop is None:
         return
     yield from _epochs(modules, loop)
+    yield from _own_order(modules)
     yield from _within(loop)
     names = {last_name(name) for module in modules for name, _ in module.calls}
     # A script without a process group has no other line at which these two could be named.
@@ -282,6 +283,22 @@ def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
             "the loop over epochs",
             "leave it out: until=epochs * len(loader), epoch = (step.number - 1) // len(loader);"
             " what comes at an epoch's end goes into `for attempt in run.phase(...)`",
+        )
+
+
+def _own_order(modules: Sequence[Module]) -> Iterator[Remark]:
+    """Find the order of a sampler of the script's own, which is told the epoch."""
+    found = [
+        (last_name(name), Place(module.file, call))
+        for module in modules
+        for name, call in module.calls
+        if last_name(name) in ("DistributedSampler", "set_epoch")
+    ]
+    if found and all(name == "set_epoch" for name, _ in found):
+        yield found[0][1].remark(
+            "the order of the samples",
+            "outlast.StepSampler in its place, or a function that returns the batch of a number, in"
+            " run.draw(read, numbered=True)",
         )
 
 
