@@ -172,11 +172,12 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         if not forked.is_fork():
             session.user_failed(hidden_library(error, _script_folder(spec)) or error)
             _write_error_file(error)
-        # the launcher says these two, once for all ranks
-        if not isinstance(error, UsageError | KeyboardInterrupt):
-            _show(error)
         if isinstance(error, KeyboardInterrupt):
+            # Ctrl-C comes to all ranks at once: where each of them stood says nothing
+            print("KeyboardInterrupt", file=sys.stderr)
             atexit.register(_die_of, signal.SIGINT)
+        elif not isinstance(error, UsageError):  # the launcher says it, once for all ranks
+            _show(error)
         return 1
     return 0
 
