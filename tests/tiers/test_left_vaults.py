@@ -11,7 +11,7 @@ import pytest
 
 from outlast.runtime.tiers import left_vaults
 from outlast.runtime.tiers.left_vaults import left_vaults_note
-from outlast.runtime.tiers.vault import OWNER, vault_folder
+from outlast.runtime.tiers.vault import OWNER, clean_stale, vault_folder
 
 
 def _dead_pid() -> int:
@@ -53,3 +53,17 @@ def test_a_folder_that_is_no_vault_is_left_out(
     (folder / OWNER).write_text(owner)
     (tmp_path / vault_folder("empty").name).mkdir()
     assert left_vaults_note(own=tmp_path / "mine", parent=tmp_path) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a file of another user")
+def test_a_pipe_that_another_user_has_put_there_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may write in /dev/shm. Who opens a pipe waits until somebody writes into it."""
+    monkeypatch.setattr(left_vaults, "LEFT_VAULTS_TOLD_BYTES", 1)
+    folder = tmp_path / vault_folder("theirs").name
+    folder.mkdir()
+    os.mkfifo(folder / OWNER)
+    os.chown(folder, 65534, 65534)
+    assert left_vaults_note(own=tmp_path / "mine", parent=tmp_path) == ""
+    assert clean_stale(tmp_path) == ()

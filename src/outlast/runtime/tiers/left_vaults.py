@@ -13,7 +13,7 @@ from pathlib import Path
 
 from outlast.model.limits import LEFT_VAULTS_TOLD_BYTES
 from outlast.model.texts import count, some
-from outlast.runtime.tiers.vault import OWNER, SHARED_MEMORY, vault_folder
+from outlast.runtime.tiers.vault import OWNER, SHARED_MEMORY, is_ours, vault_folder
 
 
 def left_vaults_note(*, own: Path, parent: Path = SHARED_MEMORY) -> str:
@@ -42,19 +42,22 @@ def _owner_is_dead(folder: Path) -> bool:
     The lock that it held is not tried: a launcher that resumes takes it at this moment, perhaps.
     """
     try:
+        if not is_ours(folder):
+            return False
         pid = int(json.loads((folder / OWNER).read_bytes())["pid"])
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return False  # another user's, or no vault
+        return False  # it is no vault, or is gone meanwhile
     return False
 
 
 def _size_bytes(folder: Path) -> int:
     """Return the memory that the files of a vault take."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_blocks * 512
+    for place, _, files in os.walk(folder):  # passes over what is removed meanwhile
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
     return total

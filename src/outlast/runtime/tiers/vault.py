@@ -515,7 +515,7 @@ def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
 
 
 def _is_stale(folder: Path) -> bool:
-    if not _is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
+    if not is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
         return False
     return remove_left(folder)
 
@@ -523,7 +523,7 @@ def _is_stale(folder: Path) -> bool:
 def remove_left(folder: Path) -> bool:
     """Remove this user's vault if its launcher is dead. Return False if that lives."""
     # Remove it while the lock is held, so that no process adopts a vault that is going away.
-    if not _is_ours(folder):
+    if not is_ours(folder):
         return False
     try:
         fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
@@ -548,14 +548,18 @@ def _prefix() -> str:
     return f"outlast-{os.getuid()}-"
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
+    """Return whether this is a folder of this user. Raises OSError if it is gone.
+
+    Anybody may make a folder of that name in shared memory, and put a pipe into it.
+    """
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _open_owner(folder: Path) -> tuple[int, str]:
     try:
-        if not _is_ours(folder):
+        if not is_ours(folder):
             raise RunFolderError(
                 f"{folder} is not a folder of this user",
                 hint="a vault is opened by the user who made it",
