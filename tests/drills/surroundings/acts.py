@@ -296,24 +296,22 @@ def fill_disk(around: Around) -> Undo:
 
 
 def make_read_only(around: Around) -> Undo:
-    path = str(around.scratch / "run")
+    """Put the folder over itself, read-only.
 
-    def mount(how: str) -> None:
-        command = [
-            "nsenter",
-            "-t",
-            str(around.launcher),
-            "-m",
-            "mount",
-            "-o",
-            f"remount,{how},bind",
-        ]
-        subprocess.run([*command, path], check=True, capture_output=True)
+    It is made so aside, where nobody writes yet. The kernel refuses it where the launcher has just
+    opened a file for writing.
+    """
+    path, aside = around.scratch / "run", around.scratch / "aside"
+    aside.mkdir()
 
-    bind = ["nsenter", "-t", str(around.launcher), "-m", "mount", "--bind", path, path]
-    subprocess.run(bind, check=True, capture_output=True)
-    mount("ro")
-    return lambda: mount("rw")
+    def mount(*words: str | Path) -> None:
+        inside = ["nsenter", "-t", str(around.launcher), "-m", "mount"]
+        subprocess.run([*inside, *map(str, words)], check=True, capture_output=True)
+
+    mount("--bind", path, aside)
+    mount("-o", "remount,ro,bind", aside)
+    mount("--move", aside, path)
+    return lambda: mount("-o", "remount,rw,bind", path)
 
 
 def remove_folder(around: Around) -> Undo:

@@ -169,9 +169,9 @@ def _state_of(code: int) -> str:
 
 
 def _reported(folder: Path) -> str:
-    """The state that `outlast report` shows; "" where no run had begun."""
+    """The state that `outlast report` shows; "" where no run had begun, or its disk is gone."""
     try:
-        return look(folder).state
+        return look(str(folder)).state
     except OutlastError:
         return ""
 
