@@ -127,7 +127,7 @@ def test_batch_says_why_it_has_none(run: Run) -> None:
 
 
 def test_what_cannot_be_saved_is_named(run: Run) -> None:
-    with pytest.raises(StateError, match=r"thing=\.\.\.\) is a list"):
+    with pytest.raises(StateError, match=r"thing=\.\.\.\) is of type list"):
         run.state(thing=[1])
     with pytest.raises(StateError, match="RandomSampler"):
         run.state(loader=DataLoader(TensorDataset(torch.zeros(4, 1)), shuffle=True))
