@@ -15,6 +15,8 @@ from outlast.model.limits import LEFT_VAULTS_TOLD_BYTES
 from outlast.model.texts import count, some
 from outlast.runtime.tiers.vault import OWNER, SHARED_MEMORY, is_ours, vault_folder
 
+_OWNER_BYTES = 65_536  # an owner file is much shorter
+
 
 def left_vaults_note(*, own: Path, parent: Path = SHARED_MEMORY) -> str:
     """Return a sentence about vaults of dead runs that take much memory, or "".
@@ -44,7 +46,12 @@ def _owner_is_dead(folder: Path) -> bool:
     try:
         if not is_ours(folder):
             return False
-        pid = int(json.loads((folder / OWNER).read_bytes())["pid"])
+        # Who opens a pipe to read waits for somebody who writes, unless told not to.
+        fd = os.open(folder / OWNER, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            pid = int(json.loads(os.pread(fd, _OWNER_BYTES, 0))["pid"])  # of a pipe it raises
+        finally:
+            os.close(fd)
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
