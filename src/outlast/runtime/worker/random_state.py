@@ -9,10 +9,10 @@ this rank's GPU.
     isolated(seed)        a block whose draws depend on `seed` alone and leave no trace outside
 
 Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing
-           or writing their raw words 2 us. NumPy's words say nothing about a cached second
-           Gaussian. So the raw comparison is trusted only if none was cached before and nothing
-           was put back since (drawing one moves the words). Seeding forgets the cached one, so it
-           goes before raw words are written.
+           or writing what they are in memory 2 us. Both keep the second Gaussian of a pair for the
+           next call. It belongs to what is compared: who seeds anew and draws one comes to the
+           same words, with another Gaussian kept. Seeding forgets it, so it goes before raw words
+           are written.
 Limits     Other generators (torch.Generator, numpy.random.Generator) belong to those who made them:
            register them in run.state. Of several GPUs only that of this rank is kept
            (devices.mine), whichever is current.
@@ -23,7 +23,9 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import math
 import random
+import struct
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -38,6 +40,7 @@ from outlast.runtime.worker import devices, tree
 
 _MT_WORDS = 624
 _MT_BYTES = _MT_WORDS * 4 + 4  # words and position, as NumPy's mt19937_state lays them out
+_FLAG_BYTES = 8  # an int, and what aligns the number behind it
 _PREFIX = "random:"
 
 
@@ -46,8 +49,8 @@ class RandomState:
     """The state of all generators at one moment.
 
     `python` is random.getstate(), and `numpy` is np.random.get_state(legacy=False). The raw fields
-    are their words as they lie in memory, or b"" if nobody knows how they lie. `cpu_raw` are the
-    bytes of `cpu`. `cuda` may be None.
+    are what they are in memory, or b"" if nobody knows how they lie there. NumPy's ends with the
+    Gaussian that is kept. `cpu_raw` are the bytes of `cpu`. `cuda` may be None.
     """
 
     python: tuple[Any, ...]
@@ -108,7 +111,7 @@ def key(state: RandomState) -> int:
 def restore(state: RandomState) -> None:
     """Put `state` back, bit for bit."""
     global _latest
-    _latest = state  # older captures may have the same words, and another cached Gaussian
+    _latest = state
     if state.python_raw:
         ctypes.memmove(_python_words(), state.python_raw, _MT_BYTES)
         _PYTHON.gauss_next = state.python[2]
@@ -236,15 +239,16 @@ def _numpy_state() -> dict[str, Any]:
 
 
 def _numpy_raw() -> bytes:
-    """Return the words of NumPy's global generator, at the address that NumPy publishes for
-    them.
+    """Return the words of NumPy's global generator, and the Gaussian that it keeps.
+
+    NumPy publishes the address of the words. They are b"" for a bit generator of another kind.
     """
     bits = _numpy_bits()
-    return (
-        ctypes.string_at(bits.ctypes.state_address, _MT_BYTES)
-        if type(bits) is np.random.MT19937
-        else b""
-    )
+    if type(bits) is not np.random.MT19937 or _GAUSSIAN_AT < 0:
+        return b""
+    gaussian = id(np.random.mtrand._rand) + _GAUSSIAN_AT
+    words = ctypes.string_at(bits.ctypes.state_address, _MT_BYTES)
+    return words + ctypes.string_at(gaussian - _FLAG_BYTES, 4) + ctypes.string_at(gaussian, 8)
 
 
 def _numpy_bits() -> Any:
@@ -252,11 +256,9 @@ def _numpy_bits() -> Any:
 
 
 def _numpy_still(before: RandomState, raw: bytes) -> bool:
-    nothing_put_back = _latest is not None and before.numpy is _latest.numpy
-    if raw and raw == before.numpy_raw and not before.numpy["has_gauss"] and nothing_put_back:
-        return True
-    now = _numpy_state()
-    return bool(_plain(now) == _plain(before.numpy))
+    if raw and before.numpy_raw:
+        return raw == before.numpy_raw
+    return bool(_plain(_numpy_state()) == _plain(before.numpy))
 
 
 def _plain(value: Any) -> Any:
@@ -281,6 +283,28 @@ def _is_laid_out(generator: random.Random) -> bool:
     return bool((*words, index) == generator.getstate()[1])
 
 
+def _gaussian_at() -> int:
+    """Return where in a RandomState of NumPy the Gaussian lies that it keeps; -1: not found.
+
+    `_FLAG_BYTES` in front of it an int says whether there is one.
+    """
+    probe = np.random.RandomState(0)
+    state: Any = probe.get_state(legacy=False)
+
+    def memory(kept: int, gaussian: float) -> bytes:
+        probe.set_state({**state, "has_gauss": kept, "gauss": gaussian})
+        return ctypes.string_at(id(probe), type(probe).__basicsize__)
+
+    wanted = struct.pack("d", math.pi)
+    full, empty = memory(1, math.pi), memory(0, 0.0)
+    at = full.find(wanted)
+    flag = slice(at - _FLAG_BYTES, at - _FLAG_BYTES + 4)
+    found = at >= _FLAG_BYTES and full.count(wanted) == 1
+    told = (full[flag], empty[flag]) == (struct.pack("i", 1), struct.pack("i", 0))
+    return at if found and told else -1
+
+
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind random.random and the others
 _LAID_OUT = _is_laid_out(_PYTHON)
+_GAUSSIAN_AT = _gaussian_at()
 _latest: RandomState | None = None
