@@ -549,10 +549,7 @@ def _prefix() -> str:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether this is a folder of this user. Raises OSError if it is gone.
-
-    Anybody may make a folder of that name in shared memory, and put a pipe into it.
-    """
+    """Return whether this folder is this user's. Anybody may make one of such a name."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
