@@ -155,4 +155,4 @@ def test_a_kill_comes_after_its_evidence_whatever_is_in_its_place(
     told = json.loads((tmp_path / "evidence" / "interruption-1" / "standing.json").read_text())
     (process,) = told["processes"]
     assert process["killed"], process
-    assert stat_fields(process["kernel"]["stat"].encode())[0] in (b"S", b"R"), process
+    assert stat_fields(process["kernel"]["stat"].encode())[0] in (b"S", b"R", b"D"), process
