@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 
 from outlast.diagnose.findings import Doubt, Finding
 from outlast.diagnose.kernel_kills import (
@@ -43,7 +42,7 @@ from outlast.diagnose.kernel_kills import (
     tie_of,
     with_rank,
 )
-from outlast.diagnose.same_job import Day, Sample
+from outlast.diagnose.same_job import Sample, nearest
 from outlast.model.verdict import Role
 
 # few set a collective's time-out higher, and so long may pass from the cause to the first line that
@@ -173,19 +172,8 @@ def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None
     for one in samples:
         first.append(one.began_s)
         if one.began_day is not None and near_s is not None:
-            first.append(_nearest(one.began_day, near_s))
+            first.append(nearest(one.began_day, near_s))
     return min((moment for moment in first if moment is not None), default=None)
-
-
-def _nearest(day: Day, near_s: float) -> float | None:
-    year = datetime.fromtimestamp(near_s, timezone.utc).year
-    moments = []
-    for one in (year - 1, year, year + 1):
-        try:
-            moments.append(datetime(one, *day, tzinfo=timezone.utc).timestamp())
-        except ValueError:  # 29 February
-            continue
-    return min(moments, key=lambda moment: abs(moment - near_s), default=None)
 
 
 def _failed_s(findings: Sequence[Finding], own: set[str]) -> float | None:

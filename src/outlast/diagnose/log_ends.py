@@ -29,7 +29,7 @@ from outlast.diagnose.logs.prefixes import rank_of, rank_of_name
 from outlast.diagnose.logs.tracebacks import label_of
 from outlast.diagnose.logs.went_on import form_of, says_finished
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.same_job import time_of
+from outlast.diagnose.same_job import day_of, nearest, time_of
 from outlast.model.texts import cut_at_word, duration, some
 from outlast.model.verdict import Evidence
 
@@ -65,7 +65,6 @@ _LAUNCHERS = re.compile(
 _RANK_LABEL = re.compile(rb"^(?:\d{1,5}: |\[default\d{1,5}\]: ?)?\[rank(\d{1,6})\]:")
 _LOCAL_LABEL = re.compile(r"^\s{0,4}(?:\[(?:default|trainer)\d|\d{1,5}: )")
 _ATTEMPT = re.compile(r"attempt_(\d{1,4})/")
-_GLOG_DAY = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d{3,9} ")
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogsEnd(Finding):
-    """What the ends of all logs tell. It bears no class and names no rank.
+    """Hold what the ends of all logs tell. It bears no class and names no rank.
 
     sentence  how far the logs go
     behind    the writers whose steps end first; empty if the logs do not tell them apart
@@ -152,7 +151,7 @@ class LogsEnd(Finding):
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the ends show, what may follow from it, and who is behind ("" if they do not tell)."""
+    """Hold what the ends show, what may follow, and who is behind ("" if they do not tell)."""
 
     fact: str
     guess: str
@@ -303,7 +302,7 @@ def _stood_still_s(one: Finding, ends: Sequence[LogEnd], usual_s: float | None) 
     if one.rule not in ENDED_BY_OTHERS or usual_s is None or one.doubt:
         return 0.0
     newest_s = max((end.times_s[-1] for end in ends if end.times_s), default=None)
-    ended_s = one.at_s if one.at_s is not None else _glog_s(one.evidence.text, newest_s)
+    ended_s = one.at_s if one.at_s is not None else _without_year_s(one.evidence.text, newest_s)
     if ended_s is None:
         return 0.0
     before = [at_s for end in ends for at_s in end.times_s if at_s < ended_s - CLOSING_S]
@@ -331,19 +330,10 @@ def _as_stood_still(one: Finding) -> Finding:
     )
 
 
-def _glog_s(text: str, near_s: float | None) -> float | None:
-    """Return the time of a line without a year, in the year of the moment that is near to it."""
-    found = _GLOG_DAY.search(text)
-    if found is None or near_s is None:
-        return None
-    month, day, hour, minute, second = map(int, found.groups())
-    near = datetime.fromtimestamp(near_s, timezone.utc)
-    try:
-        return datetime(
-            near.year, month, day, hour, minute, second, tzinfo=timezone.utc
-        ).timestamp()
-    except ValueError:  # 29 February
-        return None
+def _without_year_s(text: str, near_s: float | None) -> float | None:
+    """Return the time of a line whose date has no year, as the moment nearest to `near_s`."""
+    day = day_of(text.encode("utf-8", "replace"))
+    return None if day is None or near_s is None else nearest(day, near_s)
 
 
 def _compare(ends: Sequence[LogEnd], steps: dict[str, Series], usual_s: float | None) -> _Said:

@@ -123,7 +123,7 @@ class Sample:
             if self.looked_count < BEGAN_LINES and not self.starts:
                 self.starts = _START.search(line) is not None
             if self.looked_count < BEGAN_LINES and self.began_s is None and self.began_day is None:
-                self.began_s, self.began_day = at_s, _day_of(line) if at_s is None else None
+                self.began_s, self.began_day = at_s, day_of(line) if at_s is None else None
             self.looked_count += 1
 
     def _identify(self, line: bytes) -> None:
@@ -150,12 +150,25 @@ def time_of(line: bytes) -> float | None:
     return (moment - offset if zone[:1] == b"+" else moment + offset).timestamp()
 
 
-def _day_of(line: bytes) -> Day | None:
+def day_of(line: bytes) -> Day | None:
+    """Return the time of a line whose date has no year; None if there is none."""
     match = _GLOG.search(line)
     if match is None:
         return None
     month, day, hour, minute, second = map(int, match.groups())
     return month, day, hour, minute, second
+
+
+def nearest(day: Day, near_s: float) -> float | None:
+    """Return the moment of a date without a year that is nearest to `near_s`, in Unix seconds."""
+    year = datetime.fromtimestamp(near_s, timezone.utc).year
+    moments = []
+    for one in (year - 1, year, year + 1):
+        try:
+            moments.append(datetime(one, *day, tzinfo=timezone.utc).timestamp())
+        except ValueError:  # 29 February
+            continue
+    return min(moments, key=lambda moment: abs(moment - near_s), default=None)
 
 
 def notes_of(samples: Sequence[Sample]) -> tuple[str, ...]:
