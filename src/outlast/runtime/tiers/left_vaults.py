@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outlast.model.limits import LEFT_VAULTS_TOLD_BYTES
 from outlast.model.texts import count, some
+from outlast.runtime.given import read_small
 from outlast.runtime.tiers.vault import OWNER, SHARED_MEMORY, is_ours, vault_folder
 
 _OWNER_BYTES = 65_536  # an owner file is much shorter
@@ -46,13 +47,8 @@ def _owner_is_dead(folder: Path) -> bool:
     try:
         if not is_ours(folder):
             return False
-        # Who opens a pipe to read waits for somebody who writes, unless told not to.
-        fd = os.open(folder / OWNER, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            pid = int(json.loads(os.pread(fd, _OWNER_BYTES, 0))["pid"])  # of a pipe it raises
-        finally:
-            os.close(fd)
-        os.kill(pid, 0)
+        owner = json.loads(read_small(folder / OWNER, most_bytes=_OWNER_BYTES))
+        os.kill(int(owner["pid"]), 0)
     except ProcessLookupError:
         return True
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
