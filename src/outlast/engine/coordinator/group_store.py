@@ -42,6 +42,10 @@ class GroupStore:
             noted.append(Record(Event(now_s, 0.0, "store", said), at_once=True))
         return [*noted, ToAgent(StartStore(reason, self.orders), self.home)]
 
+    def is_ordered(self, nodes: NodeMembership) -> bool:
+        """Return whether a node of the run hosts the store, or was told to."""
+        return self.orders > 0 and self.home in nodes
+
     def is_up(self, message: StoreUp) -> None:
         """Note that the newest store listens."""
         self.address = (message.host, message.port)

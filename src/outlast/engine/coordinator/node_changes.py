@@ -59,7 +59,7 @@ class NodeChanges:
     def _launch(self, now_s: float) -> list[Output]:
         run = self.run
         # A coordinator that took over before the run had begun may have ordered the store already.
-        ordered = not run.nodes.local and run.store.home in run.nodes
+        ordered = run.store.is_ordered(run.nodes)
         store = [] if ordered else run.order_store(now_s, "the run starts")
         return [*store, *self.regroup.plans.launch_all(now_s)]
 
@@ -125,7 +125,7 @@ class NodeChanges:
         """Go on with what waited for a node: one has come."""
         run, plans = self.run, self.regroup.plans
         out: list[Output] = []
-        if run.store.address is None and run.store.home not in run.nodes:
+        if run.store.address is None and not run.store.is_ordered(run.nodes):
             # No node was left before this one, so there is no store.
             out += run.order_store(now_s, "no node was left to host the store")
         if run.course.is_in(Stage.CLEARING):
