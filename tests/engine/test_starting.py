@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlast.engine.starting import FailedStart, decide_start, retry_wait_s
+from outlast.engine.starting import FailedStart, LastReport, decide_start, retry_wait_s
 from outlast.model import limits
 
 ERROR = "fork: Resource temporarily unavailable"
@@ -47,3 +47,13 @@ def test_the_wait_before_another_start_doubles_up_to_its_bound() -> None:
     assert waits[:3] == [limits.START_RETRY_S * factor for factor in (1, 2, 4)]
     assert waits == sorted(waits)
     assert waits[-1] == limits.START_RETRY_MAX_S
+
+
+def test_people_hear_of_a_new_failure_at_once_and_of_the_same_now_and_then() -> None:
+    """Also at the very beginning of the clock."""
+    last = LastReport()
+    assert last.is_due("no memory", now_s=0.0)
+    assert not last.is_due("no memory", now_s=limits.START_REPORT_S - 0.1)
+    assert last.is_due("no threads", now_s=1.0)
+    assert not last.is_due("no threads", now_s=1.0)
+    assert last.is_due("no threads", now_s=1.0 + limits.START_REPORT_S)

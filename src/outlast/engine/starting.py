@@ -39,6 +39,24 @@ class StartVerdict:
     reason: str
 
 
+@dataclass(slots=True)
+class LastReport:
+    """Remember which failure people were told of last, and when."""
+
+    error: str = ""
+    at_s: float = 0.0
+
+    def is_due(self, error: str, *, now_s: float) -> bool:
+        """Return whether to tell people of `error` now, and note that if so.
+
+        They are told of a new one at once, and of the same one now and then.
+        """
+        if error == self.error and now_s - self.at_s < limits.START_REPORT_S:
+            return False
+        self.error, self.at_s = error, now_s
+        return True
+
+
 def decide_start(failed: FailedStart, *, now_s: float) -> StartVerdict:
     """Decide whether a process that failed is started again.
 

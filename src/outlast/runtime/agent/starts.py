@@ -12,10 +12,10 @@ as one that failed to start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.engine.protocol.outputs import Spawn
-from outlast.engine.starting import FailedStart, decide_start
+from outlast.engine.starting import FailedStart, LastReport, decide_start
 from outlast.model import limits
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
@@ -32,8 +32,7 @@ class _Start:
     waits: bool = True  # no process of it is asked for at the moment
     failures: int = 0
     first_s: float = 0.0
-    reported: str = ""  # the error that was reported last
-    reported_s: float = 0.0
+    reported: LastReport = field(default_factory=LastReport)
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,7 @@ class Starts:
             del self._starts[worker]
             self._news.given_up(worker, verdict.reason)
             return
-        if error != start.reported or now_s - start.reported_s >= limits.START_REPORT_S:
-            start.reported, start.reported_s = error, now_s
+        if start.reported.is_due(error, now_s=now_s):
             self._news.tell(f"warning: {verdict.reason}")
         start.waits = True
         self._loop.call_at(verdict.again_s, lambda: self._ask(worker))

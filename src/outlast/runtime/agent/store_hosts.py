@@ -11,10 +11,10 @@ started ahead, listens at a port of its own, and takes over at once. It is chose
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.engine.helpers import StandbyStore, decide_store
-from outlast.engine.starting import retry_wait_s
+from outlast.engine.starting import LastReport, retry_wait_s
 from outlast.model import limits
 from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
 from outlast.runtime import clock
@@ -40,14 +40,13 @@ class _Host:
 class _Failures:
     """Hosts in a row that ended before they listened.
 
-    any_up        some host of this run has listened: so starting them is possible
-    reported      how the last one that people were told of ended, and `reported_s` when
+    any_up     some host of this run has listened: so starting them is possible
+    reported   how the last one ended that people were told of
     """
 
     count: int = 0
     any_up: bool = False
-    reported: str = ""
-    reported_s: float = 0.0
+    reported: LastReport = field(default_factory=LastReport)
 
 
 @dataclass(frozen=True)
@@ -208,12 +207,11 @@ class StoreHosts:
         self._later(wait_s, lambda: self._say_lost(lost))
 
     def _report(self, how: str, wait_s: float) -> None:
-        """Say that a host could not be started: to people at once, and then now and then."""
-        seen, now_s = self._failures, clock.now_s()
+        """Say that a host could not be started, and whether there is hope that one will be."""
+        seen = self._failures
         times = f"{seen.count} times" if seen.count > 1 else "once"
         what = f"the store's host could not be started, {times} so far: {how}"
-        if how != seen.reported or now_s - seen.reported_s >= limits.START_REPORT_S:
-            seen.reported, seen.reported_s = how, now_s
+        if seen.reported.is_due(how, now_s=clock.now_s()):
             self._news.tell(f"warning: {what}; it is tried again in {wait_s:g} s")
         if not seen.any_up and seen.count >= limits.FIRST_STARTS_COUNT:
             self._news.hopeless(f"{what}; none of this run has listened")
