@@ -16,7 +16,7 @@ from outlast.app import words
 from outlast.app.status import OVER, STATE_STYLE
 from outlast.app.words import Facts
 from outlast.model.terms import MEANING, Cause
-from outlast.model.texts import some as some_of
+from outlast.model.texts import some
 from outlast.model.verdict import summary
 
 SHOWN_COUNT = 20  # interruptions in the table; --json has all
@@ -164,11 +164,11 @@ def _cost(facts: Facts) -> tuple[str, str]:
 
 def _began_anew(facts: Facts) -> str:
     """Say what to do where a script without outlast calls began with its first step again."""
-    some = facts["interruptions"]
-    numbers = [str(one["id"]) for one in some if 0 < one["step"] == one["steps_lost"]]
+    anew = [one for one in facts["interruptions"] if 0 < one["step"] == one["steps_lost"]]
+    numbers = [str(one["id"]) for one in anew]
     if facts["calls_outlast"] or not numbers:
         return ""
-    after = f"interruption{'s' if len(numbers) > 1 else ''} {some_of(numbers)}"
+    after = f"interruption{'s' if len(numbers) > 1 else ''} {some(numbers)}"
     return (
         f"After {after} the script began with its first step again. Let it load its own checkpoint"
         " at its start, or call outlast: `outlast check SCRIPT` names the lines."

@@ -85,9 +85,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
             {"at_s": at_s, "kind": one.kind.removeprefix("node_"), **one.data}
             for at_s, one in _events(view, _NODE_EVENTS)
         ],
-        "steps_lost_between_sessions": None
-        if any(part.lost_before is None for part in records.sessions)
-        else sum(part.lost_before or 0 for part in records.sessions),
+        "steps_lost_between_sessions": records.lost_between_sessions,
         "sessions": [_session(part) for part in records.sessions],
     }
     return facts | {"components": component_rows([facts])} | report_sums.sums([facts], given)

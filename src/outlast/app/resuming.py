@@ -29,8 +29,8 @@ class Beginning:
     checkpoint   folder and step of the newest good checkpoint, or ("", 0)
     refused      the checkpoints that were passed over, and why, a sentence each
     committed    newest step of the session before
-    own          the script makes no outlast call, so that its own checkpoint decides
     highest      newest step of all sessions: doing it again books as repeated
+    own          the script makes no outlast call, so that its own checkpoint decides
     """
 
     start: Restart = field(default_factory=Restart)

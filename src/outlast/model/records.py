@@ -20,11 +20,9 @@ from typing import NamedTuple
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung, Tier
 
 Facts = Mapping[str, object]  # a JSON object
-RESUMED = (
-    # Kind of the event with which a session of --resume begins: step, from, steps_lost, own. `own`:
-    # the script makes no outlast call, so that its own checkpoint decides.
-    "resumed"
-)
+# Kind of the event with which a session of --resume begins: step, from, steps_lost, own. `own`: the
+# script makes no outlast call, so that its own checkpoint decides.
+RESUMED = "resumed"
 
 # Kind of the event with the first step of a session of a script without outlast calls. step: the
 # one that it goes on behind, by its own checkpoint; None: that is not known.
@@ -334,8 +332,15 @@ class Records:
         return (
             self.steps_seen
             and all(one.steps_lost >= 0 for one, _ in some)
-            and all(part.lost_before is not None for part in self.sessions)
+            and self.lost_between_sessions is not None
         )
+
+    @property
+    def lost_between_sessions(self) -> int | None:
+        """Return how many steps were lost between sessions; None: of some that is not known."""
+        lost = [part.lost_before for part in self.sessions]
+        known = [steps for steps in lost if steps is not None]
+        return sum(known) if len(known) == len(lost) else None
 
     @property
     def newest_generation(self) -> int:
