@@ -55,14 +55,18 @@ def meant(word: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(choices)}"
 
 
-def choice(kind: type[E], value: object, where: str) -> E:
-    """Return the member of the enum `kind` whose value this is."""
-    choices = tuple(str(one.value) for one in kind)
+def one_of(value: object, choices: tuple[str, ...], where: str) -> str:
+    """Return the value, which is one of these texts."""
     if not isinstance(value, str) or value not in choices:
         raise UsageError(
             f"{where} is {value!r}, which is not known", hint=meant(str(value), choices)
         )
-    return kind(value)
+    return value
+
+
+def choice(kind: type[E], value: object, where: str) -> E:
+    """Return the member of the enum `kind` whose value this is."""
+    return kind(one_of(value, tuple(str(one.value) for one in kind), where))
 
 
 def share(value: object, where: str) -> float:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from outlast.errors import UsageError
 from outlast.model import quantities
 from outlast.model.quantities import Kind
-from outlast.model.strict import known, meant
+from outlast.model.strict import known, one_of
 from outlast.planner.scenario import Wave
 from outlast.planner.spread import Shape, Spread, constant, exponential, lognormal, measured
 
@@ -81,11 +81,7 @@ def word(choices: type[Enum]) -> Reader:
     )
 
     def read(given: object, name: str) -> str:
-        if not isinstance(given, str) or given not in names:
-            raise UsageError(
-                f"{name} is {given!r}, which is not known", hint=meant(str(given), names)
-            )
-        return given
+        return one_of(given, names, name)
 
     return Reader(f"one of {', '.join(names)}", read, json.dumps)
 
