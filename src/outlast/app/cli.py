@@ -17,8 +17,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from outlast.app.command_line import SIGINT_EXIT, Parser, fail
+from outlast.app.command_line import Parser, fail
 from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
 from outlast.runtime.standard_streams import open_missing_streams
 
 
@@ -139,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OutlastError as error:
         return fail(error)
     except KeyboardInterrupt:
-        return SIGINT_EXIT
+        return limits.SIGINT_EXIT_CODE
     except BrokenPipeError:  # `outlast report | head`
         # What is still buffered must go somewhere at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)  # tidy: the device that swallows it

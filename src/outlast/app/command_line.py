@@ -11,8 +11,6 @@ import typing
 from outlast.errors import OutlastError, UsageError
 from outlast.model.texts import escaped
 
-SIGINT_EXIT = 130
-
 
 class Parser(argparse.ArgumentParser):
     """argparse with errors that say what to do, and without abbreviated flags.

@@ -19,10 +19,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from outlast.app.command_line import SIGINT_EXIT
 from outlast.app.control_parser import parser as parser
 from outlast.app.json_text import json_text
 from outlast.errors import UsageError
+from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
 from outlast.model.texts import escaped
 from outlast.model.wire import WIRE_VERSION
@@ -79,7 +79,7 @@ def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "")
                 call.wait_until_gone()
     except KeyboardInterrupt:
         print("it was asked for, and will still be done", file=sys.stderr)
-        return SIGINT_EXIT
+        return limits.SIGINT_EXIT_CODE
     if args.json:
         facts = {"run": folder.name, "path": str(folder), "what": what, "node": node or None}
         print(json_text(facts | {"state": last.state, "text": last.text}))

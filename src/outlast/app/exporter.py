@@ -26,7 +26,6 @@ import typing
 from collections.abc import Callable, Sequence
 
 from outlast.app.command_line import (
-    SIGINT_EXIT,
     Parser,
     add_run,
     address,
@@ -37,6 +36,7 @@ from outlast.app.command_line import (
 from outlast.app.metric_values import METRICS, RECOVERY_BUCKETS_S, RunMetrics, metrics_of
 from outlast.app.status import OVER
 from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
 from outlast.runtime import clock, linux
 from outlast.runtime.given import write_bytes
 from outlast.runtime.ledger.view import RunView, look
@@ -232,7 +232,7 @@ def _serve(source: Source, where: tuple[str, int], *, until: Callable[[], bool])
     print(f"http://{shown}:{server.server_port}/metrics", file=sys.stderr, flush=True)
     while (came := _wait(1.0)) is None and not until():
         pass
-    return SIGINT_EXIT if came == signal.SIGINT else 0
+    return limits.SIGINT_EXIT_CODE if came == signal.SIGINT else 0
 
 
 def _keep_file(source: Source, path: str, *, every_s: float) -> int:
@@ -244,7 +244,7 @@ def _keep_file(source: Source, path: str, *, every_s: float) -> int:
         if state in OVER:
             return 0
         if (came := _wait(every_s)) is not None:
-            return SIGINT_EXIT if came == signal.SIGINT else 0
+            return limits.SIGINT_EXIT_CODE if came == signal.SIGINT else 0
 
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from outlast.app import resuming
-from outlast.app.command_line import SIGINT_EXIT
 from outlast.app.live import LiveView, live_console
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
@@ -200,7 +199,11 @@ def end_unrun(ledger: Ledger, error: BaseException) -> None:
         str(error),
     )
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        code = SIGINT_EXIT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+        code = (
+            limits.SIGINT_EXIT_CODE
+            if isinstance(error, KeyboardInterrupt)
+            else int(error.code or 0)
+        )
         state, reason = "stopped", "the launcher was told to stop before anything ran"
     with contextlib.suppress(OutlastError):
         ledger.end_session(ended_s=clock.now_s(), state=state, exit_code=code, reason=reason)

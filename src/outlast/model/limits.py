@@ -187,6 +187,7 @@ TERM_GRACE_S = 10.0  # SIGTERM to SIGKILL at the end of a run
 # seconds
 KILL_DEADLINE_S = 60.0
 WORKERS_MAX_COUNT = 256  # per node
+SIGINT_EXIT_CODE = 130  # a run that was ended by Ctrl-C ends with this
 ORPHAN_EXIT_CODE = 113  # a worker whose agent is gone ends with this
 ZYGOTE_BOOT_DEADLINE_S = 120.0
 # without an answer to a request, of time in which it had a processor; later, the zygote is taken

@@ -13,12 +13,11 @@ from outlast.model import limits
 from outlast.model.messages import KillWorker, Stop, TermWorker, WorkerExited
 from outlast.model.records import Event
 
-INTERRUPTED_EXIT = 130  # as by SIGINT
 _STOPPED = (Timer.GATHER, Timer.LEAVE, Timer.MOVE, Timer.HANDOVER, Timer.SPARES, Timer.NODES)
 
 
 class StopRequest:
-    """What the run is to end with, and how the stop is carried out.
+    """Keep what the run is to end with, and carry the stop out.
 
     A run that was asked to stop commits the step in flight first. Then, or at once where that makes
     no sense, all processes are killed. The run is over when all are dead.
@@ -106,7 +105,7 @@ class StopRequest:
         """
         return (
             self.end is not None
-            and self.end.exit_code == INTERRUPTED_EXIT
+            and self.end.exit_code == limits.SIGINT_EXIT_CODE
             and self.run.progress.trained
         )
 
