@@ -59,7 +59,7 @@ def _scope_of(tree: ast.Module, loop: ast.For) -> ast.AST:
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(inner is loop for inner in ast.walk(node))
+        and node.lineno < loop.lineno <= (node.end_lineno or node.lineno)
     ]
     return found[-1] if found else tree
 
