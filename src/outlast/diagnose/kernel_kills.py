@@ -98,7 +98,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class JobProcesses:
-    """What the job's own evidence says of its processes.
+    """Hold what the job's own evidence says of its processes.
 
     is_known      anything was read that is the job's own
     codes         pid -> exit code, where a launcher tells it

@@ -50,7 +50,7 @@ BEATS_PER_LEASE = 5
 
 @dataclass(frozen=True)
 class Outside:
-    """What an agent has of the world outside its node.
+    """Hold what an agent has of the world outside its node.
 
     facts     what the coordinator has told about the run
     dialler   the connection to it
@@ -71,7 +71,7 @@ class Outside:
 
 @dataclass
 class _Told:
-    """What the coordinator was told last.
+    """Keep what the coordinator was told last.
 
     lives      by worker and rank
     hung       workers that hang
@@ -240,7 +240,8 @@ class RemoteAgent:
         if isinstance(message, RunOver):
             self._on_over(message)
         else:
-            self._do(self._session.on_line(message, now_s=clock.now_s()))  # type: ignore[arg-type]  # what is no word for an agent does nothing
+            # what is no word for an agent does nothing
+            self._do(self._session.on_line(message, now_s=clock.now_s()))  # type: ignore[arg-type]
 
     def on_broken(self) -> None:
         self._do(self._session.on_disconnected())

@@ -41,7 +41,7 @@ from outlast.runtime.software import difference, installed
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an agent that comes has to know, and what it is told then.
+    """Hold what an agent that comes has to know, and what it is told then.
 
     listening  the socket at which agents are awaited. It listens already
     run        the run, as --rdzv-id names it

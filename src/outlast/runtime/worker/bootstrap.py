@@ -189,7 +189,8 @@ def _run(spec: ChildSpec) -> None:
     sys.argv = [spec.script, *spec.args]
     set_first_path(_script_folder(spec))
     if spec.entry == "module":
-        runpy._run_module_as_main(spec.script)  # type: ignore[attr-defined]  # what `python -m` itself calls
+        # what `python -m` itself calls
+        runpy._run_module_as_main(spec.script)  # type: ignore[attr-defined]
     elif _is_package(spec.script):
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:

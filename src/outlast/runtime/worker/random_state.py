@@ -241,7 +241,8 @@ def _numpy_state() -> dict[str, Any]:
 def _numpy_raw() -> bytes:
     """Return the words of NumPy's global generator, and the Gaussian that it keeps.
 
-    NumPy publishes the address of the words. They are b"" for a bit generator of another kind.
+    NumPy publishes the address of the words. Return b"" for a bit generator of another kind, and
+    where the Gaussian was not found.
     """
     bits = _numpy_bits()
     if type(bits) is not np.random.MT19937 or _GAUSSIAN_AT < 0:
@@ -252,7 +253,8 @@ def _numpy_raw() -> bytes:
 
 
 def _numpy_bits() -> Any:
-    return np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]  # np.random.get_bit_generator() only since NumPy 1.24
+    # np.random.get_bit_generator() exists only since NumPy 1.24
+    return np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
 
 
 def _numpy_still(before: RandomState, raw: bytes) -> bool:
@@ -304,7 +306,8 @@ def _gaussian_at() -> int:
     return at if found and told else -1
 
 
-_PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # the generator behind random.random and the others
+# the generator behind random.random and the others
+_PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]
 _LAID_OUT = _is_laid_out(_PYTHON)
 _GAUSSIAN_AT = _gaussian_at()
 _latest: RandomState | None = None
