@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -192,7 +192,17 @@ def coordinator_options(
     )
 
 
-def end_unrun(ledger: Ledger, error: BaseException) -> None:
+@contextlib.contextmanager
+def unrun_noted(ledger: Ledger) -> Iterator[None]:
+    """Write into the ledger how the block has ended if it raises: nothing has run then."""
+    try:
+        yield
+    except BaseException as error:
+        _end_unrun(ledger, error)
+        raise
+
+
+def _end_unrun(ledger: Ledger, error: BaseException) -> None:
     state, code, reason = (
         "failed",
         error.exit_code if isinstance(error, OutlastError) else 1,

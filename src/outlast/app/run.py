@@ -22,7 +22,6 @@ from outlast.app.node_setup import (
     checkpoint_root,
     close_books,
     coordinator_options,
-    end_unrun,
     make_evidence,
     make_logs,
     make_view,
@@ -31,6 +30,7 @@ from outlast.app.node_setup import (
     pager,
     say_end,
     serve_metrics,
+    unrun_noted,
 )
 from outlast.app.resuming import Beginning
 from outlast.app.run_nodes import run_several
@@ -176,12 +176,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             closing.callback(opened.close)
         control = ControlSocket(loop, folder.path, tell=lambda text: sink.view.print_line(text))
         closing.callback(control.close)
-        with stop_signals.masked(signal.SIG_BLOCK):
-            try:
-                opened_vault = _open_vault(folder, options.checkpoints)
-            except BaseException as error:
-                end_unrun(ledger, error)
-                raise
+        with stop_signals.masked(signal.SIG_BLOCK), unrun_noted(ledger):
+            opened_vault = _open_vault(folder, options.checkpoints)
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
@@ -201,8 +197,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                     closing.callback(
                         serve_metrics(options.status.metrics, folder, loop, view).close
                     )
-            except BaseException as error:
-                end_unrun(ledger, error)
+            except BaseException:
                 (vault.close if adopted else vault.remove)()
                 raise
         try:

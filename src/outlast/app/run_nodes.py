@@ -20,13 +20,13 @@ from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
     coordinator_options,
-    end_unrun,
     make_evidence,
     make_logs,
     make_view,
     of_node,
     open_folder,
     serve_metrics,
+    unrun_noted,
 )
 from outlast.app.nodes import Nodes
 from outlast.app.resuming import Beginning
@@ -370,11 +370,8 @@ def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, flo
     opened = closing.enter_context(contextlib.ExitStack())  # until `leadership` has them
     opened.callback(folder.close)
     opened.callback(ledger.close)
-    try:
+    with unrun_noted(ledger):
         return _lead_in(ground, closing, opened, folder, ledger)
-    except BaseException as error:
-        end_unrun(ledger, error)
-        raise
 
 
 def _lead_in(
