@@ -80,7 +80,7 @@ def feed(found, value):
         value = value.detach()
         value = value.to_local() if hasattr(value, "to_local") else value
         found.update(f"tensor {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     elif isinstance(value, np.ndarray):
         found.update(f"array {value.dtype} {value.shape}".encode() + value.tobytes())
     elif isinstance(value, dict):
@@ -97,11 +97,14 @@ def feed(found, value):
 
 
 def random_parts():
-    return {
+    parts = {
         "random.python": hashed(random.getstate()),
         "random.numpy": hashed(np.random.get_state(legacy=False)),
         "random.torch": hashed(torch.get_rng_state()),
     }
+    if RUN.device.type == "cuda":
+        parts["random.cuda"] = hashed(torch.cuda.get_rng_state())
+    return parts
 
 
 def module_parts(module):
@@ -143,8 +146,9 @@ def seed_all(seed):
 
 
 def draw_numbers(torch_generator=None, numpy_generator=np.random, python_generator=random):
-    """Augmentation, by all three generators."""
-    drawn = torch.randn((), generator=torch_generator).item()
+    """Augmentation, by all three generators. On a GPU torch's default one is the GPU's."""
+    device = RUN.device if torch_generator is None else None
+    drawn = torch.randn((), generator=torch_generator, device=device).item()
     return drawn + float(numpy_generator.normal()) + python_generator.gauss(0, 1)
 
 

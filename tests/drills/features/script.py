@@ -3,7 +3,7 @@
 It takes two things from the environment, and runs without them too: DRILL_STRIKES, a JSON list of
 the faults that strike in its own code, and DRILL_RESULTS, the folder into which each rank writes at
 its end one hash for each named part of its whole state. The hashes are made by torch and hashlib,
-and by nothing of outlast.
+and by nothing of outlast. The script trains on `run.device`: a GPU on a machine that has one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _set_up(f: Features, page: Page) -> None:
         page.add("rank = run.rank")
     page.add(f"seed_all({1000 + f.seed})")
     page.when(f.kind == "alone", f"torch.manual_seed({f.seed} + rank)  # a model of its own")
-    page.when(f.collective_before, "dist.all_reduce(torch.ones(1))")
+    page.when(f.collective_before, "dist.all_reduce(torch.ones(1, device=run.device))")
     _model(f, page)
     _optimizers(f, page)
     _schedules(f, page)
@@ -101,7 +101,7 @@ def _set_up(f: Features, page: Page) -> None:
 
 
 def _model(f: Features, page: Page) -> None:
-    page.add("net = Net()")
+    page.add("net = Net().to(run.device)")
     page.when(f.frozen, "net.middle.requires_grad_(False)")
     page.when(f.compiled, 'net.middle.compile(backend="eager")')
     if f.kind == "alone":
@@ -214,7 +214,8 @@ def _others(f: Features, page: Page) -> None:
     if f.scales:
         enabled = ", enabled=False" if f.precision == "disabled_scaler" else ""
         page.add(
-            f'scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3{enabled})'
+            "scaler = torch.amp.GradScaler("
+            f"run.device.type, init_scale=256.0, growth_interval=3{enabled})"
         )
     if f.generators:
         own = " + 10 * rank" if f.reads_rank else ""
@@ -361,7 +362,7 @@ def _each(f: Features, line: str) -> list[str]:
 
 def _gradients(f: Features, page: Page) -> None:
     """Forward and backward of each micro-batch."""
-    page.add("loss_seen = torch.zeros(())")
+    page.add("loss_seen = torch.zeros((), device=run.device)")
     if f.accumulate > 1:
         page.add("for number, batch in enumerate(step.batches):")
         page.deeper()
@@ -392,11 +393,11 @@ def _gradients(f: Features, page: Page) -> None:
 
 
 def _forward(f: Features, page: Page) -> None:
-    page.add("inputs, targets = batch")
+    page.add("inputs, targets = batch[0].to(run.device), batch[1].to(run.device)")
     page.when("inside" in f.draws or "before" in f.draws, "inputs = inputs + 0.1 * noise")
     share = f" / {f.accumulate}" if f.accumulate > 1 else ""
     if f.precision in ("bfloat16", "amp"):
-        page.add('with torch.autocast("cpu", dtype=torch.bfloat16):')
+        page.add("with torch.autocast(run.device.type, dtype=torch.bfloat16):")
         page.deeper()
     page.add(f"loss = F.cross_entropy(model(inputs), targets){share}")
     if f.precision in ("bfloat16", "amp"):
@@ -490,14 +491,17 @@ def _evaluate(f: Features, page: Page) -> None:
     page.when(f.swapped, "held = swap_in(average, net)")
     page.add("model.eval()", f"with torch.{'inference_mode' if f.inference_mode else 'no_grad'}():")
     page.deeper()
-    page.add(("model" if f.sharded else "net") + "(torch.ones(4, 8))")
+    page.add(("model" if f.sharded else "net") + "(torch.ones(4, 8, device=run.device))")
     page.back()
     if f.evaluation_seeds == "forked":
         page.add("with torch.random.fork_rng():", "    torch.manual_seed(7)", "    torch.rand(3)")
     page.when(f.evaluation_seeds == "reseeded", "seed_all(7)")
     page.when(f.evaluation_moves, "draw_numbers()")
     page.add('strike("evaluate", step.number)')
-    page.when(f.evaluate == "phase" and f.kind == "ddp", "dist.all_reduce(torch.ones(1))")
+    page.when(
+        f.evaluate == "phase" and f.kind == "ddp",
+        "dist.all_reduce(torch.ones(1, device=run.device))",
+    )
     page.when(f.evaluation_moves, "torch.rand(3)")
     page.add("model.train()")
     page.when(
