@@ -363,7 +363,7 @@ def test_an_agent_whose_lease_is_out_kills_all_and_enrols_as_new() -> None:
     assert HangUp() in ended
     enrol = site.connects((Images(0, (4, 3)),))
     assert (enrol.session, enrol.ended) == (2, 1)
-    assert (enrol.housed, enrol.images) == ((), (Images(0, (4, 3), 4),))
+    assert (enrol.housed, enrol.images) == ((), (Images(0, (4, 3), 4, (0, 4)),))
 
 
 def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
@@ -672,6 +672,37 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
         enrols(sessions, node, session=2, images=(Images(1, (4, 3)),), now_s=void_after_s(LEASE_S))
         beats(sessions, node, now_s=void_after_s(LEASE_S))
         assert roster.remains.has_images(1) is found
+
+
+@pytest.mark.parametrize(("generation", "newest"), [(1, 6), (2, 7)])
+def test_a_step_that_was_undone_is_not_committed_for_a_node_that_returns(
+    generation: int, newest: int
+) -> None:
+    """Generation 2 goes on from step 6. Node b comes back, and a rank there had committed step 7:
+    in generation 1, or in this one.
+    """
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
+    one.run.course.next_generation()
+    one.run.progress.begin(6)
+    back_s = void_after_s(LEASE_S)
+    rings_late(sessions, now_s=back_s)
+    found = Images(1, (7, 6), 9, (generation, 7))
+    enrols(sessions, "b", session=2, images=(found,), now_s=back_s)
+    beats(sessions, "b", now_s=back_s)
+    assert (one.run.progress.step, one.roster.remains.done(1)) == (newest, 9)
+
+
+def test_an_agent_forgets_steps_that_a_plan_has_undone() -> None:
+    site = Site.make()
+    site.is_welcome()
+    site.told(1, StartWorker(7, 0, "rank", 1))
+    site.agent_session.on_worker(Joined(7, 1, 9, 0.0, 0.0), now_s=10.0)
+    assert site.connects().step == 9
+    site.hears(Welcome(1, 1, LEASE_S, False, ()))
+    site.told(2, ToWorkers((7,), (0,), _plan(rank=-1, generation=2)))
+    assert site.connects().step == 0
 
 
 def test_a_delayed_coordinator_reads_what_waits_before_counting_nodes_out() -> None:

@@ -128,8 +128,10 @@ class HousedWorkers:
         self.script = ""
         self.store: StoreUp | None = None
         self._workers: dict[int, HousedWorker] = {}
-        # By rank: the newest step that a holder who has ended here had committed.
+        # By rank: the newest step that a holder who has ended here had committed, and of the last
+        # one of them generation and step.
         self._committed: dict[int, int] = {}
+        self._ended: dict[int, tuple[int, int]] = {}
 
     # --- who is here ------------------------------------------------------------------------------
 
@@ -160,6 +162,7 @@ class HousedWorkers:
             case KillWorker() if order.worker in self._workers:
                 self._workers[order.worker].killed = True
             case ToWorkers(message=Regroup() as plan):
+                self.step = min(self.step, plan.step)  # later steps are undone by that plan
                 for worker, rank in zip(order.workers, order.ranks, strict=True):
                     if worker in self._workers:
                         self._workers[worker].follow(plan, rank)
@@ -206,6 +209,9 @@ class HousedWorkers:
         housed.exited = message
         before = self._committed.get(housed.rank, 0)
         self._committed[housed.rank] = max(before, message.committed)
+        generation = 0 if housed.plan is None else housed.plan.generation
+        ended = generation, message.committed
+        self._ended[housed.rank] = max(ended, self._ended.get(housed.rank, ended))
         if housed.rank < 0:  # a spare leaves nothing behind
             del self._workers[housed.worker]
 
@@ -228,9 +234,11 @@ class HousedWorkers:
         return tuple(one.report() for one in self._workers.values())
 
     def report_images(self, found: Iterable[Images]) -> tuple[Images, ...]:
-        """Return the sealed images of each rank, with the step that its last holder committed."""
+        """Return the sealed images of each rank, with the steps that its holders committed."""
         sealed = {one.rank: one.steps for one in found}
         return tuple(
-            Images(rank, sealed.get(rank, ()), self._committed.get(rank, 0))
+            Images(
+                rank, sealed.get(rank, ()), self._committed.get(rank, 0), self._ended.get(rank, ())
+            )
             for rank in sorted({*sealed, *self._committed})
         )

@@ -17,7 +17,7 @@ from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
-from outlast.model.messages import Enrol, StoreLost
+from outlast.model.messages import Enrol, Images, StoreLost
 from outlast.model.texts import some
 
 
@@ -112,7 +112,8 @@ class NodeChanges:
         roster.script.learn(outlast=bool(enrol.script), sharded=enrol.script == "sharded")
         for images in enrol.images:
             remains.note_done(images.rank, images.committed)
-            run.note_of_rank(images.committed, images.committed)
+            step = self._still_committed(images)
+            run.note_of_rank(step, max(step, images.committed))
             lived_here = remains.homes.get(images.rank) == enrol.node
             if images.steps and lived_here and not remains.has_images(images.rank):
                 # The node came back with what its ranks had sealed.
@@ -120,6 +121,16 @@ class NodeChanges:
         if enrol.transfer:
             generation, step = enrol.transfer
             run.sources.find_transfer(Transfer(generation, step, enrol.node))
+
+    def _still_committed(self, images: Images) -> int:
+        """Return the newest step that a holder of a rank committed, and that nothing has undone.
+
+        All have gone on from the step of the newest plan, whatever was committed before it. A new
+        coordinator does not know that plan yet.
+        """
+        run, (generation, step) = self.run, images.ended or (0, 0)
+        undone = generation < run.course.generation and not run.course.is_in(Stage.REBUILDING)
+        return min(step, run.progress.planned) if undone else step
 
     def _room_again(self, now_s: float) -> list[Output]:
         """Go on with what waited for a node: one has come."""

@@ -144,12 +144,16 @@ class Images:
 
     It does not matter which process sealed them.
 
-    committed  the newest step committed by a holder of the rank that has ended there
+    committed  the newest step that any holder of the rank who has ended there had committed; to
+               execute it again is to repeat it
+    ended      generation of the holder who ended there last, and the step that it had committed;
+               empty where none has ended. That step may have been undone since
     """
 
     rank: int
     steps: tuple[int, ...]
     committed: int = 0
+    ended: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
