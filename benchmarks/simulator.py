@@ -38,7 +38,7 @@ from outlast.sim.simulated_run import simulate_seed
 
 GOAL_HOUR_S, GOAL_RATIO, GOAL_LARGE_S, GOAL_LARGE_GB, LARGE_RANKS = 10.0, 2.5, 120.0, 4.0, 8
 LIKE = {
-    "way": "in_place",
+    "recovery_mode": "in_place",
     "spares": 0,
     "spare_nodes": 4,
     "latency_s": 0.001,

@@ -36,7 +36,7 @@ STEPS_S = {2.0: 300.0, 8.0: 600.0}  # the body of a step, and how long each life
 KINDS = (("kill",), ("kill", "lose_node"), ("kill", "hang"))
 COUNTS = (3, 6, 12)  # failures in a life
 SPARES = 4
-WAYS = ("in_place", "sharded")
+MODES = ("in_place", "sharded")
 # steps between two failures where some hang: so that one is found before the next one comes, which
 # `decisions.py` does not promise to follow
 HANG_APART = 7.0
@@ -46,7 +46,7 @@ HANG_APART = 7.0
 class Point:
     """A life of the grid."""
 
-    way: str
+    mode: str
     step_s: float
     kinds: tuple[str, ...]
     count: int
@@ -57,7 +57,7 @@ class Point:
         one = self.compared
         ends = "" if one.decided.ended_s is None else f"  ended: {one.decided.why_ended[:60]}"
         life = (
-            f"{self.way:9} {self.step_s:5g} {'+'.join(self.kinds):15} {self.count:5}"
+            f"{self.mode:9} {self.step_s:5g} {'+'.join(self.kinds):15} {self.count:5}"
             f" {len(one.life.interruptions):6}"
         )
         steps = (
@@ -72,7 +72,7 @@ class Point:
     def as_dict(self) -> dict[str, object]:
         one = self.compared
         return {
-            "way": self.way,
+            "way": self.mode,
             "step_s": self.step_s,
             "kinds": self.kinds,
             "failures": self.count,
@@ -94,15 +94,15 @@ def grid(
     ranks: int,
     nodes: int,
     seed: int,
-    ways: Sequence[str] = WAYS,
+    modes: Sequence[str] = MODES,
     steps_s: Mapping[float, float] = STEPS_S,
     counts: Sequence[int] = COUNTS,
 ) -> Iterator[Point]:
     """A lost node is back after a minute."""
-    for way in ways:
+    for mode in modes:
         for step_s, for_s in steps_s.items():
             options = Options(
-                way=way,
+                recovery_mode=mode,
                 ranks=ranks,
                 nodes=nodes + SPARES,
                 spare_nodes=SPARES,
@@ -125,7 +125,7 @@ def grid(
                         options, kinds, count=count, seed=seed + count, apart_s=apart_s
                     )
                     yield Point(
-                        way,
+                        mode,
                         step_s,
                         kinds,
                         count,

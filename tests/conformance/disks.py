@@ -65,7 +65,8 @@ class Disk(Protocol):
 class SimulatedDisk:
     def __init__(self) -> None:
         self._world = World(
-            options=Options(way="sharded", ranks=RANKS, checkpoint_every=1), script=self._script
+            options=Options(recovery_mode="sharded", ranks=RANKS, checkpoint_every=1),
+            script=self._script,
         )
         self._node = self._world.nodes[0]
         put_in_place_of_agent(self._node, self)

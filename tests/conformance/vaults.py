@@ -57,7 +57,9 @@ class Images(Protocol):
 
 class SimulatedImages:
     def __init__(self) -> None:
-        self._world = World(options=Options(way="sharded", ranks=RANKS), script=self._script)
+        self._world = World(
+            options=Options(recovery_mode="sharded", ranks=RANKS), script=self._script
+        )
         self._node = self._world.nodes[0]
         self._act: Act
         self._count = 0

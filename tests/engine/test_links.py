@@ -102,7 +102,7 @@ def test_a_rank_that_does_not_answer_or_is_alone_is_blamed_all_the_same() -> Non
 
 def test_no_budget_pays_for_a_link() -> None:
     budgets = default_budgets(0)
-    for way, rung in (
+    for mode, rung in (
         ("in_place", Rung.REPEAT),
         ("reenter", Rung.REENTER),
         ("respawn", Rung.RESPAWN),
@@ -111,7 +111,7 @@ def test_no_budget_pays_for_a_link() -> None:
             situation = Situation(
                 lost=(),
                 raised=(),
-                recovery_mode=way,
+                recovery_mode=mode,
                 state=True,
                 committed=3,
                 reached=3,

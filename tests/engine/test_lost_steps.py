@@ -37,7 +37,7 @@ class Run:
     """
 
     def __init__(
-        self, way: str = "reenter", *, replicated: bool = False, checkpoint_on_stop: bool = False
+        self, mode: str = "reenter", *, replicated: bool = False, checkpoint_on_stop: bool = False
     ) -> None:
         self.now_s = 0.0
         self.interruption: Interruption | None = None
@@ -53,7 +53,7 @@ class Run:
             self.say(
                 WorkerStarted(worker, 100 + worker, "node", self.now_s), Hello(worker, 100 + worker)
             )
-            self.say(Registered(worker, 1, 0, way, not replicated, True, ""))
+            self.say(Registered(worker, 1, 0, mode, not replicated, True, ""))
         for worker in (first, second):
             self.say(Joined(worker, 1, 0, 0.1, 0.1))
         for worker in (first, second):

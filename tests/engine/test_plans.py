@@ -41,18 +41,18 @@ def told(run: Run) -> list[tuple[str, str, str]]:
     return [(plan.then, plan.private, plan.replicated) for plan in plans if plan is not None]
 
 
-def loses_rank_1(way: str, *, replicated: bool = False) -> Run:
+def loses_rank_1(mode: str, *, replicated: bool = False) -> Run:
     """At step 10; rank 0 goes on."""
-    run = Run(way, replicated=replicated)
+    run = Run(mode, replicated=replicated)
     run.dies(10)
     run.stands_still(10)
     assert run.coordinator.stage is Stage.MOVING
     return run
 
 
-def loses_contact(way: str, *, replicated: bool = False) -> Run:
+def loses_contact(mode: str, *, replicated: bool = False) -> Run:
     """Both ranks live, and go on."""
-    run = Run(way, replicated=replicated)
+    run = Run(mode, replicated=replicated)
     run.say(Broke(run.workers[0], 1, 10, "collective", "reset by peer", "", run.now_s))
     run.gathers()
     run.say(*(Inventory(worker, 1, 10, 10, 10, False, (5, 10)) for worker in run.workers))
@@ -76,7 +76,7 @@ def comes_up(run: Run, *messages: Registered | Joined) -> int:
 
 
 @pytest.mark.parametrize(
-    ("way", "replicated", "survivor", "successor"),
+    ("mode", "replicated", "survivor", "successor"),
     [
         ("in_place", True, ("in_place", "keep", "none"), ("start", "slot", "donor")),
         ("reenter", True, ("reenter", "slot", "transfer"), ("start", "slot", "transfer")),
@@ -84,22 +84,22 @@ def comes_up(run: Run, *messages: Registered | Joined) -> int:
     ],
 )
 def test_a_survivor_goes_its_way_and_a_successor_starts(
-    way: str, replicated: bool, survivor: tuple[str, str, str], successor: tuple[str, str, str]
+    mode: str, replicated: bool, survivor: tuple[str, str, str], successor: tuple[str, str, str]
 ) -> None:
     """Whoever repeats the step in place keeps what it holds; all others take their own state from
     what they had sealed.
     """
-    assert told(loses_rank_1(way, replicated=replicated)) == [survivor, successor]
+    assert told(loses_rank_1(mode, replicated=replicated)) == [survivor, successor]
 
 
-def is_alone(run: Run, way: str) -> None:
+def is_alone(run: Run, mode: str) -> None:
     """Let rank 1's successor come to a collective before run.steps, and all stand still.
 
-    `way` is its recovery mode.
+    `mode` is its recovery mode.
     """
     born = comes_up(run)
     run.say(
-        Registered(born, 2, -1, way, False, True, "", at_steps=False),
+        Registered(born, 2, -1, mode, False, True, "", at_steps=False),
         Broke(born, 2, -1, "alone", "a.py:3 needs all ranks before run.steps", "", run.now_s),
     )
     run.gathers()
@@ -128,12 +128,12 @@ def test_a_successor_that_cannot_be_alone_restarts_all_without_main() -> None:
     assert run.coordinator.stage is Stage.HANDOVER
 
 
-@pytest.mark.parametrize(("way", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
-def test_a_process_that_boots_is_started_by_the_next_plan_too(way: str, replicated: str) -> None:
+@pytest.mark.parametrize(("mode", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
+def test_a_process_that_boots_is_started_by_the_next_plan_too(mode: str, replicated: str) -> None:
     """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's
     group cannot be built.
     """
-    run = loses_rank_1(way, replicated=True)
+    run = loses_rank_1(mode, replicated=True)
     born = comes_up(run)
     run.say(Broke(run.workers[0], 2, 10, "collective", "no connection", "", run.now_s))
     run.gathers()
@@ -174,7 +174,7 @@ def test_a_rank_leaves_a_torn_state_by_entering_main_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("befalls", "way", "replicated", "rung", "wait_s"),
+    ("befalls", "mode", "replicated", "rung", "wait_s"),
     [
         (loses_contact, "in_place", True, Rung.REPEAT, limits.REGROUP_DEADLINE_S),
         (loses_rank_1, "in_place", True, Rung.RESPAWN, limits.REGROUP_DEADLINE_S),
@@ -191,9 +191,9 @@ def test_a_rank_leaves_a_torn_state_by_entering_main_again() -> None:
     ],
 )
 def test_a_generation_has_boot_time_unless_all_stand_or_wait_for_a_donor(
-    befalls: Callable[..., Run], way: str, replicated: bool, rung: Rung, wait_s: float
+    befalls: Callable[..., Run], mode: str, replicated: bool, rung: Rung, wait_s: float
 ) -> None:
-    run = befalls(way, replicated=replicated)
+    run = befalls(mode, replicated=replicated)
     assert run.interruption is not None
     assert run.interruption.rung is rung
     assert run.timers["move"] == pytest.approx(run.now_s + wait_s)

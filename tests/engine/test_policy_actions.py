@@ -44,7 +44,7 @@ def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed
     """`rule`: of a policy in place of the default one."""
     world = World(
         options=options,
-        script=script_of(options.way),
+        script=script_of(options.recovery_mode),
         faults=faults or (KILL,),
         seed=seed,
         steady=True,
@@ -105,9 +105,9 @@ def homes(world: World) -> set[str]:
 # --- drain ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["in_place", "reenter", "respawn"])
-def test_a_drained_nodes_ranks_move_and_every_step_stays(way: str) -> None:
-    world = a_world(replace(FOUR, way=way))
+@pytest.mark.parametrize("mode", ["in_place", "reenter", "respawn"])
+def test_a_drained_nodes_ranks_move_and_every_step_stays(mode: str) -> None:
+    world = a_world(replace(FOUR, recovery_mode=mode))
     diagnosed(world, verdict())
     end = ran(world)
     assert (end.state, world.committed) == ("ended", FOUR.steps)
@@ -191,7 +191,7 @@ def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
 
     The node is given nothing more.
     """
-    world = a_world(replace(FOUR, way="sharded"))
+    world = a_world(replace(FOUR, recovery_mode="sharded"))
     diagnosed(world, verdict())
     ran(world)
     assert (len(world.interruptions), homes(world)) == (1, {"node-0", "node-1"})
@@ -216,7 +216,10 @@ def test_a_rank_that_is_lost_on_a_barred_node_comes_up_elsewhere() -> None:
 def test_a_rank_whose_only_state_is_on_a_barred_node_comes_up_there() -> None:
     """Elsewhere it would have to go back to a checkpoint, and all others with it."""
     world = a_world(
-        replace(FOUR, way="sharded", steps=200, checkpoint_every=50), KILL, LATER, rule=SLOW
+        replace(FOUR, recovery_mode="sharded", steps=200, checkpoint_every=50),
+        KILL,
+        LATER,
+        rule=SLOW,
     )
     diagnosed(world, verdict())
     ran(world)

@@ -27,7 +27,7 @@ from outlast.sim.world.processes import Process
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
-WAYS = ("in_place", "respawn", "reenter", "sharded")
+MODES = ("in_place", "respawn", "reenter", "sharded")
 KINDS = ("kill", "stop", "raise", "exit", "hang", "deaf", "lose_store")
 ONCE = (
     "boot",
@@ -64,7 +64,7 @@ def fault(
 
 
 def a_world(
-    way: str,
+    mode: str,
     *faults: PlannedFault,
     spares: int = 0,
     spare_kind: str = "hot",
@@ -72,8 +72,10 @@ def a_world(
     **more: int,
 ) -> World:
     """Seed 0: all work and all messages take the least time."""
-    options = Options(way=way, ranks=3, spares=spares, spare_kind=spare_kind, **more)
-    return World(options=options, script=script_of(way), faults=faults, seed=seed, steady=seed == 0)
+    options = Options(recovery_mode=mode, ranks=3, spares=spares, spare_kind=spare_kind, **more)
+    return World(
+        options=options, script=script_of(mode), faults=faults, seed=seed, steady=seed == 0
+    )
 
 
 def strikes(kinds: tuple[str, ...] = KINDS) -> st.SearchStrategy[PlannedFault]:
@@ -117,27 +119,27 @@ def ended_well(world: World, *, false_alarm: bool = False) -> None:
 # --- safety and liveness under any faults ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [*WAYS, "plain"])
-def test_undisturbed_every_step_is_committed_once_by_every_rank(way: str) -> None:
-    world = a_world(way, spares=1)
+@pytest.mark.parametrize("mode", [*MODES, "plain"])
+def test_undisturbed_every_step_is_committed_once_by_every_rank(mode: str) -> None:
+    world = a_world(mode, spares=1)
     ended_well(world)
     assert not world.interruptions
-    assert way == "plain" or sorted((rank, step) for _, _, rank, step in world.commits) == [
+    assert mode == "plain" or sorted((rank, step) for _, _, rank, step in world.commits) == [
         (rank, step) for rank in range(3) for step in range(1, 7)
     ]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["kill", "stop", "raise", "hang"])
-def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(way: str, kind: str) -> None:
+def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(mode: str, kind: str) -> None:
     """Every mark, early and late, both a rank that donates and one that does not; with and without
     a spare.
     """
     for number, mark in enumerate(MARKS):
         for visit in (1,) if mark in ONCE else (1, 3):
             one = fault(kind, number % 2, mark, visit)
-            world = a_world(way, one, spares=number // 2 % 2)
-            if kind == "raise" and mark in BEHIND_THE_LAST_STEP and way != "sharded":
+            world = a_world(mode, one, spares=number // 2 % 2)
+            if kind == "raise" and mark in BEHIND_THE_LAST_STEP and mode != "sharded":
                 continue  # that fails the run: see the next test
             ended_well(world)
             assert not world.rolled_back, f"{one}: {world.rolled_back}"
@@ -147,10 +149,10 @@ def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(way: str, 
 
 
 @pytest.mark.parametrize("mark", BEHIND_THE_LAST_STEP)
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
-def test_an_exception_behind_the_last_step_fails_the_run(way: str, mark: str) -> None:
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
+def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -> None:
     """That code is not run again: every step is committed, nobody is replaced."""
-    world = a_world(way, fault("raise", 1, mark), spares=1)
+    world = a_world(mode, fault("raise", 1, mark), spares=1)
     end = ran(world)
     assert (end.state, end.exit_code) == ("failed", 1)
     assert "behind the last step" in end.reason
@@ -160,94 +162,94 @@ def test_an_exception_behind_the_last_step_fails_the_run(way: str, mark: str) ->
 
 @PROTOCOL
 @given(
-    way=st.sampled_from(WAYS),
+    mode=st.sampled_from(MODES),
     faults=st.lists(strikes(), min_size=2, max_size=2),
     spares=st.integers(0, 2),
     seed=st.integers(0, 10_000),
 )
 # dies again before it attaches
 @example(
-    way="in_place",
+    mode="in_place",
     faults=[fault("kill", 0, "body", 3), fault("kill", 0, "boot", 2)],
     spares=0,
     seed=0,
 )
 # nobody has attached yet
 @example(
-    way="sharded",
+    mode="sharded",
     faults=[fault("kill", 0, "body", 3), fault("kill", 1, "setup", 2)],
     spares=0,
     seed=0,
 )
 # the donor dies
 @example(
-    way="respawn",
+    mode="respawn",
     faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)],
     spares=0,
     seed=0,
 )
 # a bystander dies
 @example(
-    way="respawn",
+    mode="respawn",
     faults=[fault("kill", 1, "body", 3), fault("kill", 2, "still", 1, 0.002)],
     spares=0,
     seed=0,
 )
 @example(
-    way="reenter",
+    mode="reenter",
     faults=[fault("kill", 1, "body", 3), fault("kill", 0, "donating", 1)],
     spares=0,
     seed=0,
 )
 @example(
-    way="in_place",
+    mode="in_place",
     faults=[fault("kill", 0, "body", 3), fault("lose_store", 0, "grouping", 1)],
     spares=1,
     seed=0,
 )
 # two faults, one spare
 @example(
-    way="in_place",
+    mode="in_place",
     faults=[fault("kill", 0, "body", 3), fault("kill", 1, "body", 3)],
     spares=1,
     seed=0,
 )
 # a group half built is none
 @example(
-    way="in_place",
+    mode="in_place",
     faults=[fault("kill", 0, "boot"), fault("lose_store", 0, "setup")],
     spares=0,
     seed=0,
 )
 def test_after_two_faults_training_goes_on_and_no_step_is_lost(
-    way: str, faults: list[PlannedFault], spares: int, seed: int
+    mode: str, faults: list[PlannedFault], spares: int, seed: int
 ) -> None:
     """Three ranks, two faults: under replicated state somebody holds it all; under sharded state
     all owners have sealed it.
     """
-    world = a_world(way, *faults, spares=spares, seed=seed)
+    world = a_world(mode, *faults, spares=spares, seed=seed)
     ended_well(world)
     assert not world.rolled_back, f"{world.rolled_back}, struck {world.strikes.struck}"
 
 
 @settings(PROTOCOL, max_examples=100)
 @given(
-    way=st.sampled_from((*WAYS, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6),
+    mode=st.sampled_from((*MODES, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6),
     spares=st.integers(0, 2),
     kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
 )  # fmt: skip
 @example(
-    way="plain",
+    mode="plain",
     faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)],
     spares=0,
     kind="hot",
     seed=0,
 )
 # news of the first store crosses the order for a second
-@example(way="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)
+@example(mode="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)
 # steps that a rank was given are done again by it
 @example(
-    way="in_place",
+    mode="in_place",
     faults=[
         fault("kill", 0, "reduced", 1, 0.002),
         *(fault("kill", rank, "reduced", 3) for rank in range(3)),
@@ -257,10 +259,10 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
     seed=0,
 )
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
-    way: str, faults: list[PlannedFault], spares: int, kind: str, seed: int
+    mode: str, faults: list[PlannedFault], spares: int, kind: str, seed: int
 ) -> None:
     """What is a verdict, and what it means to end well, the checkers say."""
-    ran(a_world(way, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)
+    ran(a_world(mode, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)
 
 
 @settings(PROTOCOL, max_examples=60)
@@ -285,44 +287,46 @@ def test_a_replicated_step_goes_forward_or_is_repeated_as_a_whole(
 # --- what ends a run ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [*WAYS, "plain"])
+@pytest.mark.parametrize("mode", [*MODES, "plain"])
 @pytest.mark.parametrize("kind", ["kill", "raise", "exit"])
-def test_a_fault_that_always_comes_ends_the_run(way: str, kind: str) -> None:
-    world = a_world(way, fault(kind, 1, "body", 3, times=1000), spares=1)
+def test_a_fault_that_always_comes_ends_the_run(mode: str, kind: str) -> None:
+    world = a_world(mode, fault(kind, 1, "body", 3, times=1000), spares=1)
     end = ran(world)
-    assert (end.state, end.exit_code) == ("failed", 1) or (way == "plain" and kind == "raise")
-    if kind == "raise" and way != "plain":
+    assert (end.state, end.exit_code) == ("failed", 1) or (mode == "plain" and kind == "raise")
+    if kind == "raise" and mode != "plain":
         assert end.traceback == "traceback"
         assert "boom" in end.reason
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mark", ["setup", "body"])
-def test_refused_input_ends_the_run_and_is_no_interruption(way: str, mark: str) -> None:
+def test_refused_input_ends_the_run_and_is_no_interruption(mode: str, mark: str) -> None:
     """What raised leaves the script too, before it can be killed."""
-    world = a_world(way, *(fault("refuse", rank, mark) for rank in range(3)), spares=1)
+    world = a_world(mode, *(fault("refuse", rank, mark) for rank in range(3)), spares=1)
     end = ran(world)
     assert (end.state, end.exit_code, end.reason) == ("failed", 1, "refused")
     assert not world.interruptions
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_fault_every_few_steps_ends_no_run(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fault_every_few_steps_ends_no_run(mode: str) -> None:
     """Budgets refill with progress: thirty faults, each twelve steps after the last."""
     faults = tuple(
-        fault("kill", number % 3, "body", 1 + 13 * number if way == "in_place" else 1 + 12 * number)
+        fault(
+            "kill", number % 3, "body", 1 + 13 * number if mode == "in_place" else 1 + 12 * number
+        )
         for number in range(1, 20)
     )
-    world = a_world(way, *faults, spares=1, steps=150)
+    world = a_world(mode, *faults, spares=1, steps=150)
     ended_well(world)
     assert len(world.interruptions) >= 10
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mark", ["joined", "body", "prepared", "still", "settled", "closing"])
-def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(way: str, mark: str) -> None:
+def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(mode: str, mark: str) -> None:
     """Also while a fault is being dealt with."""
-    world = a_world(way, fault("kill", 0, "body", 3), steps=40)
+    world = a_world(mode, fault("kill", 0, "body", 3), steps=40)
 
     after_s = {
         "joined": 0.01,
@@ -475,14 +479,14 @@ def test_a_step_that_all_had_prepared_goes_forward() -> None:
     assert one.steps_repeated == 0
 
 
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
 @pytest.mark.parametrize("after", [0, 3])
-def test_an_interrupted_phase_repeats_no_step(way: str, after: int) -> None:
+def test_an_interrupted_phase_repeats_no_step(mode: str, after: int) -> None:
     """An evaluation before the first step, or between two; in the second case a fault in the step
     after it too, which is repeated.
     """
     world = a_world(
-        way, fault("kill", 1, "phase", 1), fault("kill", 1, "body", after + 1), phase_after=after
+        mode, fault("kill", 1, "phase", 1), fault("kill", 1, "body", after + 1), phase_after=after
     )
     ended_well(world)
     assert [one.mark for _, one, _ in world.strikes.struck] == ["phase", "body"]
@@ -504,9 +508,9 @@ def test_lost_contact_without_a_death_repeats_the_step() -> None:
 
 
 def test_a_rank_lost_after_the_last_step_starts_from_what_was_left() -> None:
-    for way in WAYS:
+    for mode in MODES:
         world = a_world(
-            way, fault("kill", 1, "epilogue", 1), fault("kill", 2, "epilogue", 1, 0.002)
+            mode, fault("kill", 1, "epilogue", 1), fault("kill", 2, "epilogue", 1, 0.002)
         )
         ended_well(world)
         assert not world.rolled_back
@@ -516,9 +520,9 @@ def test_a_rank_lost_after_the_last_step_starts_from_what_was_left() -> None:
 # --- where an interruption counts -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])
+@pytest.mark.parametrize("mode", ["in_place", "reenter", "sharded"])
 def test_an_interruption_counts_behind_the_newest_executed_step(
-    way: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Struck in the body of step 3, and again before it is started over."""
     asked: list[int] = []
@@ -528,5 +532,5 @@ def test_an_interruption_counts_behind_the_newest_executed_step(
         return decide_rung(situation=situation, **rest)
 
     monkeypatch.setattr(decisions, "decide_rung", noted)
-    ended_well(a_world(way, fault("kill", 1, "body", 3), fault("kill", 0, "joined", 2)))
+    ended_well(a_world(mode, fault("kill", 1, "body", 3), fault("kill", 0, "joined", 2)))
     assert asked == [2, 2]

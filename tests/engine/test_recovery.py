@@ -126,11 +126,11 @@ def test_all_ranks_restart_if_none_can_go_on(change: dict[str, object], rung: Ru
 
 @given(
     lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)),
-    way=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
+    mode=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
 )  # fmt: skip
 def test_a_crash_loop_ends_in_every_situation(
-    lost: set[int], raised: set[int], way: str, state: bool, trained: bool, spares: list[int]
+    lost: set[int], raised: set[int], mode: str, state: bool, trained: bool, spares: list[int]
 ) -> None:
     """Without a step committed in between, some rung is the last; and each verdict names a source
     for every lost rank, or brings all again.
@@ -139,7 +139,7 @@ def test_a_crash_loop_ends_in_every_situation(
     situation = Situation(
         tuple(sorted(lost)),
         tuple(sorted(raised - lost)),
-        way,
+        mode,
         state,
         3,
         3,
@@ -153,7 +153,7 @@ def test_a_crash_loop_ends_in_every_situation(
             assert "KeyError" in verdict.reason
             return
         assert verdict.survivors == "exit" or lost <= set(verdict.replace)
-        assert verdict.survivors != "reenter" or way == "reenter"
+        assert verdict.survivors != "reenter" or mode == "reenter"
         given_out = [worker for worker in verdict.replace.values() if worker >= 0]
         assert len(given_out) == len(set(given_out)) <= len(spares)
     raise AssertionError("thirty interruptions at one step, and no end")

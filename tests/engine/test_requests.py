@@ -53,10 +53,10 @@ def test_a_stop_ends_the_run_behind_the_step_in_flight() -> None:
     assert (asked["by"], asked["reason"], asked["what"]) == ("alice", "a fan is broken", "stop")
 
 
-@pytest.mark.parametrize("way", ["in_place", "sharded"])
-def test_a_checkpoint_is_written_of_a_step_after_the_request(way: str) -> None:
+@pytest.mark.parametrize("mode", ["in_place", "sharded"])
+def test_a_checkpoint_is_written_of_a_step_after_the_request(mode: str) -> None:
     """It is written on all ranks of the same step, though only one of them is told."""
-    world = a_world(replace(LONE, way=way))
+    world = a_world(replace(LONE, recovery_mode=mode))
     asks(world, "checkpoint")
     ran(world)
     state, text = last(world)
@@ -80,7 +80,7 @@ def test_a_checkpoint_is_asked_for_again_after_a_regroup() -> None:
 @pytest.mark.parametrize("what", ["checkpoint", "drain"])
 def test_a_script_without_outlast_calls_is_waited_for(what: str) -> None:
     """It may still come to its first call. When it is over, the request is refused."""
-    world = a_world(replace(FOUR, way="plain"))
+    world = a_world(replace(FOUR, recovery_mode="plain"))
     asks(world, what, "node-0")
     ran(world)
     first, over = answers(world)
@@ -178,7 +178,7 @@ def test_a_node_that_is_taken_away_is_drained_if_another_one_has_room() -> None:
     [
         pytest.param(replace(FOUR, nodes=2, spare_nodes=0), ("node-1",), id="no room"),
         pytest.param(FOUR, ("node-1", "node-2"), id="most of the nodes"),
-        pytest.param(replace(FOUR, way="sharded"), ("node-1",), id="sharded"),
+        pytest.param(replace(FOUR, recovery_mode="sharded"), ("node-1",), id="sharded"),
     ],
 )
 def test_the_run_is_stopped_if_a_node_that_is_taken_away_cannot_be_drained(
@@ -213,7 +213,12 @@ def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:
         (LONE, "drain", "node-0", "this run has one node"),
         (FOUR, "drain", "node-9", "no node node-9 is in this run; in it are node-0"),
         (replace(FOUR, nodes=2, spare_nodes=0), "cordon", "node-0", "the other nodes have no room"),
-        (replace(FOUR, way="sharded"), "drain", "node-0", "the state of this run is sharded"),
+        (
+            replace(FOUR, recovery_mode="sharded"),
+            "drain",
+            "node-0",
+            "the state of this run is sharded",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(

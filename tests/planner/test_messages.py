@@ -31,12 +31,14 @@ SMALL = Options(
 )
 
 
-@pytest.mark.parametrize("way", ["in_place", "sharded"])
-def test_messages_and_decisions_agree_on_a_small_grid(way: str) -> None:
+@pytest.mark.parametrize("mode", ["in_place", "sharded"])
+def test_messages_and_decisions_agree_on_a_small_grid(mode: str) -> None:
     """16 ranks on 4 nodes: kills, lost nodes and hangs, 12 in five minutes; detection and regroup
     as measured in other lives.
     """
-    points = list(grid(ranks=16, nodes=4, seed=3, ways=(way,), steps_s={2.0: 300.0}, counts=(12,)))
+    points = list(
+        grid(ranks=16, nodes=4, seed=3, modes=(mode,), steps_s={2.0: 300.0}, counts=(12,))
+    )
     assert len(points) == 3
     assert [point.line() for point in points if not point.compared.agree] == []
     assert all(point.compared.decided.per_interruption >= 1 for point in points)
@@ -49,28 +51,28 @@ def test_messages_and_decisions_agree_on_a_small_grid(way: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("way", "counts"), [("in_place", (3, 6, 12)), ("sharded", (3,))])
+@pytest.mark.parametrize(("mode", "counts"), [("in_place", (3, 6, 12)), ("sharded", (3,))])
 def test_messages_and_decisions_agree_on_a_thousand_ranks(
-    way: str, counts: tuple[int, ...]
+    mode: str, counts: tuple[int, ...]
 ) -> None:
     """1,024 ranks on 128 nodes, ten minutes with steps of 8 s.
 
     The whole grid is benchmarks/validate_plan/depths.py.
     """
     points = list(
-        grid(ranks=1024, nodes=128, seed=1, ways=(way,), steps_s={8.0: 600.0}, counts=counts)
+        grid(ranks=1024, nodes=128, seed=1, modes=(mode,), steps_s={8.0: 600.0}, counts=counts)
     )
     assert [point.line() for point in points if not point.compared.agree] == []
 
 
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
-def test_both_end_a_run_for_the_same_reason_at_the_same_step(way: str) -> None:
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
+def test_both_end_a_run_for_the_same_reason_at_the_same_step(mode: str) -> None:
     """A process ends every second and a half, in steps of 8 s: no step is committed.
 
     It ends by itself. Kills from outside are no crash loop before the 21st, which the planner does
     not tell apart.
     """
-    options = replace(SMALL, way=way, step_s=8.0)
+    options = replace(SMALL, recovery_mode=mode, step_s=8.0)
     faults = tuple(
         PlannedFault(str(number), "exit", number % 16, at_s=100.0 + 1.5 * number)
         for number in range(12)
@@ -101,7 +103,7 @@ def test_a_life_says_where_it_ended_and_what_its_ledger_knows() -> None:
     Undisturbed, steps come one after the other.
     """
     fault = PlannedFault("1", "lose_node", 3, at_s=150.0, for_s=60.0)
-    life = simulate(seed=1, options=replace(SMALL, way="sharded"), faults=(fault,))
+    life = simulate(seed=1, options=replace(SMALL, recovery_mode="sharded"), faults=(fault,))
     (one,) = life.interruptions
     assert life.committed == pytest.approx(
         (300 - (one.restored_s or 0)) / steady_step_s(SMALL), abs=2.5

@@ -26,7 +26,7 @@ ALSO = (
 LEAST_SHARE = 0.82  # of the engine, and of its coordinator; 0.84 when this was written
 # No life draws what people ask for by a command: tests/engine/test_requests.py does.
 NOT_DRAWN = {"coordinator/requests.py"}
-FOUR = Options(way="in_place", ranks=4, steps=40)
+FOUR = Options(recovery_mode="in_place", ranks=4, steps=40)
 MADE = {  # courses that hardly any drawn life takes: seed, options, and what strikes
     "another rank is lost once the rung is chosen": (
         0,
@@ -38,7 +38,7 @@ MADE = {  # courses that hardly any drawn life takes: seed, options, and what st
     ),
     "the store is lost before anybody joined": (
         10,
-        Options(way="in_place", ranks=3),
+        Options(recovery_mode="in_place", ranks=3),
         (PlannedFault("first", "kill", 0, "boot"),),
     ),
     "a donation comes twice": (

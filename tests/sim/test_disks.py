@@ -30,24 +30,26 @@ def all_at(step: int) -> tuple[PlannedFault, ...]:
 
 
 def a_life(
-    *faults: PlannedFault, way: str = "in_place", seed: int = 1, **more: Any
+    *faults: PlannedFault, mode: str = "in_place", seed: int = 1, **more: Any
 ) -> tuple[SimulatedRun, list[tuple[int, int]]]:
     """And where it was rolled back from and to."""
-    options = Options(**({"way": way, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more))
+    options = Options(
+        **({"recovery_mode": mode, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more)
+    )
     life = simulate(seed=seed, options=options, faults=faults)
-    world = World(options=options, script=script_of(way), faults=faults, seed=seed)
+    world = World(options=options, script=script_of(mode), faults=faults, seed=seed)
     world.run(bound_s=1e6)
     assert (life.violations, life.end) == ((), "ended")
     assert set(life.fired) == {fault.id for fault in faults}
     return life, world.rolled_back
 
 
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter"])
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
 def test_a_run_goes_on_from_a_checkpoint_when_all_ranks_are_lost(
-    way: str,
+    mode: str,
 ) -> None:
-    assert a_life(*all_at(9), way=way)[1] == [(8, 6)]
-    assert a_life(*all_at(9), way=way, checkpoint_every=0)[1] == [(8, 0)]
+    assert a_life(*all_at(9), mode=mode)[1] == [(8, 6)]
+    assert a_life(*all_at(9), mode=mode, checkpoint_every=0)[1] == [(8, 0)]
 
 
 def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None:
@@ -60,13 +62,13 @@ def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None
             PlannedFault(one.id, one.kind, None, "saved", 7, node=one.node, for_s=one.for_s)
             for one in dark
         ),
-        way="sharded",
+        mode="sharded",
         nodes=2,
     )
     ((_, step),) = back
     assert step == 6
     dead = all_at(9)
-    assert a_life(*dead, way="sharded")[1] == [], "images outlive their processes"
+    assert a_life(*dead, mode="sharded")[1] == [], "images outlive their processes"
 
 
 def test_a_disk_that_is_full_at_the_manifest_costs_that_checkpoint_only() -> None:

@@ -52,7 +52,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
     as hardware fails.
     """
     given = {
-        "way": "in_place",
+        "recovery_mode": "in_place",
         "spares": 0,
         "nodes": 20 + seed % 7,
         "spare_nodes": 2,
@@ -84,7 +84,7 @@ def run(
     """
     world = World(
         options=options,
-        script=script_of(options.way),
+        script=script_of(options.recovery_mode),
         faults=faults,
         seed=seed,
         every_node=every_node,
@@ -177,7 +177,7 @@ def test_most_of_a_large_life_is_a_fleet() -> None:
         (LARGE, replace(KILL, rank=None, kind="lose_coordinator")),
         (LARGE, replace(KILL, kind="freeze")),
         (replace(LARGE, failures=0), KILL),
-        (replace(LARGE, way="reenter"), KILL),
+        (replace(LARGE, recovery_mode="reenter"), KILL),
         (replace(LARGE, policy="eager"), KILL),
         (replace(LARGE, spares=1), KILL),
         (replace(LARGE, checkpoint_every=10), KILL),

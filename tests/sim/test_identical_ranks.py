@@ -42,7 +42,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
     Two thirds are struck as hardware fails, the others by all else at some second.
     """
     given = {
-        "way": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
+        "recovery_mode": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
         "nodes": 4 + seed % 5,
         "spare_nodes": 1,
         "ranks": 3 * (3 + seed % 5),
@@ -70,7 +70,7 @@ def run(
     """A life with all lines of its trace kept."""
     world = World(
         options=options,
-        script=script_of(options.way),
+        script=script_of(options.recovery_mode),
         faults=faults,
         seed=seed,
         every_rank=every_rank,

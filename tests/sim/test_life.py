@@ -55,13 +55,13 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     planned = parse(path.read_text(), source=path.name)
     life = simulate(
         seed=int(seed.removeprefix("seed ")),
-        options=Options(**json.loads(options.removeprefix("options "))),
+        options=Options.from_dict(json.loads(options.removeprefix("options "))),
         faults=planned,
     )
     assert life.violations == (), why
 
 
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
 @pytest.mark.parametrize(
     ("kind", "for_s", "rungs"),
     [
@@ -74,12 +74,14 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     ids=["a short cut", "a long cut", "no power", "no coordinator", "a slow line"],
 )
 def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
-    way: str, kind: str, for_s: float, rungs: tuple[str, ...] | None
+    mode: str, kind: str, for_s: float, rungs: tuple[str, ...] | None
 ) -> None:
     """What lasts less than a lease (6 s) interrupts nobody; after what lasts longer the ranks live
     on the spare node.
     """
-    options = Options(way=way, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
+    options = Options(
+        recovery_mode=mode, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003
+    )
     life = simulate(
         seed=1,
         options=options,
@@ -93,15 +95,15 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
     assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
 
 
-@pytest.mark.parametrize("way", ["in_place", "respawn", "reenter", "sharded"])
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
 @pytest.mark.parametrize(("voters", "for_s"), [(False, 0.8), (True, 0.8), (True, 5.0)])
 def test_with_voters_a_coordinator_that_is_away_costs_no_process(
-    way: str, voters: bool, for_s: float
+    mode: str, voters: bool, for_s: float
 ) -> None:
     """The lease is 0.5 s. Without voters every agent kills its processes when it is over."""
     options = Options(
-        way=way, ranks=4, nodes=3, steps=900, latency_s=0.003, beat_s=0.5 / limits.LEASE_BEATS,
-        voters=voters,
+        recovery_mode=mode, ranks=4, nodes=3, steps=900, latency_s=0.003, voters=voters,
+        beat_s=0.5 / limits.LEASE_BEATS,
     )  # fmt: skip
     fault = PlannedFault("x", "lose_coordinator", None, at_s=1.5, for_s=for_s)
     life = simulate(seed=1, options=options, faults=(fault,))
@@ -155,7 +157,7 @@ def test_a_plain_script_goes_on_during_a_takeover(
     at_s: float,
 ) -> None:
     """All of its processes run: nothing is begun again, nothing is written down."""
-    options = Options(way="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
+    options = Options(recovery_mode="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
     life = simulate(
         seed=1,
         options=options,
@@ -174,7 +176,7 @@ def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
         PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0),
     )
     life = simulate(
-        seed=3, options=Options(way="respawn", ranks=4, nodes=2, steps=9), faults=faults
+        seed=3, options=Options(recovery_mode="respawn", ranks=4, nodes=2, steps=9), faults=faults
     )
     assert (life.result, life.violations, life.end) == ("ok", (), "ended")
 
@@ -240,7 +242,7 @@ def test_ticks_that_are_left_out_change_nothing() -> None:
         worlds = [
             World(
                 options=options,
-                script=script_of(options.way),
+                script=script_of(options.recovery_mode),
                 faults=faults,
                 seed=seed,
                 rests=rests,
@@ -304,7 +306,7 @@ def test_options_that_are_given_stay_and_shift_no_other() -> None:
         ({"nodes": 2, "drift": 0.5}, "clocks that drift by 0.5"),
         ({"spares": 17}, "spares is 17"),
         ({"steps": 0}, "steps is 0"),
-        ({"way": "x"}, "no --way 'x'"),
+        ({"recovery_mode": "x"}, "no --way 'x'"),
     ],
 )
 def test_impossible_options_are_named(given: dict[str, object], said: str) -> None:

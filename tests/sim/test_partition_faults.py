@@ -18,7 +18,7 @@ from outlast.sim.world.paths import RTO_MAX_S
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
-WAYS = ("in_place", "respawn", "reenter", "sharded")
+MODES = ("in_place", "respawn", "reenter", "sharded")
 THREE = Options(ranks=6, nodes=3, steps=40, latency_s=0.003, max_restarts=0)
 SPARE = Options(ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
 KILL = PlannedFault("kill", "kill", 1, "body", 8)
@@ -29,35 +29,39 @@ def part(for_s: float, **when: object) -> PlannedFault:
 
 
 def world_after(options: Options, *faults: PlannedFault, seed: int = 1) -> World:
-    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
+    world = World(
+        options=options, script=script_of(options.recovery_mode), faults=faults, seed=seed
+    )
     world.run(bound_s=20_000.0)
     return world
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("for_s", [0.5, 5.0, 300.0])
-def test_a_partition_in_training_costs_time_and_nothing_else(way: str, for_s: float) -> None:
+def test_a_partition_in_training_costs_time_and_nothing_else(mode: str, for_s: float) -> None:
     """TCP says again what was lost: after as long as it was lost, two minutes at most.
 
     Nobody is blamed for waiting, and no budget pays (there is none).
     """
-    whole = simulate(seed=1, options=replace(THREE, way=way), faults=())
-    life = simulate(seed=1, options=replace(THREE, way=way), faults=(part(for_s, at_step=9),))
+    whole = simulate(seed=1, options=replace(THREE, recovery_mode=mode), faults=())
+    life = simulate(
+        seed=1, options=replace(THREE, recovery_mode=mode), faults=(part(for_s, at_step=9),)
+    )
     assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("part",), ())
     assert for_s / 2 < life.sim_s - whole.sim_s < for_s + min(for_s, RTO_MAX_S) + 1.0
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", ["gathering", "leaving", "moving"])
-def test_a_group_is_tried_again_until_the_link_is_there(way: str, stage: str) -> None:
+def test_a_group_is_tried_again_until_the_link_is_there(mode: str, stage: str) -> None:
     """A rank is killed, and two nodes cannot reach each other for 100 s from then on: one
     replacement is paid for, one process is blamed, and training goes on within the longest pause,
     and what a group takes to fail, and to be formed.
     """
     world = world_after(
-        replace(THREE, way=way, max_restarts=1),
+        replace(THREE, recovery_mode=mode, max_restarts=1),
         KILL,
-        part(100.0, mark="clearing" if (way, stage) == ("respawn", "moving") else stage),
+        part(100.0, mark="clearing" if (mode, stage) == ("respawn", "moving") else stage),
     )
     assert (world.checkers.result, world.strikes.fired) == ("ok", ("kill", "part"))
     assert world.end is not None
@@ -75,9 +79,11 @@ def test_a_group_is_tried_again_until_the_link_is_there(way: str, stage: str) ->
     assert len(world.interruptions) <= 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_link_that_stays_cut_ends_the_run_with_both_nodes_named(way: str) -> None:
-    world = world_after(replace(THREE, way=way, max_restarts=3), KILL, part(1e5, mark="leaving"))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_link_that_stays_cut_ends_the_run_with_both_nodes_named(mode: str) -> None:
+    world = world_after(
+        replace(THREE, recovery_mode=mode, max_restarts=3), KILL, part(1e5, mark="leaving")
+    )
     assert world.checkers.result == "ok"
     assert world.end is not None
     assert (world.end.state, world.end.exit_code) == ("failed", 1)
@@ -99,10 +105,10 @@ def test_a_partition_that_outlasts_tcp_is_still_nobodys_fault() -> None:
     assert world.interruptions
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(mode: str) -> None:
     world = world_after(
-        replace(THREE, way=way, max_restarts=1),
+        replace(THREE, recovery_mode=mode, max_restarts=1),
         PlannedFault("snap", "snap", None, node=0, peer=2, at_step=9),
     )
     assert world.checkers.result == "ok"
@@ -111,20 +117,20 @@ def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(way: 
     assert [(one.pids, one.ranks) for one in world.interruptions.values()] == [((), ())]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("agent", [False, True], ids=["all of a node", "its agent"])
-def test_what_stands_still_for_less_than_a_lease_interrupts_nobody(way: str, agent: bool) -> None:
+def test_what_stands_still_for_less_than_a_lease_interrupts_nobody(mode: str, agent: bool) -> None:
     fault = PlannedFault(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_step=9, for_s=4.0
     )
-    life = simulate(seed=1, options=replace(THREE, way=way), faults=(fault,))
+    life = simulate(seed=1, options=replace(THREE, recovery_mode=mode), faults=(fault,))
     assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("still",), ())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("agent", [False, True], ids=["all of a node", "its agent"])
 def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
-    way: str, agent: bool
+    mode: str, agent: bool
 ) -> None:
     """The node wakes while the run goes on without it: it looks at its lease first, ends what it
     houses, and comes back as new.
@@ -132,7 +138,7 @@ def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
     fault = PlannedFault(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_s=1.5, for_s=9.0
     )
-    world = world_after(replace(SPARE, way=way, max_restarts=None), fault)
+    world = world_after(replace(SPARE, recovery_mode=mode, max_restarts=None), fault)
     assert world.checkers.result == "ok"
     assert world.end is not None
     assert world.end.state == "ended"
@@ -140,14 +146,16 @@ def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
     assert any(commit[1] > 1 for commit in world.commits)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 def test_workers_of_a_stopped_agent_end_once_the_lease_is_over(
-    way: str,
+    mode: str,
 ) -> None:
     """All ranks live on one node: nothing from outside ends their group, and the other node has
     their ranks by then.
     """
-    options = Options(way=way, ranks=3, nodes=2, spare_nodes=1, steps=400, latency_s=0.003)
+    options = Options(
+        recovery_mode=mode, ranks=3, nodes=2, spare_nodes=1, steps=400, latency_s=0.003
+    )
     homes = [
         node for node in (0, 1) if world_after(replace(options, steps=3)).nodes[node].processes
     ]

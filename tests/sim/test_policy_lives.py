@@ -52,10 +52,10 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {BARRED, DRAINING, STOPPED, "shrink"} <= done
 
 
-@pytest.mark.parametrize("way", ["in_place", "reenter", "respawn", "sharded"])
-def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(way: str) -> None:
+@pytest.mark.parametrize("mode", ["in_place", "reenter", "respawn", "sharded"])
+def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(mode: str) -> None:
     for seed in range(2):
-        given = ROOMY | {"way": way, "steps": 300}
+        given = ROOMY | {"recovery_mode": mode, "steps": 300}
         leaping, stepping = (
             simulate_seed(seed=seed, given=given, every_step=every_step)
             for every_step in (False, True)

@@ -13,7 +13,7 @@ from outlast.sim.options import Options
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import BEGAN_S, World
 
-WAYS = ("in_place", "respawn", "reenter", "sharded")
+MODES = ("in_place", "respawn", "reenter", "sharded")
 FOUR = Options(ranks=4, steps=60, latency_s=0.01)
 NODES = Options(ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003)
 KILL = PlannedFault("kill", "kill", 1, "body", 3)
@@ -23,7 +23,9 @@ def lived_through(options: Options, *faults: PlannedFault, seed: int = 1) -> Wor
     """The world after a life that kept every rule, in which all `faults` struck, generations came
     after the first, and steps were committed in the last.
     """
-    world = World(options=options, script=script_of(options.way), faults=faults, seed=seed)
+    world = World(
+        options=options, script=script_of(options.recovery_mode), faults=faults, seed=seed
+    )
     world.run(bound_s=20_000.0)
     assert world.checkers.violations == []
     assert set(world.strikes.fired) == {fault.id for fault in faults}
@@ -36,15 +38,15 @@ def lived_through(options: Options, *faults: PlannedFault, seed: int = 1) -> Wor
     return world
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_wakes_up_two_generations_late(mode: str) -> None:
     """Its node stands still while it is counted out, and while a rank elsewhere is killed.
 
     It contributes to nothing, and is ended.
     """
     frozen = PlannedFault("frozen", "freeze", None, node=1, at_s=1.0, for_s=12.0)
     second = PlannedFault("second", "kill", 0, at_s=9.5)
-    world = lived_through(replace(NODES, way=way, steps=400), frozen, second)
+    world = lived_through(replace(NODES, recovery_mode=mode, steps=400), frozen, second)
     wakes_s = BEGAN_S + 13.0
     late = [
         p for p in world.nodes[1].processes.values() if p.rank >= 0 and p.machine.generation == 1
@@ -55,41 +57,41 @@ def test_a_worker_wakes_up_two_generations_late(way: str) -> None:
     assert not any(generation == 1 for at_s, generation, _, _ in world.commits if at_s >= wakes_s)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_step_committed_without_a_coordinator_ends_the_interruption(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_committed_without_a_coordinator_ends_the_interruption(mode: str) -> None:
     """The coordinator dies once all are told how to go on, and another one comes two seconds later.
 
     What it cost is what it took.
     """
-    stage, nth = ("starting", 2) if way == "respawn" else ("moving", 1)
+    stage, nth = ("starting", 2) if mode == "respawn" else ("moving", 1)
     head = PlannedFault(
         "head", "lose_coordinator", None, mark=stage, nth=nth, after_s=0.1, for_s=2.0
     )
-    world = lived_through(replace(NODES, way=way), KILL, head)
+    world = lived_through(replace(NODES, recovery_mode=mode), KILL, head)
     [one] = world.interruptions.values()
     assert one.resumed_s is not None
     assert one.resumed_s - one.detected_s < 1.0
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", ["gathering", "leaving", "clearing"])
-def test_a_lease_expires_during_a_regroup(way: str, stage: str) -> None:
-    if stage == "clearing" and way != "respawn":
+def test_a_lease_expires_during_a_regroup(mode: str, stage: str) -> None:
+    if stage == "clearing" and mode != "respawn":
         stage = "moving"
     cut = PlannedFault("cut", "cut", None, node=2, mark=stage, for_s=20.0)
-    world = lived_through(replace(NODES, way=way, max_restarts=5), KILL, cut)
+    world = lived_through(replace(NODES, recovery_mode=mode, max_restarts=5), KILL, cut)
     assert "cut" in world.strikes.in_recovery
     assert world.host.has_noted("node_lost"), "node 2 was not counted out"
 
 
-@pytest.mark.parametrize("way", ["in_place", "reenter", "sharded"])
+@pytest.mark.parametrize("mode", ["in_place", "reenter", "sharded"])
 @pytest.mark.parametrize(("mark", "nth"), [("grouping", 1), ("restoring", 2), ("joined", 2)])
 @pytest.mark.parametrize("kind", ["hot", "warm"])
-def test_a_spare_dies_while_it_takes_over(way: str, mark: str, nth: int, kind: str) -> None:
+def test_a_spare_dies_while_it_takes_over(mode: str, mark: str, nth: int, kind: str) -> None:
     """The second process in rank 1 is a spare, and is killed before it has committed anything."""
-    if way != "in_place" and mark == "grouping":
+    if mode != "in_place" and mark == "grouping":
         pytest.skip("it builds its group before the function begins")
-    options = replace(FOUR, way=way, spares=1, spare_kind=kind)
+    options = replace(FOUR, recovery_mode=mode, spares=1, spare_kind=kind)
     kill = replace(KILL, mark="body", nth=30)  # the spare is parked by then
     world = lived_through(options, kill, PlannedFault("spare", "kill", 1, mark, nth))
     second = next(
@@ -102,8 +104,8 @@ def test_a_spare_dies_while_it_takes_over(way: str, mark: str, nth: int, kind: s
     assert len(world.interruptions) == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_late_doubled_and_reordered_messages_do_no_harm(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_late_doubled_and_reordered_messages_do_no_harm(mode: str) -> None:
     """Messages of an older generation, doubled ones and reordered ones change nothing.
 
     Method: two ranks are killed in turn. Each message of a survivor is delivered a second time,
@@ -115,24 +117,29 @@ def test_late_doubled_and_reordered_messages_do_no_harm(way: str) -> None:
     held = PlannedFault("held", "mute", 2, "still", 1, for_s=0.3)
     second = PlannedFault("second", "kill", 3, at_s=1.2)
     lived_through(
-        replace(FOUR, way=way, latency_s=0.03, max_restarts=5), KILL, *echoes, held, second
+        replace(FOUR, recovery_mode=mode, latency_s=0.03, max_restarts=5),
+        KILL,
+        *echoes,
+        held,
+        second,
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_all_holders_of_a_snapshot_are_lost(way: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_all_holders_of_a_snapshot_are_lost(mode: str) -> None:
     """Replicated: every process is killed at one moment.
 
     Sharded: the only node with the images of two ranks loses power. What is lost is begun again.
     """
-    if way == "sharded":
+    if mode == "sharded":
         world = lived_through(
-            replace(NODES, way=way), PlannedFault("power", "lose_node", 1, at_s=1.0, for_s=1e4)
+            replace(NODES, recovery_mode=mode),
+            PlannedFault("power", "lose_node", 1, at_s=1.0, for_s=1e4),
         )
         assert world.rolled_back
         return
     all_at_once = tuple(PlannedFault(f"kill{rank}", "kill", rank, at_s=1.5) for rank in range(4))
-    world = lived_through(replace(FOUR, way=way, steps=200), *all_at_once)
+    world = lived_through(replace(FOUR, recovery_mode=mode, steps=200), *all_at_once)
     assert [one.rung.value for one in world.interruptions.values() if one.rung is not None] == [
         "restart"
     ]

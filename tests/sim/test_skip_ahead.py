@@ -31,7 +31,7 @@ def run(
     """A life with all lines of its trace kept."""
     world = World(
         options=options,
-        script=script_of(options.way),
+        script=script_of(options.recovery_mode),
         faults=faults,
         seed=seed,
         every_step=every_step,
@@ -49,7 +49,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
         Stream(seed, "options"),
         {
             "steps": 150 + 50 * (seed % 5),
-            "way": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
+            "recovery_mode": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
         },
     )
     options = replace(options, checkpoint_every=17 * (seed % 3))
@@ -144,7 +144,7 @@ def test_an_hour_of_failures_takes_hardly_more_than_its_failures() -> None:
     life = simulate_seed(
         seed=1,
         given={
-            "way": "in_place",
+            "recovery_mode": "in_place",
             "ranks": 40,
             "nodes": 12,
             "spare_nodes": 2,

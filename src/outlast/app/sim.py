@@ -27,7 +27,7 @@ from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.options import MOVES, POLICIES, SPARE_KINDS, WAYS
+from outlast.sim.options import MODES, MOVES, POLICIES, RECORDED_AS, SPARE_KINDS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.simulated_run import SimulatedRun, simulate, simulate_seed
@@ -36,7 +36,7 @@ from outlast.sim.swarm import Tally
 EXIT_CODES = {"ok": 0, "bad": 1, "unknown": 3}
 PROGRESS_S = 1.0
 DRAWN = (  # options that a seed draws unless they are given
-    "way",
+    "recovery_mode",
     "ranks",
     "spares",
     "spare_kind",
@@ -194,7 +194,12 @@ def _add_choice_of_runs(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_job(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--way", choices=list(WAYS), help="how the script can go on after a fault")
+    group.add_argument(
+        "--way",
+        dest="recovery_mode",
+        choices=list(MODES),
+        help="how the script can go on after a fault",
+    )
     group.add_argument("--ranks", type=int, metavar="N", help="world size")
     group.add_argument("--spares", type=int, metavar="N", help="processes kept ready")
     group.add_argument(
@@ -375,7 +380,11 @@ def replay_command(run: SimulatedRun) -> str:
 
 
 def _flags(options: Mapping[str, Any]) -> str:
-    named = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    named = {
+        RECORDED_AS.get(name, name).replace("_", "-"): value
+        for name, value in options.items()
+        if value is not None
+    }
     return "".join(
         (
             (f" --{name}" if value else f" --no-{name}")

@@ -155,7 +155,7 @@ def as_scenario(
     )
     detect_s = sorted(measured_s.detect_s.values())
     scenario = Scenario(
-        f"{options.way}, {options.ranks} ranks",
+        f"{options.recovery_mode}, {options.ranks} ranks",
         job,
         rates,
         (_tier(options),),
@@ -181,7 +181,7 @@ def as_scenario(
 
 def _step_s(options: Options) -> float:
     """Return the length of a step without the stall of a tier."""
-    return steady_step_s(options) - (SEAL_S if options.way == "sharded" else 0.0)
+    return steady_step_s(options) - (SEAL_S if options.recovery_mode == "sharded" else 0.0)
 
 
 def _tier(options: Options) -> Tier:
@@ -190,7 +190,7 @@ def _tier(options: Options) -> Tier:
     Replicated state lives wherever a rank does. Of sharded state, each rank seals an image in its
     node's memory after every step.
     """
-    if options.way == "sharded":
+    if options.recovery_mode == "sharded":
         return Tier("images", _step_s(options), SEAL_S, 0.0, Extent.PROCESS, constant(0.0))
     return Tier("replicas", _step_s(options), 0.0, 0.0, Extent.RACK, constant(0.0))
 
@@ -295,11 +295,9 @@ def compare(
     scenario, history = as_scenario(
         options, [fault for fault in faults if fault.id in life.fired], known
     )
-    decided = live(
-        scenario,
-        history,
-        RULES if options.way == "sharded" else replace(RULES, recovery_mode=options.way),
-    )
+    mode = options.recovery_mode
+    rules = RULES if mode == "sharded" else replace(RULES, recovery_mode=mode)
+    decided = live(scenario, history, rules)
     step_s = scenario.job.step_s
     newest = decided.position_s / step_s
     if decided.ended_s is not None and decided.answers:

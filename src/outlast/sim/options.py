@@ -10,7 +10,8 @@ from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.sim.draws import Stream
 
-WAYS: Mapping[str, str] = {
+# the recovery modes of a simulated script; "sharded" is "reenter" with sharded state
+MODES: Mapping[str, str] = {
     "in_place": "replicated state, no collectives before run.steps: survivors stay where they are",
     "respawn": "replicated state, collectives before run.steps, no outlast.main: all restart",
     "reenter": "replicated state inside outlast.main: survivors enter the function again",
@@ -28,6 +29,8 @@ POLICIES: Mapping[str, str] = {
     "default": "interruptions get verdicts, right and wrong, and the default policy acts on them",
     "eager": "the same, and whatever a policy can do is done soon and often",
 }
+# by field: the name in records and on the command line, where it is another one
+RECORDED_AS: Mapping[str, str] = {"recovery_mode": "way"}
 # lives of fewer steps have no barriers: they are there to be struck at each step
 LONG_LIFE_STEPS = 30
 RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_000, 20_000, 10_000
@@ -37,6 +40,8 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_0
 class Options:
     """The options of one simulated run.
 
+    recovery_mode      how the script can go on after a fault, see MODES; it is `--way` on the
+                       command line, and "way" in records
     phase_after        the step that one run.phase follows; -1: none
     latency_s          a message takes up to so long
     first_step_s       the first step of each process takes up to so much longer
@@ -56,7 +61,7 @@ class Options:
     voters             agents that miss a dead coordinator ask voters, and go on without it
     """
 
-    way: str = "in_place"
+    recovery_mode: str = "in_place"
     ranks: int = 3
     spares: int = 0
     spare_kind: str = "hot"
@@ -92,7 +97,7 @@ class Options:
         """Return after how much silence a plain script's workers count as hung; 0: the script has
         steps.
         """
-        return self.silence_s if self.way == "plain" else 0.0
+        return self.silence_s if self.recovery_mode == "plain" else 0.0
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -108,7 +113,14 @@ class Options:
         return self.failures > 0 and self.nodes > 1 and not self.checkpoint_every
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the options by the names that a record has for them."""
+        return {RECORDED_AS.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Options:
+        """Return the options that `as_dict` gave. Raises TypeError for unknown names."""
+        fields = {recorded: name for name, recorded in RECORDED_AS.items()}
+        return cls(**{fields.get(name, name): value for name, value in said.items()})
 
 
 def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
@@ -117,7 +129,7 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     Raises UsageError for options that cannot be.
     """
     drawn: dict[str, Any] = {
-        "way": stream.pick(tuple(WAYS)),
+        "recovery_mode": stream.pick(tuple(MODES)),
         "ranks": 2 + stream.below(5),
         "spares": stream.below(3),
         "spare_kind": stream.pick(SPARE_KINDS),
@@ -157,7 +169,7 @@ def draw_hardware(stream: Stream, options: Options) -> Options:
         1 + stream.below(4),
     )
     for_s, step_s = stream.between(10.0, 90.0), stream.pick((0.05, 0.5, 2.0))
-    if not large or options.way == "plain":
+    if not large or options.recovery_mode == "plain":
         return options
     return replace(
         options,
@@ -177,7 +189,9 @@ def draw_checkpoints(stream: Stream, options: Options) -> Options:
     choice.
     """
     some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
-    return replace(options, checkpoint_every=every if some and options.way != "plain" else 0)
+    return replace(
+        options, checkpoint_every=every if some and options.recovery_mode != "plain" else 0
+    )
 
 
 def draw_stop(stream: Stream, options: Options) -> Options:
@@ -208,7 +222,7 @@ def draw_pace(stream: Stream, options: Options) -> Options:
 def draw_moves(stream: Stream, options: Options) -> Options:
     """Draw whether the script changes private state behind its blocks, as it draws checkpoints."""
     moves = stream.pick(("", "", "", "alike", "apart", "apart"))
-    short = options.steps < LONG_LIFE_STEPS and options.way not in ("plain", "sharded")
+    short = options.steps < LONG_LIFE_STEPS and options.recovery_mode not in ("plain", "sharded")
     return replace(options, moves=moves) if short and not options.failures else options
 
 
@@ -230,8 +244,10 @@ def check(options: Options) -> None:
             f"there is no --moves {options.moves!r}",
             hint=f"one of {', '.join(filter(None, MOVES))}",
         )
-    if options.way not in WAYS:
-        raise UsageError(f"there is no --way {options.way!r}", hint=f"one of {', '.join(WAYS)}")
+    if options.recovery_mode not in MODES:
+        raise UsageError(
+            f"there is no --way {options.recovery_mode!r}", hint=f"one of {', '.join(MODES)}"
+        )
     if options.spare_kind not in SPARE_KINDS:
         raise UsageError(f"there is no --spare-kind {options.spare_kind!r}", hint="hot or warm")
     for name, least, most in (

@@ -11,7 +11,7 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model import fault_plan
-from outlast.sim.options import Options, check
+from outlast.sim.options import RECORDED_AS, Options, check
 
 _SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
 
@@ -73,17 +73,17 @@ def read(text: str, *, source: str, version: str) -> Record:
 
 
 def _options(said: Any, source: str) -> Options:
-    names = {field.name for field in fields(Options)}
-    if not isinstance(said, dict) or set(said) != names:
-        raise UsageError(f"{source}: options are {', '.join(sorted(names))}")
+    recorded = {RECORDED_AS.get(field.name, field.name): field for field in fields(Options)}
+    if not isinstance(said, dict) or set(said) != set(recorded):
+        raise UsageError(f"{source}: options are {', '.join(sorted(recorded))}")
     types = {
-        field.name: type(field.default) for field in fields(Options) if field.default is not None
+        name: type(field.default) for name, field in recorded.items() if field.default is not None
     }
     for name, kind in types.items():
         if not isinstance(said[name], (int, float) if kind is float else kind) or isinstance(
             said[name], bool
         ) is not (kind is bool):
             raise UsageError(f"{source}: {name} is {said[name]!r}")
-    options = Options(**said)
+    options = Options.from_dict(said)
     check(options)
     return options

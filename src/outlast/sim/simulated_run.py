@@ -192,7 +192,7 @@ def simulate(
     _check(faults, options)
     world = World(
         options=options,
-        script=script_of(options.way),
+        script=script_of(options.recovery_mode),
         faults=faults,
         seed=seed,
         every_step=every_step,

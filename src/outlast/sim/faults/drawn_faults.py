@@ -199,7 +199,7 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         )
         # what stands, too: the next group is to be built across the cut
         torn = replace(cut, id="2", kind="snap", after_s=0.001)
-        return (cut, torn) if options.way != "plain" else ()
+        return (cut, torn) if options.recovery_mode != "plain" else ()
     if some and apart and options.nodes > 1:
         holder = None if thing == "lose_coordinator" else rank
         if thing == "lose_node" and never:
@@ -213,7 +213,7 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
                 for_s=FOR_EVER_S if thing == "lose_node" else beats * options.beat_s,
             ),
         )
-    if options.way == "plain":
+    if options.recovery_mode == "plain":
         kind, mark = "hang", "body"
     return (
         (
@@ -242,7 +242,7 @@ def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         PlannedFault(f"torn-{one}", "raise", one, mark="applied", nth=step)
         for one in range(options.ranks)
     ]
-    return (first, *torn) if some and options.way != "plain" else ()
+    return (first, *torn) if some and options.recovery_mode != "plain" else ()
 
 
 def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:

@@ -72,4 +72,6 @@ def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFaul
                 else replace(fault, mark=stage)
             )
         faults.append(fault)
-    return tuple(faults) if several and options.nodes > 1 and options.way != "plain" else ()
+    return (
+        tuple(faults) if several and options.nodes > 1 and options.recovery_mode != "plain" else ()
+    )

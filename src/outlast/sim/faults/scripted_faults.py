@@ -42,7 +42,7 @@ def draw_scripted(
     )
 
 
-def _three_nodes(options: Options, way: str, **more: Any) -> Options:
+def _three_nodes(options: Options, mode: str, **more: Any) -> Options:
     """Return options with ranks 0 and 1 on one node, ranks 2 and 3 on another, and a third node
     empty.
 
@@ -65,7 +65,7 @@ def _three_nodes(options: Options, way: str, **more: Any) -> Options:
         "first_step_s": 0.0,
         "max_restarts": None,
     }
-    return replace(options, way=way, **(short | plain | more))
+    return replace(options, recovery_mode=mode, **(short | plain | more))
 
 
 def _killed(rank: int, step: int) -> PlannedFault:
@@ -76,7 +76,7 @@ def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
     """Kill a rank, and take the power from its node before the process has ended. All others stand
     still by then.
     """
-    way, rank, step, hangs = (
+    mode, rank, step, hangs = (
         stream.pick(("in_place", "reenter", "sharded")),
         2 * stream.below(2),
         2 + stream.below(8),
@@ -90,7 +90,7 @@ def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
     )
     grip = PlannedFault("grip", "linger", rank, mark="boot", for_s=FOR_EVER_S)
     power = PlannedFault("power", "lose_node", rank + 1, mark="still", after_s=after_s, for_s=for_s)
-    return _three_nodes(options, way), (first, grip, power)
+    return _three_nodes(options, mode), (first, grip, power)
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
@@ -158,7 +158,7 @@ def _store_moves(stream: Stream, options: Options) -> Drawn:
 
 def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
     """Kill a process that does not end, and the coordinator that waits for it."""
-    way, rank, step, kind = (
+    mode, rank, step, kind = (
         stream.pick(("in_place", "reenter", "sharded")),
         stream.below(4),
         2 + stream.below(8),
@@ -177,7 +177,7 @@ def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
     head = PlannedFault(
         "head", "lose_coordinator", None, mark="leaving", after_s=after_s, for_s=head_s
     )
-    return _three_nodes(options, way, beat_s=limits.BEAT_S), (first, grip, head)
+    return _three_nodes(options, mode, beat_s=limits.BEAT_S), (first, grip, head)
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
@@ -205,7 +205,7 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
     """Let a node be drained for a rank that was lost there, and kill the coordinator before or
     after that.
     """
-    way, rank, step, head_s = (
+    mode, rank, step, head_s = (
         stream.pick(("in_place", "reenter", "respawn")),
         stream.below(4),
         2 + stream.below(2),
@@ -216,7 +216,7 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
         "head", "lose_coordinator", None, mark="leaving", after_s=head_s, for_s=head_for_s
     )
     last = PlannedFault("last", "kill", second, at_step=8)
-    return _three_nodes(options, way, policy="eager", step_s=0.3, beat_s=0.3), (
+    return _three_nodes(options, mode, policy="eager", step_s=0.3, beat_s=0.3), (
         _killed(rank, step),
         head,
         last,
@@ -227,7 +227,7 @@ def _started_over_twice(stream: Stream, options: Options) -> Drawn:
     """Let a node come back twice, because it loses its link before it is welcome; then kill one of
     its ranks.
     """
-    way, node, at_s, off_s = (
+    mode, node, at_s, off_s = (
         stream.pick(("in_place", "reenter", "sharded")),
         stream.below(2),
         stream.between(0.6, 1.5),
@@ -251,7 +251,7 @@ def _started_over_twice(stream: Stream, options: Options) -> Drawn:
         PlannedFault(f"still-{one}", "stop", one, mark="setup", nth=2, for_s=FOR_EVER_S)
         for one in dying
     ]
-    return _three_nodes(options, way, spare_nodes=0, nodes=2, beat_s=limits.BEAT_S, step_s=0.1), (
+    return _three_nodes(options, mode, spare_nodes=0, nodes=2, beat_s=limits.BEAT_S, step_s=0.1), (
         power,
         cut,
         *grip,
@@ -264,7 +264,7 @@ def _back_in_time(stream: Stream, options: Options) -> Drawn:
 
     Its slots hold images of steps that are not committed any more.
     """
-    way, step, every, rank = (
+    mode, step, every, rank = (
         stream.pick(("in_place", "in_place", "reenter")),
         4 + stream.below(6),
         1 + stream.below(3),
@@ -278,7 +278,7 @@ def _back_in_time(stream: Stream, options: Options) -> Drawn:
     at_once = [PlannedFault(f"all-{one}", "kill", one, at_step=step) for one in range(4)]
     again = PlannedFault("again", "kill", rank, mark=mark, nth=2, after_s=after_s)
     return _three_nodes(
-        options, way, checkpoint_every=every, nodes=nodes, spare_nodes=nodes // 2
+        options, mode, checkpoint_every=every, nodes=nodes, spare_nodes=nodes // 2
     ), (*at_once, again)
 
 
@@ -308,7 +308,7 @@ def _returns_amid(stream: Stream, options: Options) -> Drawn:
 
     The node has no link. Its lease runs out, and it enrols again with what its ranks had sealed.
     """
-    way, step, rank, other = (
+    mode, step, rank, other = (
         stream.pick(("in_place", "reenter", "sharded")),
         2 + stream.below(8),
         stream.below(4),
@@ -319,7 +319,7 @@ def _returns_amid(stream: Stream, options: Options) -> Drawn:
     second = PlannedFault(
         "second", "kill", (rank + 2) % 4 ^ other, mark="body", nth=step, after_s=after_s
     )
-    return _three_nodes(options, way), (cut, second)
+    return _three_nodes(options, mode), (cut, second)
 
 
 def _orphaned(stream: Stream, options: Options) -> Drawn:
@@ -343,7 +343,7 @@ def _orphaned(stream: Stream, options: Options) -> Drawn:
 
 def _never_evaluates(stream: Stream, options: Options) -> Drawn:
     """Let one rank stand still in front of the evaluation in which all others wait for it."""
-    way, step, rank, nodes = (
+    mode, step, rank, nodes = (
         stream.pick(("in_place", "reenter", "sharded")),
         1 + stream.below(6),
         stream.below(4),
@@ -354,7 +354,7 @@ def _never_evaluates(stream: Stream, options: Options) -> Drawn:
         "first", kind, rank, mark=mark, nth=step if mark == "committed" else 1, for_s=FOR_EVER_S
     )
     return _three_nodes(
-        options, way, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S
+        options, mode, nodes=nodes, spare_nodes=nodes // 2, phase_after=step, beat_s=limits.BEAT_S
     ), (still,)
 
 
@@ -362,7 +362,7 @@ def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
     """Let a node be drained, and kill all ranks elsewhere meanwhile: it holds all the state that is
     left.
     """
-    way, rank, step, more = (
+    mode, rank, step, more = (
         stream.pick(("in_place", "reenter")),
         stream.below(4),
         2 + stream.below(2),
@@ -375,7 +375,7 @@ def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
         PlannedFault(f"last-{one}", "kill", one, mark="still", nth=3, after_s=after_s)
         for one in elsewhere
     ]
-    return _three_nodes(options, way, policy="default", beat_s=0.3, step_s=0.2, phase_after=-1), (
+    return _three_nodes(options, mode, policy="default", beat_s=0.3, step_s=0.2, phase_after=-1), (
         _killed(rank, step),
         again,
         *dying,

@@ -162,7 +162,7 @@ class Strikes:
         """
         options = self._world.frame.options
         if fault.kind == "starve":
-            return options.way != "plain" and fault.for_s <= limits.STARVED_MAX_S
+            return options.recovery_mode != "plain" and fault.for_s <= limits.STARVED_MAX_S
         # by each lease
         outlived = (
             fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s

@@ -105,7 +105,7 @@ def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
     if not (
         timed
         and options.alike
-        and options.way == "in_place"
+        and options.recovery_mode == "in_place"
         and options.policy == "none"
         and not options.spares
     ):

@@ -221,7 +221,7 @@ class SkipAhead:
         return (
             world.frame.options.steps >= LONG_LIFE_STEPS
             and not world.frame.options.moves
-            and world.frame.options.way != "plain"
+            and world.frame.options.recovery_mode != "plain"
             and world.host.lives
             and world.host.coordinator.stage is Stage.TRAINING
             and world.frame.end is None
@@ -382,7 +382,7 @@ class SkipAhead:
             slot = step % limits.SLOTS_COUNT
             slots[slot] = SealedStep(step, AT_VOTE, 0)
             process.newest = slot, step, AT_VOTE
-        if self._world.frame.options.way == "sharded":
+        if self._world.frame.options.recovery_mode == "sharded":
             book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
             machine.now_sealed(steps=(last, last - 1))
         book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)

@@ -328,7 +328,7 @@ class CoordinatorWatch:
                 ready=self._spares_beside(ranks["forked"], coordinator, known),
                 held=bool(world.state_holders.holders(world.steps.committed)),
                 over=over,
-                recovery_mode=options.way,
+                recovery_mode=options.recovery_mode,
                 ranks=options.ranks,
                 stop_asked=bool(world.wishes.asked),
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),

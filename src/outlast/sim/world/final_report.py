@@ -55,7 +55,7 @@ class FinalReport:
         self._see_first_fault(interruptions)
         for one in interruptions.values():
             self._see_noted(one)
-        if self.frame.options.way != "plain":
+        if self.frame.options.recovery_mode != "plain":
             for one in interruptions.values():
                 self._see_named(one, end, began_s)
 
@@ -85,7 +85,7 @@ class FinalReport:
             committed=self.steps.committed,
             until=options.steps,
             trained=bool(self.steps.commits),
-            plain=options.way == "plain",
+            plain=options.recovery_mode == "plain",
             stop_asked=bool(wishes.asked),
             refused=any(fault.kind == "refuse" for _, fault, _ in strikes.struck),
             alive=tuple(
@@ -138,9 +138,11 @@ class FinalReport:
         back_s = None
         if first.resumed_s is not None and first.resumed_s < min(next_s, self.wishes.first_stop_s):
             back_s = first.resumed_s - first.detected_s
-        within = fault.mark in WITHIN_MARKS and not fault.after_s and options.way != "plain"
+        within = (
+            fault.mark in WITHIN_MARKS and not fault.after_s and options.recovery_mode != "plain"
+        )
         by_itself = first.left_s is not None and first.left_s < next_s
-        is_called = by_itself and options.nodes == 1 and options.way != "plain"
+        is_called = by_itself and options.nodes == 1 and options.recovery_mode != "plain"
         self.frame.see(
             FirstFault(
                 fault.kind,
@@ -163,7 +165,7 @@ class FinalReport:
         options, plans = self.frame.options, self.host.watch.plans
         latency_s = options.latency_s + self.strikes.muted_s
         knows = (
-            options.way != "sharded"
+            options.recovery_mode != "sharded"
             and not self.strikes.lapsed
             and not set(BY_NODE) & set(self.strikes.all_kinds())
         )
@@ -171,7 +173,7 @@ class FinalReport:
             Noted(
                 one,
                 options.nodes,
-                plans.moved.get(one.id) if options.way != "sharded" else None,
+                plans.moved.get(one.id) if options.recovery_mode != "sharded" else None,
                 plans.begun.get(one.id),
                 self._back_s(one),
                 latency_s,
@@ -230,7 +232,7 @@ class FinalReport:
         options, times = self.frame.options, self.accounts.recovery_times
         if (
             self.steps.rolled_back
-            or options.way in ("plain", "sharded")
+            or options.recovery_mode in ("plain", "sharded")
             or options.nodes > 1
             or options.steps >= LONG_LIFE_STEPS
         ):

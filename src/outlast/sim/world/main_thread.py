@@ -36,7 +36,7 @@ class MainThread:
         self.p = process
         self.node = process.node
         self.machine = process.machine
-        self.sharded = world.options.way == "sharded"
+        self.sharded = world.options.recovery_mode == "sharded"
 
     # --- places, the lease, and the protocol ------------------------------------------------------
 

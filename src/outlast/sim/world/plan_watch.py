@@ -187,7 +187,7 @@ class PlanWatch:
         if opened:
             number = opened[-1].id
             self.moved[number] = self.moved.get(number, 0) + max(0, committed - step)
-            if self._world.frame.options.way != "plain":
+            if self._world.frame.options.recovery_mode != "plain":
                 begun = max(0, done.newest_begun - step)
                 self.begun[number] = self.begun.get(number, 0) + begun
         done.newest_begun = step
@@ -222,7 +222,7 @@ class PlanWatch:
         again = (
             alike
             and coordinator.stage is Stage.MOVING
-            and world.frame.options.way == "reenter"
+            and world.frame.options.recovery_mode == "reenter"
             and coordinator.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
         )
         if donates and donates[0].step != step:

@@ -36,7 +36,7 @@ class RecoveryTimes:
         did.add(rank)
         if len(did) == self._options.ranks:
             self._stood_s[generation] = now_s
-        if self._options.way != "sharded" or len(did) == self._options.ranks:
+        if self._options.recovery_mode != "sharded" or len(did) == self._options.ranks:
             self._since_s.setdefault(generation, now_s)
 
     def hello_seen(

@@ -31,7 +31,7 @@ INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 
 
 def script_of(mode: str) -> Script:
-    """Return the main thread of a script that recovers in that mode (see options.WAYS)."""
+    """Return the main thread of a script that recovers in that mode (see options.MODES)."""
     if mode == "plain":
         return lambda world, process: Main(world, process, mode="plain", has_main=False).run_plain()
     has_main = mode in ("reenter", "sharded")

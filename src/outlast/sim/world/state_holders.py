@@ -41,7 +41,7 @@ class StateHolders:
         that the run itself has killed for this plan, though nothing had struck it, counts too.
         """
         options = self._options
-        if options.way == "sharded":
+        if options.recovery_mode == "sharded":
             ranks = range(options.ranks)
             held = tuple(rank for rank in ranks if step in self._slots_of(rank).values())
             return held if len(held) == options.ranks else ()

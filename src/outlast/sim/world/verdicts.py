@@ -212,7 +212,7 @@ class Verdicts:
             budget = self._policy.budgets.get(action)
             limit = (budget.times, budget.within_s) if budget is not None else None
             moves = (
-                frame.options.way not in ("plain", "sharded")
+                frame.options.recovery_mode not in ("plain", "sharded")
                 and len(set(self._host.coordinator.roster.homes.values())) > 1
             )
             frame.see(
@@ -253,6 +253,8 @@ class Verdicts:
         if member is None or member.life.condemned:
             return  # the order is from before, and its end follows
         # its state lies there
-        stays = self._frame.options.way == "sharded" and message.rank in self._barred.get(node, ())
+        stays = self._frame.options.recovery_mode == "sharded" and message.rank in self._barred.get(
+            node, ()
+        )
         if node in self._barred and not stays:
             self._frame.see(StartedThere(node, message.worker))

@@ -389,7 +389,7 @@ class World:
         training = self.coordinator.stage is Stage.TRAINING
         if options.spares and options.nodes == 1 and process.rank == 0 and training:
             self._see_stock()
-        if options.way != "sharded" or self.state_holders.all_have_sealed(step):
+        if options.recovery_mode != "sharded" or self.state_holders.all_have_sealed(step):
             self.steps.committed = max(self.steps.committed, step)
         self.skip_ahead.committed(generation, step)
 
