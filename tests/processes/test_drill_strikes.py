@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outlast.model.drill_faults import KINDS
 from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, Strikes
-from outlast.runtime.striking import Target, Victim
+from outlast.runtime.striking import RunProcess, Target
 from outlast.sim.drill_calendar import Scheduled
 
 
@@ -21,16 +21,16 @@ class Noted(Target):
 
     def __init__(self, *titles: str) -> None:
         super().__init__(os.getpid())
-        self.there = {title: Victim(100 + at, 1, title) for at, title in enumerate(titles)}
+        self.there = {title: RunProcess(100 + at, 1, title) for at, title in enumerate(titles)}
         self.sent: list[tuple[int, signal.Signals]] = []
 
-    def find(self, title: str) -> Victim | None:
+    def find(self, title: str) -> RunProcess | None:
         return self.there.get(title)
 
-    def send(self, victim: Victim, what: signal.Signals) -> bool:
-        if victim not in self.there.values():
+    def send(self, process: RunProcess, what: signal.Signals) -> bool:
+        if process not in self.there.values():
             return False
-        self.sent.append((victim.pid, what))
+        self.sent.append((process.pid, what))
         return True
 
 
@@ -68,7 +68,7 @@ def test_a_fault_waits_for_a_process_that_is_not_there(tmp_path: Path) -> None:
     made = strikes(tmp_path, target, fault("kill_spare", at_s=0.0, rank=-1))
     made.look(100.0, since_s=99.0, step=5)
     assert made.left_count == 1
-    target.there["outlast-warm"] = Victim(7, 1, "outlast-warm")
+    target.there["outlast-warm"] = RunProcess(7, 1, "outlast-warm")
     made.look(100.0 + AGAIN_S / 2, since_s=99.0, step=5)
     assert not target.sent, "it is not looked for at every look"
     made.look(100.0 + AGAIN_S, since_s=99.0, step=5)

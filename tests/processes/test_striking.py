@@ -34,22 +34,22 @@ def wait_for(target: Target, title: str) -> object:
 
 def test_a_child_of_the_run_is_found_and_struck(launcher: subprocess.Popen[bytes]) -> None:
     target = Target(launcher.pid)
-    victim = wait_for(target, "sleep")
-    assert victim is not None
-    assert target.send(victim, signal.SIGKILL)  # type: ignore[arg-type]
+    process = wait_for(target, "sleep")
+    assert process is not None
+    assert target.send(process, signal.SIGKILL)  # type: ignore[arg-type]
     launcher.wait(10)
-    assert not still_there({victim})  # type: ignore[arg-type]
+    assert not still_there({process})  # type: ignore[arg-type]
 
 
 def test_a_process_of_somebody_else_is_not_struck(launcher: subprocess.Popen[bytes]) -> None:
     """It has the title, and was found as it is, but another process is its parent."""
-    target, victim = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")
+    target, process = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")
     with subprocess.Popen(["sleep", "60"]) as other:
         mine = Target(os.getpid()).find("sleep")
         assert mine is not None
         assert mine.pid == other.pid
         assert not target.send(mine, signal.SIGKILL)
-        assert target.find("sleep") == victim
+        assert target.find("sleep") == process
         assert other.poll() is None
         other.kill()
 
@@ -58,10 +58,10 @@ def test_a_process_of_somebody_else_is_not_struck(launcher: subprocess.Popen[byt
 def test_a_number_that_was_given_to_another_process_is_not_struck(
     launcher: subprocess.Popen[bytes], change: dict[str, object]
 ) -> None:
-    target, victim = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")
-    assert not target.send(replace(victim, **change), signal.SIGKILL)  # type: ignore[type-var]
+    target, process = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")
+    assert not target.send(replace(process, **change), signal.SIGKILL)  # type: ignore[type-var]
     assert launcher.poll() is None
-    assert target.find("sleep") == victim
+    assert target.find("sleep") == process
 
 
 def test_nothing_is_found_once_the_launcher_is_gone() -> None:

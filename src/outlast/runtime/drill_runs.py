@@ -27,7 +27,7 @@ from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
 from outlast.runtime.drill_strikes import Due, Fired, Strikes
 from outlast.runtime.run_folder import ROOT, folder_name, read_card, stamped
-from outlast.runtime.striking import Target, Usage, Victim, still_there
+from outlast.runtime.striking import RunProcess, Target, Usage, still_there
 from outlast.runtime.tiers.vault import Vault, vault_folder
 from outlast.runtime.trials import stop_run
 from outlast.runtime.worker.run_ends_folder import VARIABLE, RankEnd, read_ends
@@ -168,7 +168,7 @@ class _Watching:
         self._usage_s = 0.0
         self._settled: Usage | None = None  # the most of the first minute
         self._usage: tuple[Usage, int] | None = None  # what was seen last, and behind which step
-        self._seen: set[Victim] = set()
+        self._seen: set[RunProcess] = set()
 
     def until_over(self, watch: Callable[[Glance], None], patience_s: float) -> None:
         """Look at the run until it has ended, or stands still for too long."""
@@ -221,7 +221,7 @@ class _Watching:
             self._out.usage = (self._settled, usage)
         self._usage = (now, self._out.step)
 
-    def _left(self) -> list[Victim]:
+    def _left(self) -> list[RunProcess]:
         """Return the processes of the run that live on, once they have had time to end."""
         until_s = clock.now_s() + TRIAL_STOP_S
         while (left := still_there(self._seen)) and clock.now_s() < until_s:

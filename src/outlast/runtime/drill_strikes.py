@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from outlast.model.drill_faults import FaultKind
-from outlast.runtime.striking import Target, Victim
+from outlast.runtime.striking import RunProcess, Target
 
 SLOW_TURN_S = 0.05  # a slow process is stopped for so long, and goes on for so long, in turn
 AGAIN_S = 0.1  # a process that is not there is looked for again after this: a look costs time
@@ -55,7 +55,7 @@ class Fired:
 class _Held:
     """A process that is stopped, or slow, until a time."""
 
-    victim: Victim
+    process: RunProcess
     until_s: float
     slow: bool
     turn_s: float
@@ -96,22 +96,22 @@ class Strikes:
     # --- from outside -----------------------------------------------------------------------------
 
     def _strike(self, one: Due, now_s: float, step: int) -> bool:
-        victim = self._victim(one)
-        if victim is None or any(held.victim == victim for held in self._held):
+        process = self._find(one)
+        if process is None or any(held.process == process for held in self._held):
             return False
-        if not self._target.send(victim, signal.Signals[one.kind.signal]):
+        if not self._target.send(process, signal.Signals[one.kind.signal]):
             return False
         if one.kind.passes:
             slow = one.kind.name == "slow"
-            self._held.append(_Held(victim, now_s + one.for_s, slow, now_s + SLOW_TURN_S))
-        self._note(one, Fired(one.id, now_s, victim.pid, step))
+            self._held.append(_Held(process, now_s + one.for_s, slow, now_s + SLOW_TURN_S))
+        self._note(one, Fired(one.id, now_s, process.pid, step))
         return True
 
-    def _victim(self, one: Due) -> Victim | None:
+    def _find(self, one: Due) -> RunProcess | None:
         if one.kind.struck == "rank":
             return self._target.find(f"outlast-rank{one.rank}")
         titles = _TITLES.get(one.kind.struck, (f"outlast-{one.kind.struck}",))
-        found = [victim for title in titles if (victim := self._target.find(title)) is not None]
+        found = [process for title in titles if (process := self._target.find(title)) is not None]
         return found[0] if found else None
 
     def _let_go(self, now_s: float) -> None:
@@ -119,11 +119,11 @@ class Strikes:
         for held in list(self._held):
             if now_s >= held.until_s:
                 self._held.remove(held)
-                self._target.send(held.victim, signal.SIGCONT)
+                self._target.send(held.process, signal.SIGCONT)
             elif held.slow and now_s >= held.turn_s:
                 held.turn_s, held.stopped = now_s + SLOW_TURN_S, not held.stopped
                 what = signal.SIGSTOP if held.stopped else signal.SIGCONT
-                if not self._target.send(held.victim, what):
+                if not self._target.send(held.process, what):
                     self._held.remove(held)
 
     # --- from inside ------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Signals to the processes of one run, and to no others.
 
-    run = Target(process.pid)           # an `outlast run` that this process has started itself
-    victim = run.find("outlast-rank2")  # None while there is no such process
-    run.send(victim, signal.SIGKILL)    # False: it is gone, or it is not what it was
+    run = Target(launcher.pid)          # an `outlast run` that this process has started itself
+    worker = run.find("outlast-rank2")  # None while there is no such process
+    run.send(worker, signal.SIGKILL)    # False: it is gone, or it is not what it was
 
 A process is struck only if it is a child of that launcher, has the title that outlast gave it, and
 began when it was found. This is checked again behind an open pidfd, so a number that the kernel has
@@ -24,7 +24,7 @@ _STATE, _PARENT, _THREADS, _BEGAN = 0, 1, 17, 19  # in the fields from the third
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
+class RunProcess:
     """A process as it was found. `began`: its start time, in ticks since the machine booted."""
 
     pid: int
@@ -56,33 +56,33 @@ class Target:
         self._launcher = launcher
         self._began = _began(launcher)
 
-    def find(self, title: str) -> Victim | None:
+    def find(self, title: str) -> RunProcess | None:
         """Return the newest living child of the launcher with this title, or None."""
         found = [one for one in self.children() if one.title == title[:_TITLE_BYTES]]
         return max(found, key=lambda one: (one.began, one.pid), default=None)
 
-    def children(self) -> list[Victim]:
+    def children(self) -> list[RunProcess]:
         """Return the launcher's living children. This reads one file for each process here."""
         if not self._is_there():
             return []
         return [
-            Victim(pid, int(fields[_BEGAN]), title)
+            RunProcess(pid, int(fields[_BEGAN]), title)
             for pid, title, fields in _processes()
             if int(fields[_PARENT]) == self._launcher and fields[_STATE] not in (b"Z", b"X")
         ]
 
-    def send(self, victim: Victim, what: signal.Signals) -> bool:
+    def send(self, process: RunProcess, what: signal.Signals) -> bool:
         """Send a signal. Return False, and send nothing, if it is not that process any more."""
         try:
-            fd = os.pidfd_open(victim.pid)
+            fd = os.pidfd_open(process.pid)
         except ProcessLookupError:
             return False
         try:
-            now = _look(victim.pid)
+            now = _look(process.pid)
             if now is None or not self._is_there():
                 return False
             title, fields = now
-            same = int(fields[_BEGAN]) == victim.began and title == victim.title
+            same = int(fields[_BEGAN]) == process.began and title == process.title
             if not same or int(fields[_PARENT]) != self._launcher or fields[_STATE] == b"Z":
                 return False
             signal.pidfd_send_signal(fd, what)
@@ -112,7 +112,7 @@ class Target:
         return self._began != 0 and _began(self._launcher) == self._began
 
 
-def still_there(some: set[Victim]) -> list[Victim]:
+def still_there(some: set[RunProcess]) -> list[RunProcess]:
     """Return those of the processes that live on."""
     found = []
     for one in some:

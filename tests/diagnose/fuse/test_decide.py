@@ -178,7 +178,7 @@ def test_a_bare_kill_is_unknown_with_its_rank() -> None:
 
 def test_who_was_aborted_or_cut_off_is_not_blamed_for_ending_first() -> None:
     """gloo and the watchdog abort the rank that noticed, and a launcher closes the others: the
-    table then names the victim alone.
+    table then names the collateral rank alone.
     """
     head, tail = (
         (

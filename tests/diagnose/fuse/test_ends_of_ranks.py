@@ -138,7 +138,7 @@ def test_an_end_from_outside_shows_no_rank_by_dumps_of_other_moments() -> None:
 
 
 def test_a_monitored_barrier_names_who_did_not_come() -> None:
-    """The ranks that lose the one that monitors it are its victims, and rank 0 is one itself."""
+    """The ranks that lose the one that monitors it are collateral, and so is rank 0 itself."""
     late = "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 6000 ms"
     peer = (
         "RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors while"

@@ -4,15 +4,16 @@ A graph of collectives that was recorded after a failure blames the rank that wa
 own account says whether that rank was the one that failed:
 
     killed    a signal that is neither the launcher's (SIGTERM, and SIGKILL after it was said to
-              follow) nor a victim's (SIGABRT of a watchdog)
+              follow) nor a watchdog's (SIGABRT, which ends
+              collateral ranks)
     raised    the first exception in its log is none about a lost peer
-    lost      the first exception in its log is about a peer: a victim; late: that it timed out, so
-              that it had waited
+    lost      the first exception in its log is about a peer: collateral; late: that it timed
+              out, so that it had waited
     exited    it ended with an exit code above 0, and its log tells of no exception
     left      the launcher's table names all other ranks of the host, and not this one: it ended
               without a failure, before them
     silent    the only rank that reports nothing, where all others lost a peer or timed out
-    waiting   its newest stack stands in a collective, a send or a receive: a victim
+    waiting   its newest stack stands in a collective, a send or a receive: collateral
     busy      its newest stack stands elsewhere
 
 This module is pure: no clock, no files, no torch.
@@ -218,9 +219,9 @@ def _aborted(
 ) -> dict[int, Finding]:
     """Return the one rank that aborted by itself, if there is one.
 
-    A watchdog ends victims by SIGABRT too, but it says so in their logs, and seldom in only one. If
+    A watchdog ends collateral ranks by SIGABRT too, but it says so in their logs, and seldom in only one. If
     the log of the rank was not read, all others have to have lost a peer. One that received what it
-    did not ask for may be a victim.
+    did not ask for may be collateral.
     """
     aborted = {rank for rank, code in codes.items() if code == -6} - not_own
     if len(aborted) != 1 or killed:
@@ -244,8 +245,8 @@ def _exited(
 ) -> dict[int, Finding]:
     """Return ranks with an exit code of their own and no exception.
 
-    Of several, only those count whose logs were read. The missing log may be that of a victim,
-    which would name its peers.
+    Of several, only those count whose logs were read. The missing log may be that of a
+    collateral rank, which would name its peers.
     """
     found = {rank for rank, code in codes.items() if code > 0} - explained
     failed = {rank for rank, code in codes.items() if code not in NOT_OWN}

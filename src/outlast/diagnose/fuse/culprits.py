@@ -337,9 +337,9 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
         )
         ranks |= {rank: Blamed(rank, SILENT_CONFIDENCE) for rank in alone - ranks.keys()}
     # thrown out of their waiting, or closed before they could say more; if there is any other rank
-    for victims in (accounts.lost, closed - accounts.busy):
-        if (ranks.keys() | suspects.keys()) - victims:
-            ranks = {rank: one for rank, one in ranks.items() if rank not in victims}
+    for collateral in (accounts.lost, closed - accounts.busy):
+        if (ranks.keys() | suspects.keys()) - collateral:
+            ranks = {rank: one for rank, one in ranks.items() if rank not in collateral}
     if not ranks and not suspects:
         odd = _alone_in_p2p(findings)
         if odd is None and accounts.seen <= blame.dumped & accounts.waiting:
@@ -363,11 +363,11 @@ def _not_cleared(
     accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]
 ) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
     """Return the graph's ranks and suspects, without those that report a wait themselves."""
-    victims = accounts.late | (
+    collateral = accounts.late | (
         accounts.waiting if blame.kind != "self_stuck" else accounts.waiting & closed
     )
-    victims -= alone_unrecorded(findings)
-    ranks = {one.rank: one for one in blame.ranks if one.rank not in victims}
+    collateral -= alone_unrecorded(findings)
+    ranks = {one.rank: one for one in blame.ranks if one.rank not in collateral}
     stood = (accounts.waiting - _past_the_others(blame, findings)) | accounts.late
     # if all ranks wait, waiting does not clear any of them
     suspects = {
@@ -570,7 +570,7 @@ def _shown(
 def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
     """Return the one rank that ended by itself while the others were closed.
 
-    SIGABRT does not count, because a watchdog ends a victim by it.
+    SIGABRT does not count, because a watchdog ends collateral ranks by it.
     """
     failures = [
         one

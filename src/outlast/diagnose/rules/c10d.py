@@ -1,7 +1,7 @@
 """torch.distributed: the watchdog of all generations, heartbeat monitor, stores, gloo, DDP and
 FSDP.
 
-A watchdog names the victims. The rank that they wait for is found from sequence numbers
+A watchdog names collateral ranks. The rank that they wait for is found from sequence numbers
 (`logs/watchdog.py`, `fuse/desync.py`) or from dumps.
 
 This module is pure: no clock, no files, no torch.

@@ -1,6 +1,6 @@
 """Stacks of many processes, compared as a prefix tree from the outermost frame inwards.
 
-Tools of high-performance computing call this STAT. A rank whose stack waits is a victim. A single
+Tools of high-performance computing call this STAT. A rank whose stack waits is collateral. A single
 stack that loads or works while the others wait is the culprit, even against a majority. If all
 wait, but in different places of one program, ranks took different paths: an error of the program,
 and the smallest branch is where to look.
