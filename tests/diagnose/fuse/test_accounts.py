@@ -7,7 +7,7 @@ import json
 import pytest
 
 from outlast.diagnose.collectives import Blame
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
@@ -143,7 +143,7 @@ def test_waiting_in_a_barrier_that_nobody_else_reaches_clears_nobody() -> None:
         "x",
         suspects=(Suspect(2, "no dump"),),
         dumped=frozenset({0, 1, 3}),
-        stances=Stances(awaited=frozenset({"all_reduce"})),
+        waiting_ranks=WaitingRanks(awaited=frozenset({"all_reduce"})),
     )
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (0, 1)}
     assert who(
@@ -176,7 +176,7 @@ def test_an_older_dump_of_a_rank_closed_by_its_launcher_names_nobody() -> None:
         "x",
         ranks=(Blamed(0, 0.6), Blamed(2, 0.6)),
         dumped=ALL,
-        stances=Stances(older=frozenset({0})),
+        waiting_ranks=WaitingRanks(older=frozenset({0})),
     )
     log = table(r0=-15, r1=-15, r3=1) + LATE.format(r=3)
     assert who(verdict(two, log=log))[0] == [2]
@@ -185,7 +185,7 @@ def test_an_older_dump_of_a_rank_closed_by_its_launcher_names_nobody() -> None:
         "x",
         ranks=(Blamed(0, 0.6),),
         dumped=ALL,
-        stances=Stances(older=frozenset({0})),
+        waiting_ranks=WaitingRanks(older=frozenset({0})),
     )
     assert who(verdict(alone, log=log))[0] == [0], "somebody is"
     assert who(verdict(two, log=log, s0=stack(0, "pack (data.py:3)")))[0] == [
@@ -198,8 +198,8 @@ def test_of_ranks_in_a_complete_collective_the_one_without_stack_hangs() -> None
     """Method: ranks 0 and 1 have both come to theirs, where rank 1 waits; rank 3 has not come to
     that of rank 2.
     """
-    joined = Stances(waits=frozenset({0, 1, 2}), joined=frozenset({0, 1}))
-    blame = Blame("missing", "x", ranks=(Blamed(3, 0.9),), dumped=ALL, stances=joined)
+    joined = WaitingRanks(waits=frozenset({0, 1, 2}), joined=frozenset({0, 1}))
+    blame = Blame("missing", "x", ranks=(Blamed(3, 0.9),), dumped=ALL, waiting_ranks=joined)
     stacks = {f"s{rank}": stack(rank, WAITS.format(what="all_reduce")) for rank in (1, 2)}
     assert who(verdict(blame, **stacks, s3=stack(3, "retry (data.py:3)")))[0] == [0, 3]
     assert who(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.words import QUIET, REPORTED
@@ -33,7 +33,7 @@ class Blame:
     dumped: frozenset[int] = frozenset()
     either: bool = False
     edges: tuple[tuple[int, int, str], ...] = ()
-    stances: Stances = field(default_factory=Stances)
+    waiting_ranks: WaitingRanks = field(default_factory=WaitingRanks)
 
 
 def verdict(*texts: str, blame: Blame | None = None) -> Verdict:

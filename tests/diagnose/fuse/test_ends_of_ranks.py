@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.diagnose.collectives import Blame
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.logs import read_lines
@@ -128,7 +128,7 @@ def test_an_end_from_outside_shows_no_rank_by_dumps_of_other_moments() -> None:
         "self_stuck",
         ranks=(Blamed(0, 0.6), Blamed(2, 0.6)),
         dumped=frozenset(range(4)),
-        stances=Stances(older=frozenset({0, 2})),
+        waiting_ranks=WaitingRanks(older=frozenset({0, 2})),
     )
     got = decide(findings, blame=older)
     assert (got.ranks, got.mechanism) == ((), Mechanism.SIGNAL)

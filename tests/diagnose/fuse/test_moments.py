@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.diagnose.collectives import Blame
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.moments import without_older_stacks
@@ -41,18 +41,18 @@ def stack(rank: int, *whats: str) -> list[Finding]:
     ]
 
 
-def blame(**stances: object) -> Blame:
+def blame(**waiting_ranks: object) -> Blame:
     return Blame(
         "missing",
         "Rank 3 has not come to all_reduce 7.",
         ranks=(Blamed(3, 0.9),),
         dumped=ALL,
-        stances=Stances(**stances),
+        waiting_ranks=WaitingRanks(**waiting_ranks),
     )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("stances", "what", "is_kept"),
+    ("waiting_ranks", "what", "is_kept"),
     [
         ({"waits": {1}}, "tokenize", False),
         ({"waits": {1}}, "torch_load", False),
@@ -66,11 +66,11 @@ def blame(**stances: object) -> Blame:
     ],
 )
 def test_a_stack_that_its_ranks_dump_contradicts_is_left_out_and_no_other(
-    stances: dict[str, set[int]], what: str, is_kept: bool
+    waiting_ranks: dict[str, set[int]], what: str, is_kept: bool
 ) -> None:
     found = stack(1, what)
     assert len(found) == 1
-    assert without_older_stacks(found, blame(**stances)) == (found if is_kept else [])
+    assert without_older_stacks(found, blame(**waiting_ranks)) == (found if is_kept else [])
 
 
 def test_the_newest_stack_of_a_thread_decides_for_all_of_them() -> None:

@@ -34,8 +34,10 @@ CONFIDENCE_HIDDEN = 0.5  # it may wait in a send or receive that its backend doe
 
 
 @dataclass(frozen=True, slots=True)
-class Stances:
-    """Where ranks stand, by dumps of a backend whose calls wait (gloo; `stances.py`).
+class WaitingRanks:
+    """Where ranks stand, by dumps of a backend whose calls wait (gloo).
+
+    `find_waiting_ranks` fills it in.
 
     All fields but the last hold ranks. A rank may be in none of them.
 
@@ -72,7 +74,7 @@ class Blame:
                    closed, so its own log counts more than this
     edges     (rank, the rank it waits for, why), at most EDGES_MAX, those that lead to the blamed
               first
-    stances   where ranks stand, by dumps of a backend whose calls wait
+    waiting_ranks  where ranks stand, by dumps of a backend whose calls wait
     """
 
     kind: str = "nothing"
@@ -84,7 +86,7 @@ class Blame:
     edges: tuple[tuple[int, int, str], ...] = ()
     dumped: frozenset[int] = frozenset()
     is_afterwards: bool = False
-    stances: Stances = Stances()
+    waiting_ranks: WaitingRanks = WaitingRanks()
 
 
 def named(ranks: Iterable[int], most: int = 8) -> str:

@@ -65,9 +65,9 @@ from outlast.diagnose.collectives.groups import Job, put_together
 from outlast.diagnose.collectives.mismatch import Mismatch, difference, mismatches
 from outlast.diagnose.collectives.order import came_alone, few_of, odd_ones
 from outlast.diagnose.collectives.silence import Situation, situation_of
-from outlast.diagnose.collectives.stances import stances_of
 from outlast.diagnose.collectives.state import Dump, GroupState
 from outlast.diagnose.collectives.unseen import unseen_waits
+from outlast.diagnose.collectives.waiting_ranks import find_waiting_ranks
 from outlast.diagnose.findings import Finding
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect
@@ -119,7 +119,7 @@ def find_blame(
         ),
         edges=tuple(itertools.islice(_edges(graph, ended), EDGES_MAX)),
         dumped=frozenset(job.dumps),
-        stances=stances_of(graph, now, blame.ranks),
+        waiting_ranks=find_waiting_ranks(graph, now, blame.ranks),
     )
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
+from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
@@ -123,7 +123,7 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
     raised = {rank: one for rank, one in firsts.items() if rank not in lost and rank not in killed}
     killed |= _aborted(codes, table, by_rank, lost | forced, killed, findings)
     raised = {rank: one for rank, one in raised.items() if rank not in killed}
-    waiting, busy = _stances(findings)
+    waiting, busy = _waiting_and_busy(findings)
     closed = frozenset(
         rank
         for rank, code in codes.items()
@@ -305,9 +305,9 @@ def _left(table: dict[int, Finding], by_rank: dict[int, list[Finding]]) -> froze
     )
 
 
-def _stances(findings: Sequence[Finding]) -> tuple[frozenset[int], frozenset[int]]:
+def _waiting_and_busy(findings: Sequence[Finding]) -> tuple[frozenset[int], frozenset[int]]:
     kinds = {
-        rank: {stance(one)[0] for one in stacks}
+        rank: {activity(one)[0] for one in stacks}
         for rank, stacks in newest_of_ranks(findings).items()
     }
     waiting = {rank for rank, some in kinds.items() if "waiting" in some}

@@ -17,7 +17,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import Accounts
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.logs.json_lines import OfPod
-from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
+from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
 from outlast.model.terms import FailureClass
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Blamed, Cleared, Moment, RankStack, Role
@@ -129,8 +129,8 @@ def stacks_of(findings: Sequence[Finding], guilty: Sequence[Blamed]) -> tuple[Ra
 
 
 def _telling_stack(stacks: Sequence[Stack]) -> Stack | None:
-    awake = [one for one in stacks if stance(one)[0] != "idle"]
-    busy = [one for one in awake if stance(one)[0] != "waiting"]
+    awake = [one for one in stacks if activity(one)[0] != "idle"]
+    busy = [one for one in awake if activity(one)[0] != "waiting"]
     return next(iter(reversed(busy or awake or list(stacks))), None)
 
 

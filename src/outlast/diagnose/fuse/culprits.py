@@ -33,13 +33,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import PEER, Accounts
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
-from outlast.diagnose.stacks.reader import Stack, newest_of_ranks, stance
+from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
 
@@ -98,7 +98,7 @@ class Blame(Protocol):
     @property
     def edges(self) -> tuple[tuple[int, int, str], ...]: ...
     @property
-    def stances(self) -> Stances: ...
+    def waiting_ranks(self) -> WaitingRanks: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
             "graph", tuple(blame.ranks), _without(blame.suspects, blame.ranks), Mechanism.HANG
         )
     # by the launcher, before their recorders could save what came last
-    closed = blame.stances.older & accounts.closed
+    closed = blame.waiting_ranks.older & accounts.closed
     ranks, suspects = _not_cleared(accounts, blame, findings, closed)
     suspects |= _only_older(accounts, blame, ranks)
     ranks = {rank: one for rank, one in ranks.items() if rank not in suspects}
@@ -387,7 +387,7 @@ def _only_older(
     A rank that is stopped leaves such a dump, and so does one whose recorder saved the last before
     all ended. Stacks of peers that wait tell that the job hung.
     """
-    older = blame.stances.older & ranks.keys()
+    older = blame.waiting_ranks.older & ranks.keys()
     if len(older) < 2 or accounts.waiting or blame.kind != "self_stuck":
         return {}
     why = "its dump is older than those of its peers: it was stopped, or saved no later one"
@@ -400,7 +400,7 @@ def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
     Then the rank that sent it left no dump. That it also waited does not clear it. A dump that is
     only older than the others is from before the end, which came at once.
     """
-    is_older = blame.kind == "self_stuck" and blame.stances.older.issuperset(
+    is_older = blame.kind == "self_stuck" and blame.waiting_ranks.older.issuperset(
         one.rank for one in blame.ranks
     )
     return (is_older or blame.kind in ("missing", "nothing", "all_joined")) and any(
@@ -435,13 +435,13 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     barrier tells this, and what no dump records: no other operation has the same name in stacks
     and dumps for sure.
     """
-    if not blame.stances.awaited or "barrier" in blame.stances.awaited:
+    if not blame.waiting_ranks.awaited or "barrier" in blame.waiting_ranks.awaited:
         return frozenset()
     barrier = ("waiting", "barrier")
     inside = {
         rank
         for rank, stacks in newest_of_ranks(findings).items()
-        if any(stance(one) == barrier for one in stacks)
+        if any(activity(one) == barrier for one in stacks)
     }
     return alone_unrecorded(findings) | inside
 
@@ -455,7 +455,7 @@ def alone_unrecorded(findings: Sequence[Finding]) -> frozenset[int]:
     inside = {
         rank
         for rank, stacks in newest_of_ranks(findings).items()
-        if any(stance(one) in _UNRECORDED for one in stacks)
+        if any(activity(one) in _UNRECORDED for one in stacks)
     }
     return frozenset(inside) if len(inside) == 1 else frozenset()
 
@@ -488,7 +488,7 @@ def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
         (accounts.seen | blame.dumped)
         - said
         - accounts.ended
-        - (blame.stances.waits - blame.stances.joined)
+        - (blame.waiting_ranks.waits - blame.waiting_ranks.joined)
     )
     parts = (mute & blame.dumped, mute - blame.dumped)
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
@@ -499,7 +499,7 @@ def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> f
 
     No rank is missing there, so one of those in it does not run.
     """
-    joined = blame.stances.joined
+    joined = blame.waiting_ranks.joined
     return mute & joined if joined & accounts.waiting else frozenset()
 
 

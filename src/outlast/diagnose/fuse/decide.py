@@ -131,7 +131,7 @@ def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Fi
     """
     from_outside = any(one.rule == OUTSIDE for one in findings)
     behind = {one.rank for one in blame.ranks}
-    only_older = bool(behind) and behind <= blame.stances.older
+    only_older = bool(behind) and behind <= blame.waiting_ranks.older
     return from_outside and not accounts.by_itself and only_older
 
 

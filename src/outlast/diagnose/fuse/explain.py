@@ -34,7 +34,7 @@ from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.log_ends import STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
-from outlast.diagnose.stacks.reader import Stack, stance
+from outlast.diagnose.stacks.reader import Stack, activity
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
 from outlast.model.verdict import Evidence, Role
@@ -265,7 +265,7 @@ def _stacks_of_the_guilty(conclusion: Conclusion) -> list[Stack]:
         for one in conclusion.findings
         if isinstance(one, Stack)
         and one.rank in ranks
-        and stance(one)[0] not in ("idle", "waiting")
+        and activity(one)[0] not in ("idle", "waiting")
     ]
 
 
@@ -335,7 +335,7 @@ def _quiet_words(conclusion: Conclusion) -> Words:
 def _all_work(conclusion: Conclusion) -> bool:
     """Return True if nothing was read but stacks of several ranks, of which none waits."""
     said = [one for one in conclusion.findings if one.evidence.role is not Role.ADVICE]
-    stacks = [one for one in said if isinstance(one, Stack) and stance(one)[0] != "waiting"]
+    stacks = [one for one in said if isinstance(one, Stack) and activity(one)[0] != "waiting"]
     return len(stacks) == len(said) and len({one.rank for one in stacks}) > 1
 
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Blame
-from outlast.diagnose.stacks.reader import Stack, function_of, stance
+from outlast.diagnose.stacks.reader import Stack, activity, function_of
 
 MOVES = "standing.moves"
 RECORDED = re.compile(
@@ -51,10 +51,10 @@ def _thread(one: Stack) -> tuple[int | None, str, str, str]:
 
 
 def _is_older(one: Stack, blame: Blame) -> bool:
-    kind, function = stance(one)
+    kind, function = activity(one)
     if kind == "waiting":
-        return one.rank in blame.stances.through and RECORDED.match(function) is not None
-    return kind != "idle" and one.rank in blame.stances.waits
+        return one.rank in blame.waiting_ranks.through and RECORDED.match(function) is not None
+    return kind != "idle" and one.rank in blame.waiting_ranks.waits
 
 
 def job_runs_on(findings: Sequence[Finding]) -> bool:
@@ -69,7 +69,7 @@ def job_runs_on(findings: Sequence[Finding]) -> bool:
         return True
     looks: dict[tuple[int | None, str, str, str], list[tuple[str, ...]]] = {}
     for one in findings:
-        if isinstance(one, Stack) and stance(one)[0] != "idle":
+        if isinstance(one, Stack) and activity(one)[0] != "idle":
             functions = tuple(function_of(frame) for frame in one.frames)
             looks.setdefault(_thread(one), []).append(functions)
     twice = [some for some in looks.values() if len(some) > 1]

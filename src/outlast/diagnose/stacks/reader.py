@@ -370,7 +370,7 @@ def is_of_peers(frame: str) -> bool:
     return path.partition("/")[0] in _PEER_PACKAGES or path in _PEER_FILES
 
 
-def stance(stack: Stack) -> tuple[str, str]:
+def activity(stack: Stack) -> tuple[str, str]:
     """Return `doing_what` of a stack, whose peers may show that it waits."""
     kind, name = doing_what(stack.frames)
     return ("waiting" if stack.together else kind), name

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.rules import RULES
-from outlast.diagnose.stacks.reader import Stack, function_of, stance
+from outlast.diagnose.stacks.reader import Stack, activity, function_of
 
 COLLECTIVE = re.compile(
     r"_?(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|reduce|gather"
@@ -39,13 +39,13 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
         {
             (one.evidence.file, one.process, one.thread, one.rank): one
             for one in stacks
-            if stance(one)[0] != "idle"
+            if activity(one)[0] != "idle"
         }.values()
     )
     if len(newest) < 2:
         return ()
     newest = _without_common(newest)
-    kinds = [stance(one)[0] for one in newest]
+    kinds = [activity(one)[0] for one in newest]
     waiting = kinds.count("waiting")
     outliers = [(one, kind) for one, kind in zip(newest, kinds, strict=True) if kind != "waiting"]
     share = OUTLIERS_STILL_SHARE if _stood_still(stacks) else OUTLIERS_SHARE
@@ -91,7 +91,7 @@ def lone_in_pipeline(stacks: Sequence[Stack]) -> list[Stack]:
 
 
 def _in_collective(stack: Stack) -> bool:
-    return COLLECTIVE.match(stance(stack)[1]) is not None
+    return COLLECTIVE.match(activity(stack)[1]) is not None
 
 
 def other_line(stacks: Sequence[Stack]) -> list[Stack]:
@@ -108,7 +108,7 @@ def _stood_still(stacks: Sequence[Stack]) -> bool:
     """Return True if every thread was seen twice at least, and each time in the same functions."""
     looks: dict[tuple[object, ...], list[tuple[str, ...]]] = {}
     for one in stacks:
-        if stance(one)[0] != "idle":
+        if activity(one)[0] != "idle":
             thread = (one.evidence.file, one.process, one.thread, one.rank)
             looks.setdefault(thread, []).append(_way(one))
     return all(len(some) > 1 and len(set(some)) == 1 for some in looks.values())
@@ -138,7 +138,7 @@ def _without_common(stacks: Sequence[Stack]) -> list[Stack]:
     return [
         one
         for one in stacks
-        if stance(one)[0] == "waiting" or count < 3 or ways[_way(one)] * 2 <= count
+        if activity(one)[0] == "waiting" or count < 3 or ways[_way(one)] * 2 <= count
     ]
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from outlast.diagnose.collectives.blame import Stances
+from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.collectives.graph import Graph
 from outlast.diagnose.collectives.silence import Situation
 from outlast.model.verdict import Blamed
 
 
-def stances_of(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> Stances:
+def find_waiting_ranks(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> WaitingRanks:
+    """Return which ranks wait, in what, and which have gone through."""
     older = {rank for rank, wait in graph.stuck.items() if wait.group.backend == "gloo"}
     waits = frozenset(_waiting(graph, now))
-    return Stances(
+    return WaitingRanks(
         waits=waits,
         joined=waits & graph.joined.keys(),
         through=frozenset(_through(graph, now)),
