@@ -629,7 +629,6 @@ TWICE = {
     "recorded",
     "run",
     "saves",
-    "standing",
     "state",
     "store",
     "strikes",

@@ -56,7 +56,7 @@ from outlast.model.scaling import (
     fixed_model,
     full_bisection,
     gpus_at_efficiency,
-    standing,
+    run_at_best_interval,
     torus,
     whole_memory,
 )
@@ -238,7 +238,7 @@ def binds_first(restart_s: float) -> str:
             gpus = gpus_at_efficiency(
                 share, unit_mttf_s=GPU_MTTF_S, growth=growth, network=network, restart_s=restart_s
             )
-            term = standing(
+            term = run_at_best_interval(
                 gpus, unit_mttf_s=GPU_MTTF_S, growth=growth, network=network, restart_s=restart_s
             ).binding
             cells.append(f"{f'{gpus:.3g}  {term}':>24}")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from outlast.diagnose.quiet import (
     QUIET_FACTOR,
     QUIET_MIN_S,
+    JobState,
     Look,
-    Standing,
     decide_hang,
     decide_quiet,
     usual_gap_s,
@@ -19,7 +19,7 @@ GAPS = st.lists(st.floats(0.01, 1e4), max_size=40)
 FRAMES = st.dictionaries(
     st.integers(1, 4), st.tuples(st.sampled_from(["load (a.py:1)", "step (a.py:2)"])), max_size=4
 )
-QUIET = Look(Standing.QUIET, "no new line")
+QUIET = Look(JobState.QUIET, "no new line")
 
 
 @given(GAPS, st.floats(0, 1e6))
@@ -28,14 +28,14 @@ def test_a_job_is_quiet_only_after_many_usual_gaps_and_the_least_time(
 ) -> None:
     look = decide_quiet(now_s=quiet_s, last_line_s=0.0, gaps_s=gaps_s)
     limit_s = max(QUIET_MIN_S, QUIET_FACTOR * usual_gap_s(gaps_s))
-    assert (look.standing is Standing.QUIET) is (quiet_s >= limit_s)
+    assert (look.state is JobState.QUIET) is (quiet_s >= limit_s)
 
 
 def test_a_job_with_a_long_save_each_tenth_line_is_not_quiet_during_one() -> None:
     """The gap that counts is not the median: long ones belong to the job too."""
     gaps_s = [1.0] * 9 + [120.0]
     look = decide_quiet(now_s=150.0, last_line_s=0.0, gaps_s=gaps_s * 5)
-    assert look.standing is Standing.GOES_ON
+    assert look.state is JobState.GOES_ON
 
 
 @given(FRAMES, FRAMES)
@@ -45,22 +45,22 @@ def test_only_stacks_that_all_stand_still_make_a_hang(
     look = decide_hang(QUIET, first=first, second=second, quiet_s=60, blind_after_s=300)
     both = first.keys() & second.keys()
     stands = bool(both) and all(first[pid] == second[pid] for pid in both)
-    assert (look.standing is Standing.HANGS) is stands
+    assert (look.state is JobState.HANGS) is stands
 
 
 def test_one_stack_shows_no_hang_and_silence_without_stacks_takes_longer() -> None:
     one = {7: ("load (a.py:1)",)}
-    for first, second, quiet_s, standing in (
-        (one, {}, 60, Standing.QUIET),
-        ({}, {}, 60, Standing.QUIET),
-        ({}, {}, 301, Standing.HANGS),
+    for first, second, quiet_s, state in (
+        (one, {}, 60, JobState.QUIET),
+        ({}, {}, 60, JobState.QUIET),
+        ({}, {}, 301, JobState.HANGS),
     ):
         look = decide_hang(QUIET, first=first, second=second, quiet_s=quiet_s, blind_after_s=300)
-        assert look.standing is standing
+        assert look.state is state
 
 
 def test_a_job_that_goes_on_does_not_hang_whatever_its_stacks() -> None:
-    going = Look(Standing.GOES_ON, "lines come")
+    going = Look(JobState.GOES_ON, "lines come")
     one = {7: ("load (a.py:1)",)}
     look = decide_hang(going, first=one, second=one, quiet_s=1, blind_after_s=300)
-    assert look.standing is Standing.GOES_ON
+    assert look.state is JobState.GOES_ON

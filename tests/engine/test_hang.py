@@ -16,7 +16,7 @@ from outlast.model.messages import Ping, Pong, StartWorker, WorkerExited, Worker
 from outlast.model.terms import Phase
 
 
-def standing(
+def report(
     rank: int,
     phase: Phase = Phase.BODY,
     *,
@@ -36,8 +36,8 @@ def late(*members: MemberReport) -> dict[int, float]:
 
 def test_a_stopped_process_is_named_after_its_grace() -> None:
     fresh, old = (
-        standing(0, stopped=True, age_s=0.1),
-        standing(1, stopped=True, age_s=limits.STOPPED_FLOOR_S + 0.1),
+        report(0, stopped=True, age_s=0.1),
+        report(1, stopped=True, age_s=limits.STOPPED_FLOOR_S + 0.1),
     )
     assert find_stopped(members=[fresh]) is None
     verdict = find_stopped(members=[fresh, old])
@@ -46,24 +46,24 @@ def test_a_stopped_process_is_named_after_its_grace() -> None:
 
 
 def test_a_rank_that_does_not_answer_is_named_before_one_behind() -> None:
-    members = [standing(0, collectives=None), standing(1, collectives=4), standing(2)]
+    members = [report(0, collectives=None), report(1, collectives=4), report(2)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (1,)
 
 
 def test_a_rank_that_waits_for_no_peer_is_named_before_one_behind() -> None:
-    members = [standing(0, Phase.DATA, collectives=4), standing(1), standing(2)]
+    members = [report(0, Phase.DATA, collectives=4), report(1), report(2)]
     verdict = find_culprits(members=members, overdue=late(*members))
     assert verdict.culprits == (1,)
     assert "train.py:0" in verdict.reason
 
 
 def test_fewer_collectives_name_the_culprit_and_an_older_step_counts_more() -> None:
-    members = [standing(0), standing(1, collectives=4), standing(2)]
+    members = [report(0), report(1, collectives=4), report(2)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
     members = [
-        standing(0, collectives=1),
-        standing(1, step=8, collectives=9),
-        standing(2, collectives=1),
+        report(0, collectives=1),
+        report(1, step=8, collectives=9),
+        report(2, collectives=1),
     ]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
@@ -74,19 +74,17 @@ def test_no_rank_is_named_while_one_is_still_on_its_way_to_the_others(phase: Pha
 
     What all wait for is rank 2, which may take its time.
     """
-    waits = [standing(0, collectives=4), standing(1)]
-    verdict = find_culprits(
-        members=[*waits, standing(2, phase, collectives=3)], overdue=late(*waits)
-    )
+    waits = [report(0, collectives=4), report(1)]
+    verdict = find_culprits(members=[*waits, report(2, phase, collectives=3)], overdue=late(*waits))
     assert (verdict.culprits, verdict.awaited) == ((), True)
-    members = [*waits, standing(2, Phase.APPLY, collectives=6)]
+    members = [*waits, report(2, Phase.APPLY, collectives=6)]
     assert find_culprits(members=members, overdue=late(*waits)).culprits == (1,), (
         "that one is past what they wait in"
     )
 
 
 def test_no_rank_is_named_before_the_ceiling_if_all_stand_alike() -> None:
-    members = [standing(0, age_s=9.0), standing(1, age_s=9.5), standing(2, age_s=9.0)]
+    members = [report(0, age_s=9.0), report(1, age_s=9.5), report(2, age_s=9.0)]
     assert find_culprits(members=members, overdue=late(*members)).culprits == ()
     assert find_longest(members=members, overdue=late(*members)).culprits == (2,)
 
@@ -311,43 +309,43 @@ def test_no_rank_is_blamed_for_waiting_while_another_works_elsewhere(
 
 def test_a_rank_elsewhere_within_its_deadline_is_awaited_not_named() -> None:
     for phase in (Phase.REGROUP, Phase.CHECKPOINT, Phase.DATA, Phase.WAIT):
-        members = [standing(0), standing(1), standing(2, phase)]
+        members = [report(0), report(1), report(2, phase)]
         verdict = find_culprits(members=members, overdue=late(*members[:2]))
         assert (verdict.culprits, verdict.awaited) == ((), True)
-    members = [standing(0), standing(1), standing(2, Phase.BETWEEN, collectives=4)]
+    members = [report(0), report(1), report(2, Phase.BETWEEN, collectives=4)]
     assert find_culprits(members=members, overdue=late(*members[:2])).awaited, (
         "between two steps a rank has more time than in one"
     )
-    members = [standing(0), standing(1, Phase.VOTE)]
+    members = [report(0), report(1, Phase.VOTE)]
     assert not find_culprits(members=members, overdue=late(*members)).awaited
 
 
 def test_a_rank_a_step_behind_is_named_at_any_place_of_its_peers() -> None:
     for phase in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.BETWEEN):
         members = [
-            standing(0, Phase.VOTE, step=8),
-            standing(1, phase, collectives=6),
-            standing(2, phase, collectives=6),
+            report(0, Phase.VOTE, step=8),
+            report(1, phase, collectives=6),
+            report(2, phase, collectives=6),
         ]
         assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
 
 
 def test_a_rank_behind_within_its_own_deadline_is_not_named() -> None:
     """A successor's first step compiles, and its peers' deadlines were learned long ago."""
-    members = [standing(0), standing(1, collectives=2), standing(2)]
+    members = [report(0), report(1, collectives=2), report(2)]
     verdict = find_culprits(members=members, overdue=late(members[0], members[2]))
     assert (verdict.culprits, verdict.awaited) == ((), True)
 
 
 def test_a_rank_in_setup_too_long_is_named_while_peers_build_the_group() -> None:
     members = [
-        standing(0, Phase.SETUP, step=0, collectives=0),
-        standing(1, Phase.REGROUP, step=0, collectives=0),
+        report(0, Phase.SETUP, step=0, collectives=0),
+        report(1, Phase.REGROUP, step=0, collectives=0),
     ]
     assert find_culprits(members=members, overdue=late(members[0])).culprits == (1,)
     members = [
-        standing(0, Phase.SETUP, step=0, collectives=3),
-        standing(1, Phase.SETUP, step=0, collectives=2),
+        report(0, Phase.SETUP, step=0, collectives=3),
+        report(1, Phase.SETUP, step=0, collectives=2),
     ]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,), (
         "a script may have collectives of its own before its steps"
@@ -363,9 +361,9 @@ def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
 
 def test_in_an_evaluation_fewer_collectives_name_the_culprit_too() -> None:
     members = [
-        standing(0, Phase.EVALUATION),
-        standing(1, Phase.EVALUATION, collectives=4),
-        standing(2, Phase.EVALUATION),
+        report(0, Phase.EVALUATION),
+        report(1, Phase.EVALUATION, collectives=4),
+        report(2, Phase.EVALUATION),
     ]
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
@@ -412,7 +410,7 @@ def test_finding_culprits_takes_time_in_proportion_to_the_ranks() -> None:
     """20,000 that stand alike, so that nobody is to blame: comparing each with each took the
     coordinator minutes.
     """
-    members = [standing(rank) for rank in range(20_000)]
+    members = [report(rank) for rank in range(20_000)]
     began_s = time.process_time()
     verdict = find_culprits(members=members, overdue=late(*members))
     assert time.process_time() - began_s < 5.0

@@ -102,7 +102,7 @@ class Scene:
             loop=self.loop,
             folder=self.folder,
             vault=folder,
-            standing=lambda: beacons,
+            live_beacons=lambda: beacons,
             logs=lambda _: {},
             command=("true",),
             on_verdict=lambda *_: None,

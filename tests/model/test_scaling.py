@@ -1,5 +1,5 @@
-"""model/scaling.py: caps and standings against their closed forms, a search, and the published
-figures that they reconstruct.
+"""model/scaling.py: caps, and runs at the best interval, against their closed forms, a search,
+and the published figures that they reconstruct.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outlast.model.scaling import (
     fixed_model,
     full_bisection,
     gpus_at_efficiency,
-    standing,
+    run_at_best_interval,
     torus,
     transfer_s,
     whole_memory,
@@ -140,7 +140,7 @@ def test_efficiency_at_scale_where_a_restart_is_one_load(
     gpus: float, fixed: float, scaled: float
 ) -> None:
     for growth, known in ((fixed_model(4.86e12), fixed), (chinchilla(4.86e12, 16_384), scaled)):
-        found = standing(
+        found = run_at_best_interval(
             gpus,
             unit_mttf_s=MTTF_S,
             growth=growth,
@@ -185,7 +185,9 @@ def test_the_costs_multiply_to_what_is_left(
 ) -> None:
     network = torus(3, GPU_LINK).with_latency(Latency.TREE if tree else Latency.RING, hop)
     growth = SCALED if a else FIXED
-    found = standing(gpus, unit_mttf_s=MTTF_S, growth=growth, network=network, restart_s=restart)
+    found = run_at_best_interval(
+        gpus, unit_mttf_s=MTTF_S, growth=growth, network=network, restart_s=restart
+    )
     assert min(found.costs.values()) >= 0
     assert found.efficiency == pytest.approx(
         math.exp(-math.fsum(found.costs.values())), rel=1e-9, abs=1e-300
@@ -208,7 +210,7 @@ def test_below_the_marked_scale_the_share_holds_and_above_it_does_not(
             share, unit_mttf_s=MTTF_S, growth=growth, network=network, restart_s=300.0
         )
         below, above = (
-            standing(
+            run_at_best_interval(
                 marked * factor, unit_mttf_s=MTTF_S, growth=growth, network=network, restart_s=300.0
             ).efficiency
             for factor in (0.999, 1.001)
@@ -227,7 +229,7 @@ def test_a_restart_of_five_minutes_binds_first_on_every_network() -> None:
         )
         assert 3.4e5 < half < 4.2e5
         assert (
-            standing(
+            run_at_best_interval(
                 half, unit_mttf_s=MTTF_S, growth=FIXED, network=network, restart_s=300.0
             ).binding
             == "restart"
@@ -238,14 +240,16 @@ def test_without_a_restart_the_ring_binds_and_no_network_helps() -> None:
     ring = full_bisection(GPU_LINK).with_latency(Latency.RING, 1e-6)
     half = gpus_at_efficiency(0.5, unit_mttf_s=MTTF_S, growth=FIXED, network=ring, restart_s=0.0)
     assert (
-        standing(half, unit_mttf_s=MTTF_S, growth=FIXED, network=ring, restart_s=0.0).binding
+        run_at_best_interval(
+            half, unit_mttf_s=MTTF_S, growth=FIXED, network=ring, restart_s=0.0
+        ).binding
         == "latency"
     )
     assert half < 1.34e7
 
 
 def test_an_mttf_shorter_than_a_save_is_an_answer() -> None:
-    found = standing(
+    found = run_at_best_interval(
         1e30, unit_mttf_s=1.0, growth=SCALED, network=constant_storage(1.0), restart_s=1e6
     )
     assert found.efficiency == 0.0
@@ -271,7 +275,7 @@ def test_an_mttf_shorter_than_a_save_is_an_answer() -> None:
         lambda: torus(0, 1.0),
         lambda: constant_storage(math.nan),
         lambda: cap_gpus(-1.0, FIXED, constant_storage(1.0)),
-        lambda: standing(
+        lambda: run_at_best_interval(
             0.5, unit_mttf_s=1.0, growth=FIXED, network=constant_storage(1.0), restart_s=0.0
         ),
         lambda: gpus_at_efficiency(

@@ -94,7 +94,7 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
         beacons = Beacons(vault, node="here", news=news)
         evidence = Evidence(
             loop=loop, folder=tmp_path / "evidence", vault=vault.folder,
-            standing=beacons.standing, logs=logs.paths, command=("true",),
+            live_beacons=beacons.live_beacons, logs=logs.paths, command=("true",),
             on_verdict=lambda number, verdict: None,
         )  # fmt: skip
         node = NodeOptions(zygote=None, preload=(), first_path="", hang_after_s=None, greets=True)

@@ -62,7 +62,7 @@ def make_evidence(
         loop=loop,
         folder=folder,
         vault=vault.folder,
-        standing=beacons.standing,
+        live_beacons=beacons.live_beacons,
         logs=logs.paths,
         command=(*module_command("outlast.app.cli"), "diagnose", "--json"),
         on_verdict=on_verdict,

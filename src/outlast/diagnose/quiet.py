@@ -22,7 +22,7 @@ GAPS_KEPT = 500
 UNKNOWN_GAP_S = 60.0
 
 
-class Standing(str, Enum):
+class JobState(str, Enum):
     """What the job is taken to be doing."""
 
     GOES_ON = "goes on"
@@ -34,7 +34,7 @@ class Standing(str, Enum):
 class Look:
     """The decision, and the sentence that gives its reason."""
 
-    standing: Standing
+    state: JobState
     reason: str
 
 
@@ -54,8 +54,8 @@ def decide_quiet(
     limit_s = max(min_s, QUIET_FACTOR * usual_s)
     said = f"no new line for {quiet_s:.0f} s, and usually one comes within {usual_s:.1f} s"
     if quiet_s < limit_s:
-        return Look(Standing.GOES_ON, f"{said}; it counts as quiet from {limit_s:.0f} s on")
-    return Look(Standing.QUIET, said)
+        return Look(JobState.GOES_ON, f"{said}; it counts as quiet from {limit_s:.0f} s on")
+    return Look(JobState.QUIET, said)
 
 
 def decide_hang(
@@ -71,14 +71,14 @@ def decide_hang(
     `first` and `second` are the main thread's frames by pid. `blind_after_s` is how long a job must
     be quiet where no stacks can be had.
     """
-    if quiet.standing is not Standing.QUIET:
+    if quiet.state is not JobState.QUIET:
         return quiet
     both = first.keys() & second.keys()
     if not both:
         if quiet_s < blind_after_s:
-            return Look(Standing.QUIET, f"{quiet.reason}; there are no stacks that show more")
-        return Look(Standing.HANGS, f"{quiet.reason}; there were no stacks to confirm it")
+            return Look(JobState.QUIET, f"{quiet.reason}; there are no stacks that show more")
+        return Look(JobState.HANGS, f"{quiet.reason}; there were no stacks to confirm it")
     moved = sorted(pid for pid in both if first[pid] != second[pid])
     if moved:
-        return Look(Standing.QUIET, f"{quiet.reason}; pid {moved[0]} moves, by its stacks")
-    return Look(Standing.HANGS, f"{quiet.reason}; no process moved between two stacks")
+        return Look(JobState.QUIET, f"{quiet.reason}; pid {moved[0]} moves, by its stacks")
+    return Look(JobState.HANGS, f"{quiet.reason}; no process moved between two stacks")

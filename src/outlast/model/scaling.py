@@ -9,7 +9,7 @@ Symbols    N    gpus          m    unit_mttf_s: mean time to failure of one GPU;
            B    bandwidth of all: b0 for storage that does not grow, else b N^beta, b of one GPU
            T(N) = S(N) / B(N) + latency(N): seconds that one save, or one load, takes
 Cap        N at which M(N) = T(N): not a usable scale, for there progress has gone to 0 long before.
-           `standing` says how much of the time is productive.
+           `run_at_best_interval` says how much of the time is productive.
 Sources    Fixed and scaled storage caps: our reconstruction of Epoch AI, "Hardware failures won't
            limit AI scaling", 2024; their formula is not known to us. The memory-based family is our
            own. A d-dimensional torus of N nodes has bisection ~ N^((d-1)/d).
@@ -170,7 +170,7 @@ def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScaledRun:
     """A run of so many GPUs, at the interval that is best for it.
 
     costs  how many times longer everything takes for each term, as logarithms: they sum to
@@ -191,10 +191,10 @@ class Standing:
         return max(self.costs, key=lambda term: self.costs[term])
 
 
-def standing(
+def run_at_best_interval(
     gpus: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
-) -> Standing:
-    """Return the standing of a run at the best interval of Daly's cost.
+) -> ScaledRun:
+    """Return a run of so many GPUs at the best interval of Daly's cost.
 
     Saving and loading take T(N) each. A restart takes `restart_s` (detection, new members,
     re-initialisation) and a load.
@@ -215,7 +215,7 @@ def standing(
         "bandwidth": moving * (1 - late),
         "latency": moving * late,
     }
-    return Standing(
+    return ScaledRun(
         gpus, mttf_s, save_s, interval_s, best_efficiency(save_s, mttf_s, restart_s + save_s), costs
     )
 
@@ -231,7 +231,7 @@ def gpus_at_efficiency(
 
     def holds(gpus: float) -> bool:
         return (
-            standing(
+            run_at_best_interval(
                 gpus, unit_mttf_s=unit_mttf_s, growth=growth, network=network, restart_s=restart_s
             ).efficiency
             >= efficiency

@@ -281,7 +281,7 @@ def test_the_reason_does_not_say_a_mismatch_twice() -> None:
 # --- live runs ------------------------------------------------------------------------------------
 
 
-def standing(**about: object) -> list[Finding]:
+def interruption_record(**about: object) -> list[Finding]:
     told = {
         "id": 3,
         "mechanism": "hang",
@@ -303,7 +303,9 @@ def standing(**about: object) -> list[Finding]:
 
 def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> None:
     own = "_await (/usr/lib/python3.11/site-packages/outlast/runtime/worker/vote.py:7)"
-    said = verdict(None, *standing(), s0=stack(0, own), s1=stack(1, "tokenize (data.py:3)"))
+    said = verdict(
+        None, *interruption_record(), s0=stack(0, own), s1=stack(1, "tokenize (data.py:3)")
+    )
     assert (who(said)[0], said.mechanism) == ([1], Mechanism.HANG)
     assert "Rank 1 hung" in said.reason
     assert "tokenize (data.py:3)" in said.reason
@@ -312,9 +314,14 @@ def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> N
 
 def test_a_hang_booked_to_the_program_by_default_names_no_class() -> None:
     """The run books a hang without a known reason to the program. That is no evidence."""
-    assert verdict(None, *standing(**{"class": "user_code"})).failure_class is FailureClass.UNKNOWN
     assert (
-        verdict(None, *standing(**{"class": "user_code", "mechanism": "exception"})).failure_class
+        verdict(None, *interruption_record(**{"class": "user_code"})).failure_class
+        is FailureClass.UNKNOWN
+    )
+    assert (
+        verdict(
+            None, *interruption_record(**{"class": "user_code", "mechanism": "exception"})
+        ).failure_class
         is FailureClass.USER_CODE
     )
 

@@ -112,16 +112,16 @@ class HangWatch:
             watch.is_late(one, now_s=now_s) for one in watch.workers.values()
         ):
             return []
-        standing = [
-            self._standing(one, now_s)
+        reports = [
+            self._member_report(one, now_s)
             for one in watch.workers.values()
             if one.reading is not None and not one.reported
         ]
         # A stopped process cannot answer, and need not: the kernel says what ails it.
-        stopped = find_stopped(members=standing)
+        stopped = find_stopped(members=reports)
         if stopped is not None:
             return self._report(stopped, now_s)
-        members = [one for one in standing if one.rank >= 0]
+        members = [one for one in reports if one.rank >= 0]
         if self._question is not None:
             return self._conclude(members, now_s)
         return self._ask(members, now_s)
@@ -138,7 +138,9 @@ class HangWatch:
         if not self._alone:  # workers on another node may have printed something
             self.patient_until_s = now_s + limits.AWAITED_LOOK_S
             read = [one for one in members if one.reading is not None]
-            return [self._report_progress([self._standing(one, now_s) for one in read], 0, now_s)]
+            return [
+                self._report_progress([self._member_report(one, now_s) for one in read], 0, now_s)
+            ]
         verdict = HangVerdict(
             tuple(one.worker for one in members),
             f"no worker has printed anything for {self._silence_s:g} s",
@@ -153,9 +155,9 @@ class HangWatch:
         members = self.watch.members()
         return [one for one in members if not one.reported and one.still.phase is not Phase.EXIT]
 
-    def _standing(self, watched: Watched, now_s: float) -> MemberReport:
+    def _member_report(self, watched: Watched, now_s: float) -> MemberReport:
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
-        return self.watch.standing(watched, pong, now_s=now_s)
+        return self.watch.member_report(watched, pong, now_s=now_s)
 
     # --- asking -----------------------------------------------------------------------------------
 

@@ -256,8 +256,8 @@ class WorkerWatch:
             if (deadline := deadlines[one.worker]) is not None and one.age_s > deadline
         }
 
-    def standing(self, watched: Watched, pong: Pong | None, *, now_s: float) -> MemberReport:
-        """Return where a worker stands. `pong`: its answer, if it was asked and has answered."""
+    def member_report(self, watched: Watched, pong: Pong | None, *, now_s: float) -> MemberReport:
+        """Return how far a worker is, and since when. `pong`: its answer, if it was asked and has answered."""
         assert watched.reading is not None
         return MemberReport(
             worker=watched.worker,

@@ -5,7 +5,7 @@ The deadlines, and the rules for who is to blame, are those of the engine.
 A rank stops within the body of a step. Its peers come to the collective and wait, so no beacon
 moves from the step's beginning on. `engine.hang.Deadlines` has the deadline of that phase. It knows
 how long the phase lasts, and how long the first steps of a process took. Once the deadline is over,
-all ranks are asked, and `find_culprits` gets the standing of every rank of the job.
+all ranks are asked, and `find_culprits` gets a report of every rank of the job.
 
 A rank that stops during a recovery is missed when all leave, or when all join. The coordinator's
 own deadlines hold there.
@@ -86,7 +86,7 @@ class Hangs:
                 others_s
                 + math.ceil((own_s - others_s) / limits.AWAITED_LOOK_S) * limits.AWAITED_LOOK_S
             )
-        members = self._standings()
+        members = self._member_reports()
         members[rank] = replace(members[rank], collectives=0)
         overdue = self._deadlines(others_s) if others_s <= found_s else {rank: own_s}
         return Found(
@@ -127,7 +127,7 @@ class Hangs:
             self._overdue = dict.fromkeys(range(self.ranks), others_s)
         return self._overdue
 
-    def _standings(self) -> list[MemberReport]:
+    def _member_reports(self) -> list[MemberReport]:
         """Report on all ranks, each one collective further than a rank that hangs.
 
         Workers have the numbers of their ranks here, and steps count from the current one.

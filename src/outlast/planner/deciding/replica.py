@@ -1,11 +1,11 @@
 """One run in decision mode, from event to event: see `decisions.py`.
 
-    training ──failure──> standing ──rung──> take, restore ──> training
-    training ──drain────> standing ──rung, free──────────────> training
+    training ──failure──> recovering ──rung──> take, restore ──> training
+    training ──drain────> recovering ──rung, free──────────────> training
 
-Standing takes detection, the regroup, and the wait until there are nodes. Another failure begins it
+A recovery takes detection, the regroup, and the wait until there are nodes. Another failure begins it
 again, with one decision for both, unless the rung was chosen already. A drain comes between two
-steps; the run then stands as if the node were lost.
+steps; the run then recovers as if the node were lost.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,8 +24,8 @@ from outlast.planner.deciding.decided import Answer, Beside, Chosen, Decided, Fa
 from outlast.planner.deciding.failures import Failure
 from outlast.planner.deciding.hangs import Hangs
 from outlast.planner.deciding.membership import Membership, Strike
+from outlast.planner.deciding.recoveries import NONE, Hit, Ladder, Loss, Recovery, Unseen
 from outlast.planner.deciding.restoring import Point, Restoring
-from outlast.planner.deciding.standing import NONE, Hit, Ladder, Loss, Recovery, Unseen
 from outlast.planner.deciding.tiers import Kind, Tiers
 from outlast.planner.histories import Luck
 from outlast.planner.scenario import Extent, Scenario
@@ -113,7 +113,7 @@ class Replica:
         return min(due, key=lambda one: one[0], default=(math.inf, self._resume))
 
     def _cut(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """End training, or standing still. Return the position in steps, and the tier and step of
+        """End training, or a recovery. Return the position in steps, and the tier and step of
         each save that was not yet written.
         """
         recovery, out = self._recovery, self.out
@@ -174,7 +174,7 @@ class Replica:
             beside,
         )
         unseen = self._unseen(hit, position, failure, before)
-        self._recovery = self._stand(failure, answer, before, loss, point, unseen)
+        self._recovery = self._start_recovery(failure, answer, before, loss, point, unseen)
         self.out.answers.append(answer)
         self.out.beside.update(answer.beside)
         if self._engine.acting is not None:
@@ -186,7 +186,7 @@ class Replica:
                 Incident(due_s, outage, answer.failure_class, hit.mechanism, hit.nodes)
             )
 
-    def _stand(
+    def _start_recovery(
         self,
         failure: Failure,
         answer: Answer,
@@ -321,7 +321,7 @@ class Replica:
             ]
         return []
 
-    # --- standing ---------------------------------------------------------------------------------
+    # --- recovering -------------------------------------------------------------------------------
 
     def _decide(self, at_s: float) -> None:
         """Choose the rung. All survivors have stopped, and there is a node for each lost one, or

@@ -177,7 +177,7 @@ class Beacons:
         pages = [page for _, page in sorted(held, key=lambda one: one[0]) if page is not None]
         return unpack_gauges(pages[0]) if pages else None
 
-    def standing(self) -> list[tuple[int, int, Beacon]]:
+    def live_beacons(self) -> list[tuple[int, int, Beacon]]:
         """Return worker, pid and newest beacon of all that have one."""
         return [
             (known.worker, known.pid, known.beacon)

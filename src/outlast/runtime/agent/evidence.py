@@ -93,9 +93,9 @@ class _Case:
 class Evidence:
     """Gather evidence about processes before they are killed.
 
-    standing   returns worker, pid and beacon of all processes that live
-    logs       returns the files that a worker prints to
-    command    finds a verdict in a folder, and prints it as JSON
+    live_beacons   returns worker, pid and newest beacon of all processes that have one
+    logs           returns the files that a worker prints to
+    command        finds a verdict in a folder, and prints it as JSON
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Evidence:
         loop: Loop,
         folder: Path,
         vault: Path,
-        standing: Callable[[], Iterable[tuple[int, int, Beacon]]],
+        live_beacons: Callable[[], Iterable[tuple[int, int, Beacon]]],
         logs: Callable[[int], Mapping[str, Path]],
         command: tuple[str, ...],
         on_verdict: OnVerdict,
@@ -112,7 +112,7 @@ class Evidence:
     ) -> None:
         self._folder = folder
         self._vault = vault
-        self._standing = standing
+        self._live_beacons = live_beacons
         self._logs = logs
         self._glance = glance or Glance()
         self._case: _Case | None = None
@@ -182,7 +182,7 @@ class Evidence:
     def _look(self, now_s: float) -> _Case:
         """Note where all processes stand when the first of them is given up."""
         case = self._case = self._case or self._new_case()
-        for worker, pid, beacon in self._standing():
+        for worker, pid, beacon in self._live_beacons():
             if beacon.rank >= 0 and worker not in case.processes:
                 age_s = max(0.0, now_s - beacon.at_ns / 1e9)
                 case.processes[worker] = _Process(
@@ -262,13 +262,13 @@ class Evidence:
     def _write(self, folder: Path, interruption: Interruption, case: _Case) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         about = interruption.public(began_s=0.0)
-        standing = {
+        record = {
             "schema": 1,
             "outlast": "standing",
             "interruption": about,
             "processes": [asdict(one) for one in case.processes.values()],
         }
-        (folder / "standing.json").write_text(json.dumps(standing, indent=1) + "\n")
+        (folder / "standing.json").write_text(json.dumps(record, indent=1) + "\n")
         for one in case.processes.values():
             # so its stacks have not been written over since
             over = one.exit_code is not None or one.signal is not None

@@ -18,8 +18,8 @@ from outlast.diagnose.quiet import (
     BLIND_FACTOR,
     GAPS_KEPT,
     QUIET_MIN_S,
+    JobState,
     Look,
-    Standing,
     decide_hang,
     decide_quiet,
 )
@@ -133,13 +133,13 @@ def watch(
         quiet = decide_quiet(
             now_s=now_s, last_line_s=logs.last_line_s, gaps_s=logs.gaps_s, min_s=min_s
         )
-        if quiet.standing is Standing.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
+        if quiet.state is JobState.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
             asked_s = now_s
             folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
             collected = _collect(folder, pids, job, pace)
             look = _ask(quiet, silent_s, collected, min_s)
             on_look(look.reason)
-            if look.standing is Standing.HANGS:
+            if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
                 return Ended("hangs", look.reason, (*paths, *extra))
         time.sleep(pace.poll_s)

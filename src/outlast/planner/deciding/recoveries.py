@@ -1,4 +1,4 @@
-"""What a simulated run stands still for, and the rung that answers it: see `replica.py`.
+"""A recovery of a simulated run, and the rung that it takes: see `replica.py`.
 
 This module is pure: no clock, no files, no torch.
 """
