@@ -196,16 +196,16 @@ def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) 
 def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: Path) -> None:
     """A resumed run may count its generations as the dead one did."""
     vault = Vault.create(tmp_path / "vault", "a-run")
-    memory = vault.ballots(shared_vote.LAYOUT.size(2))
+    memory = vault.vote_memory(shared_vote.LAYOUT.size(2))
     box(memory, 1, 2)._rows.put(1, b"of the dead")
     assert (
-        bytes(vault.ballots(shared_vote.LAYOUT.size(2)))
+        bytes(vault.vote_memory(shared_vote.LAYOUT.size(2)))
         == bytes(memory)
         != bytes(shared_vote.LAYOUT.size(2))
     )
     vault.close()
     again = Vault.adopt(tmp_path / "vault", "a-run")
-    assert bytes(again.ballots(shared_vote.LAYOUT.size(2))) == bytes(shared_vote.LAYOUT.size(2))
+    assert bytes(again.vote_memory(shared_vote.LAYOUT.size(2))) == bytes(shared_vote.LAYOUT.size(2))
     again.remove()
 
 

@@ -39,7 +39,7 @@ from outlast.runtime.tiers.vault_keeper import VaultKeeper
 SHARED_MEMORY = Path("/dev/shm")
 OWNER = "owner"
 _OWNER_VERSION = 1
-_BALLOTS = "ballots"
+_VOTES = "votes"
 _GROWTH = 1.5  # how much more than an image that has outgrown its slot the new slots hold
 
 
@@ -145,7 +145,7 @@ class Vault:
             os.close(fd)
             raise
         # what dead ranks have voted must not count in a generation of the same number
-        (folder / _BALLOTS).unlink(missing_ok=True)
+        (folder / _VOTES).unlink(missing_ok=True)
         return cls(folder, run_id, fd)._held()
 
     def reserve(self, rank: int, slot_bytes: int, companions: int) -> None:
@@ -432,13 +432,13 @@ class Vault:
                     newest = max(newest, beacon.step)
         return newest
 
-    def ballots(self, size: int) -> memoryview:
+    def vote_memory(self, size: int) -> memoryview:
         """Return shared memory in which the ranks of this node vote. It is all zeros at first.
 
         It is made once: later generations need no room. Raises CapacityError.
         """
-        path = self.folder / _BALLOTS
-        _make(path, size, "ballot box")
+        path = self.folder / _VOTES
+        _make(path, size, "memory for votes")
         return map_file(path)
 
     def newest_transfer(self) -> tuple[int, ...]:

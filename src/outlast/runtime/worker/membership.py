@@ -444,7 +444,7 @@ class Membership:
             world_size=plan.world_size, local_world_size=self.local_world_size
         ):
             with self.refusing():
-                rows = self.session.vault.ballots(shared_pages.size(plan.world_size))
+                rows = self.session.vault.vote_memory(shared_pages.size(plan.world_size))
             participant = shared_rows.Participant(
                 plan.generation,
                 plan.rank,
