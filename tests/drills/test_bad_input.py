@@ -140,7 +140,7 @@ REFUSED = {
         "loader is a DataLoader over RandomSampler",
         "StepSampler",
     ),
-    "another state in the second leg": (
+    "another state in the second call of run.steps": (
         (
             "for state in (named(), named()):\n    for step in run.steps(state, until=2):\n       "
             " with step:\n            update(step)\n"

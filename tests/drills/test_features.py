@@ -33,7 +33,7 @@ SEEDS = (182, 262, 118, 192, 383, 222, 106, 330, 319, 437)  # between them they 
 
 def all_names() -> set[str]:
     named = {f"{field}={value}" for field, values in CHOICES.items() for value in values}
-    return named | {"legs=1", "legs=2"}
+    return named | {"calls=1", "calls=2"}
 
 
 # --- the draw, without a process ------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
 def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: Path) -> None:
     """The two scripts below in one, with the faults of both."""
     features = plain(
-        world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("legs",),
+        world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("calls",),
         average="ema", average_at="behind", average_by_data=True,
     )  # fmt: skip
     faults = [Fault("backward", 1, 1), Fault("mark.passed", 5, 1)]
@@ -203,7 +203,7 @@ def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: 
     Its successor begins the next step with the numbers of its predecessor, not with those of the
     survivor: nothing was drawn behind that vote.
     """
-    features = plain(world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("legs",))
+    features = plain(world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("calls",))
     found = drill(features, [Fault("mark.passed", 5, 1)], tmp_path / "drill")
     assert not found.problems, str(found)
 

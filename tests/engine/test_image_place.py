@@ -66,7 +66,7 @@ def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
 
 
 def test_of_two_steps_calls_the_survivors_image_is_wanted() -> None:
-    """Between two legs there is no step: both images are of the same one."""
+    """Between two calls of run.steps there is no step: both images are of the same one."""
     before, behind = Place(BEGUN, 0), Place(BEGUN, 0, calls=1)
     for order in ((before, behind), (behind, before)):
         images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]

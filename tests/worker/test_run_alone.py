@@ -65,13 +65,13 @@ def _train(run: Run, state: outlast.State, body: Callable[[outlast.Step], object
 
 
 def test_two_calls_of_steps_go_on_with_the_numbers_and_the_batches(run: Run) -> None:
-    """Method: legs to 2 and to 5 end where one leg to 5 does."""
-    legs = _state(run)
+    """Method: calls to 2 and to 5 end where one call to 5 does."""
+    state = _state(run)
     numbers = []
     for until in (2, 5):
-        for step in run.steps(legs, until=until, log_every=0):
+        for step in run.steps(state, until=until, log_every=0):
             with step:
-                _update(legs, step)
+                _update(state, step)
             numbers.append(step.number)
     assert numbers == [1, 2, 3, 4, 5]
     whole_run = Run(Membership.of(None, reenters=False))
@@ -79,10 +79,10 @@ def test_two_calls_of_steps_go_on_with_the_numbers_and_the_batches(run: Run) -> 
     for step in whole_run.steps(whole, until=5, log_every=0):
         with step:
             _update(whole, step)
-    assert outlast.digest(legs.given["model"]) == outlast.digest(whole.given["model"])
+    assert outlast.digest(state.given["model"]) == outlast.digest(whole.given["model"])
 
 
-def test_a_second_leg_with_another_state_is_refused(run: Run) -> None:
+def test_a_second_call_with_another_state_is_refused(run: Run) -> None:
     for step in run.steps(_state(run), until=1):
         with step:
             pass

@@ -51,13 +51,13 @@ for step in run.steps(state, until=8):
 print("extra", run.rank, extra.tolist())
 end()
 """
-LEGS = """
+TWO_CALLS = """
 state = named()
 for until in (4, 8):
     for step in run.steps(state, until=until):
         with step:
             update(step)
-            step.log(leg=until)
+            step.log(until=until)
 end()
 """
 EARLY = """
@@ -203,7 +203,7 @@ def test_a_body_that_swallows_an_interruption_repeats_its_step(
 def test_training_goes_on_in_a_second_leg_after_a_rank_was_lost_in_either(
     tmp_path: Path, undisturbed: str, mark: str, step: int
 ) -> None:
-    ran = go(tmp_path, LEGS, marks=_strike(mark, step=step))
+    ran = go(tmp_path, TWO_CALLS, marks=_strike(mark, step=step))
     assert ran.code == 0, ran.outcome
     assert ran.outcome.interruptions, "the drill never struck"
     assert _digests(ran) == {undisturbed}

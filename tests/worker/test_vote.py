@@ -1,4 +1,4 @@
-"""What a vote tells is the same, whichever way the ballots go."""
+"""What a vote tells is the same, whichever medium the ballots take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def by_collective(rank: Rank) -> list[Outcome]:
     return [vote(member, one) for one in cast(rank.rank)]
 
 
-def through_the_box() -> list[list[Outcome]]:
+def through_shared_memory() -> list[list[Outcome]]:
     """Three threads stand for three processes: the box knows neither."""
     rows = memoryview(mmap.mmap(-1, shared_pages.size(WORLD)))
     told: list[list[Outcome]] = [[] for _ in range(WORLD)]
@@ -77,9 +77,9 @@ def cast(rank: int) -> list[Ballot]:
     ]
 
 
-@pytest.mark.parametrize("way", ["box", "collective"])
-def test_every_rank_learns_the_same(way: str) -> None:
-    told = through_the_box() if way == "box" else run_ranks(WORLD, by_collective)
+@pytest.mark.parametrize("medium", ["shared_memory", "collective"])
+def test_every_rank_learns_the_same(medium: str) -> None:
+    told = through_shared_memory() if medium == "shared_memory" else run_ranks(WORLD, by_collective)
     assert told[0] == told[1] == told[2]
     well, unsealed, stopped, values, mixed, full, alike, unlike, apart, unsure, late = told[0]
     assert (well.sealed, well.stop) == (True, False)

@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Features:
-    """One script. `CHOICES` explains the fields; `until` holds the last step of each leg.
+    """One script. `CHOICES` explains the fields; `until`: the last step of each call of run.steps.
 
     The defaults are the plainest script.
     """
@@ -124,7 +124,7 @@ class Features:
         for field in CHOICES:
             value = getattr(self, field)
             out |= {f"{field}={one}" for one in (value if isinstance(value, tuple) else (value,))}
-        return frozenset(out | {f"legs={len(self.until)}"})
+        return frozenset(out | {f"calls={len(self.until)}"})
 
     def __str__(self) -> str:
         """Only what is not plain."""
@@ -164,7 +164,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "groups": (False, True),
     "second_optimizer": (False, False, True),
     "schedule": ("none", "step", "cosine", "onecycle", "lambda", "sequential", "plateau"),
-    "hand_set": ("before", "inside", "tail", "behind", "legs"),  # where hyper-parameters are set
+    "hand_set": ("before", "inside", "tail", "behind", "calls"),  # where hyper-parameters are set
     "batch_norm": (False, True),
     "broadcast_buffers": (True, False),
     "assigned_buffer": (False, False, True),  # forward assigns a new tensor to a buffer
@@ -175,7 +175,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "meter": ("plain", "tensor", "live", "values"),
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
     # where the script draws random numbers
-    "draws": ("before", "inside", "tail", "behind", "legs"),
+    "draws": ("before", "inside", "tail", "behind", "calls"),
     "generators": (False, False, True),  # draws come from generators in run.state, too
     "loader": ("none", "sampler", "sampler", "stateful", "drawn"),  # the last one by run.draw
     "workers": (0, 0, 0, 1, 2),
@@ -357,10 +357,10 @@ RULES = (
         _set(reduce_in_block=True),
     ),
     Rule(
-        "between legs",
-        "there is something between legs only if there are two",
-        lambda f: len(f.until) == 1 and "legs" in {*f.hand_set, *f.draws},
-        lambda f: {**_without("hand_set", "legs")(f), **_without("draws", "legs")(f)},
+        "between calls",
+        "there is something between calls only if there are two",
+        lambda f: len(f.until) == 1 and "calls" in {*f.hand_set, *f.draws},
+        lambda f: {**_without("hand_set", "calls")(f), **_without("draws", "calls")(f)},
     ),
     Rule(
         "workers load",
@@ -488,8 +488,8 @@ def unruled(seed: int) -> Features:
         else:
             values[field] = chance.choice(choices)
     last = chance.randint(12, 30)
-    two_legs = last >= 16 and chance.random() < 0.4
-    values["until"] = (chance.randint(6, last - 6), last) if two_legs else (last,)
+    two_calls = last >= 16 and chance.random() < 0.4
+    values["until"] = (chance.randint(6, last - 6), last) if two_calls else (last,)
     return Features(**values)
 
 

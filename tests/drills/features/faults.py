@@ -83,7 +83,7 @@ def places(features: Features) -> tuple[str, ...]:
     found += ["clipped"] if f.clip != "none" else []
     found += ["between_optimizers"] if f.second_optimizer else []
     found += ["load"] if f.loader != "none" and f.workers == 0 else []
-    found += [f"draws_{where}" for where in f.draws if where != "legs"]
+    found += [f"draws_{where}" for where in f.draws if where != "calls"]
     marks = [*_STEP_MARKS, "sealing", "sealed"] if f.sharded else list(_STEP_MARKS)
     if f.sharded and f.snapshot_every > 1:
         marks = list(_STEP_MARKS)  # sealing comes in some steps only
@@ -98,7 +98,7 @@ def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
         evaluated = tuple(range(EVALUATE_EVERY, last + 1, EVALUATE_EVERY))
         found |= dict.fromkeys(("evaluate", "evaluate_end"), evaluated)
     if len(f.until) > 1:
-        found["legs"] = f.until[:-1]
+        found["calls"] = f.until[:-1]
     return found
 
 

@@ -46,7 +46,7 @@ def _ways() -> Iterator[Callable[[_Case], Iterator[_Case]]]:
     yield _killed
     for field in CHOICES:
         yield functools.partial(_plainer, field)
-    yield _one_leg
+    yield _one_call
 
 
 def _fewer_faults(case: _Case) -> Iterator[_Case]:
@@ -71,7 +71,7 @@ def _plainer(field: str, case: _Case) -> Iterator[_Case]:
         yield from ((dataclasses.replace(features, **{field: (one,)}), faults) for one in value)
 
 
-def _one_leg(case: _Case) -> Iterator[_Case]:
+def _one_call(case: _Case) -> Iterator[_Case]:
     features, faults = case
     if len(features.until) > 1:
         yield dataclasses.replace(features, until=features.until[-1:]), faults

@@ -266,14 +266,14 @@ def registered(f: Features) -> list[str]:
 
 
 def _loop(f: Features, page: Page) -> None:
-    legs = len(f.until) > 1
+    calls = len(f.until) > 1
     accumulate = f", accumulate={f.accumulate}" if f.accumulate > 1 else ""
-    if legs:
+    if calls:
         page.add(f"for until in {f.until}:")
         page.deeper()
-    until = "until" if legs else str(f.until[0])
+    until = "until" if calls else str(f.until[0])
     if f.left_by_break:
-        until = f"until + 4 * (until == {f.until[-1]})" if legs else str(f.until[0] + 4)
+        until = f"until + 4 * (until == {f.until[-1]})" if calls else str(f.until[0] + 4)
     steps = f"run.steps(state, until={until}{accumulate}, log_every=0)"
     item, steps = {
         "none": ("step", steps),
@@ -292,12 +292,12 @@ def _loop(f: Features, page: Page) -> None:
     _behind(f, page)
     page.when(f.left_by_break, f"if step.number == {f.until[-1]}:", "    break")
     page.back()
-    if legs:
+    if calls:
         page.add(f"if until < {f.until[-1]}:")
         page.deeper()
-        page.add('strike("legs", until)')
-        page.when("legs" in f.hand_set, *_hand_set(f, "legs"))
-        page.when("legs" in f.draws, "draw_numbers()")
+        page.add('strike("calls", until)')
+        page.when("calls" in f.hand_set, *_hand_set(f, "calls"))
+        page.when("calls" in f.draws, "draw_numbers()")
         page.add("pass")
         page.back(2)
 
@@ -313,7 +313,7 @@ def _draw(f: Features, page: Page, where: str) -> None:
 def _hand_set(f: Features, where: str) -> list[str]:
     """Each time from what it was, so that once too often or too seldom shows."""
     names = "(optimizer, second)" if f.second_optimizer else "(optimizer,)"
-    key = "lr" if f.schedule == "none" and where in ("behind", "legs") else "weight_decay"
+    key = "lr" if f.schedule == "none" and where in ("behind", "calls") else "weight_decay"
     return [
         f"for given in {names}:",
         "    for group in given.param_groups:",

@@ -49,7 +49,7 @@ class Place:
     still: bool = False
 
     def metadata(self) -> dict[str, str]:
-        """Return what travels with the image."""
+        """Return what travels with the image: "legs" are `calls`, by their name of before."""
         said = {"place": self.kind, "phases": str(self.phases), "legs": str(self.calls)}
         return said | STILL if self.still else said
 

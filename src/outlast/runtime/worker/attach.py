@@ -456,7 +456,7 @@ class Attachment:
     def _write_transfer(
         self, generation: int, step: int, *, begun: bool = True, phases: int = 0
     ) -> None:
-        metadata = {**self.undo.late.metadata(), "leg_from": str(self.call.begun_behind)}
+        metadata = {**self.undo.late.metadata(), "begun_behind": str(self.call.begun_behind)}
         self.images.write_transfer(
             generation, step, agreed=self.agreement.movers, metadata=metadata, begun=begun,
             phases=phases,
@@ -508,4 +508,4 @@ class Attachment:
 
 def _is_a_call_ahead(donated: Image | None, step: int) -> bool:
     """Return whether the peer that handed over had called run.steps again, behind `step`."""
-    return donated is not None and donated.metadata.get("leg_from") == str(step)
+    return donated is not None and donated.metadata.get("begun_behind") == str(step)
