@@ -219,9 +219,9 @@ def _aborted(
 ) -> dict[int, Finding]:
     """Return the one rank that aborted by itself, if there is one.
 
-    A watchdog ends collateral ranks by SIGABRT too, but it says so in their logs, and seldom in only one. If
-    the log of the rank was not read, all others have to have lost a peer. One that received what it
-    did not ask for may be collateral.
+    A watchdog ends collateral ranks by SIGABRT too, but it says so in their logs, and seldom in
+    only one. If the log of the rank was not read, all others have to have lost a peer. One that
+    received what it did not ask for may be collateral.
     """
     aborted = {rank for rank, code in codes.items() if code == -6} - not_own
     if len(aborted) != 1 or killed:

@@ -6,9 +6,9 @@ faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", 
 Innermost frames come first in both. Lines may carry a launcher's label.
 
 The innermost known frame tells what a stack is doing: waiting for peers, loading or storing, or
-working. A rank that waits is collateral. Only a frame of a library that talks to peers proves that: a
-function of the user's own that is called `wait_for_shard` may sleep, poll or hold a lock. It counts
-as working, unless most ranks stand in it (`together.py`).
+working. A rank that waits is collateral. Only a frame of a library that talks to peers proves that:
+a function of the user's own that is called `wait_for_shard` may sleep, poll or hold a lock. It
+counts as working, unless most ranks stand in it (`together.py`).
 
 This module is pure: no clock, no files, no torch.
 """

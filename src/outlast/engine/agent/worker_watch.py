@@ -257,7 +257,10 @@ class WorkerWatch:
         }
 
     def member_report(self, watched: Watched, pong: Pong | None, *, now_s: float) -> MemberReport:
-        """Return how far a worker is, and since when. `pong`: its answer, if it was asked and has answered."""
+        """Return how far a worker is, and since when.
+
+        `pong` is its answer, if it was asked and has answered.
+        """
         assert watched.reading is not None
         return MemberReport(
             worker=watched.worker,

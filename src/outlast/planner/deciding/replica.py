@@ -3,8 +3,8 @@
     training ──failure──> recovering ──rung──> take, restore ──> training
     training ──drain────> recovering ──rung, free──────────────> training
 
-A recovery takes detection, the regroup, and the wait until there are nodes. Another failure begins it
-again, with one decision for both, unless the rung was chosen already. A drain comes between two
+A recovery takes detection, the regroup, and the wait until there are nodes. Another failure begins
+it again, with one decision for both, unless the rung was chosen already. A drain comes between two
 steps; the run then recovers as if the node were lost.
 
 This module is pure: no clock, no files, no torch.
