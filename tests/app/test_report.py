@@ -241,7 +241,10 @@ def test_a_verdict_is_told_with_what_to_do(tmp_path: Path) -> None:
 def test_a_script_that_began_anew_is_told_what_would_keep_its_steps(
     calls: bool, lost: int, said: bool
 ) -> None:
-    """Only a script without outlast calls, and only where it lost all that it had done."""
+    """Only a script without outlast calls, and only where it lost all that it had done.
+
+    It may well load its checkpoint, and have saved none so far: nothing else is claimed.
+    """
     some = [{"id": 1, "step": 40, "steps_lost": lost}, {"id": 2, "step": 9, "steps_lost": None}]
     text = _began_anew({"calls_outlast": calls, "interruptions": some})
     assert ("After interruption 1 the script began with its first step" in text) == said, text

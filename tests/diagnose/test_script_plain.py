@@ -67,6 +67,17 @@ def test_ranks_that_the_script_starts_itself_are_named() -> None:
     assert "--nproc-per-node" in remark.do
 
 
+def test_ranks_that_are_started_on_demand_only_are_no_fault() -> None:
+    """As in the ImageNet example. Under torchrun that setting is left out."""
+    asked = "if args.spawn:\n    mp.spawn(main)\nelse:\n    main()\n"
+    text = read_script(IMPORTS + asked)
+    assert not text.remarks
+    assert "starts ranks by itself at line 5 if `args.spawn` is set" in text.after_failure
+    for always in ('__name__ == "__main__"', "torch.cuda.device_count() > 1"):
+        (remark,) = read_script(f"{IMPORTS}if {always}:\n    mp.spawn(main)\n").remarks
+        assert remark.line == 5
+
+
 COMMUNICATES = (
     "class Muon(torch.optim.Optimizer):\n"
     "    def step(self):\n"
@@ -142,3 +153,67 @@ def test_all_that_a_first_adoption_needs_is_named() -> None:
 def test_collectives_in_front_of_the_loop_may_stay() -> None:
     (remark,) = read_script(f"{IMPORTS}dist.barrier()\n").adoption
     assert "in front of the loop" in remark.do
+
+
+def test_all_loops_around_the_loop_are_named() -> None:
+    """As in reinforcement learning: updates, epochs over a rollout, and parts of it."""
+    source = (
+        "for update in range(9):\n"
+        "    rollout()\n"
+        "    for epoch in range(2):\n"
+        "        for part in parts:\n"
+        "            f(part).backward()\n"
+        "            optimizer.step()\n"
+    )
+    text = read_script(source)
+    assert named(text) == {"the loop": 4, "the loops around it (lines 1, 3)": 1}
+    assert "run.values" in text.adoption[0].do
+
+
+def test_a_trainer_s_step_is_read_for_iterators_and_accumulation() -> None:
+    """The loop calls them. A validation, which the loop calls as well, has an iterator in peace."""
+    source = (
+        "def step(self, data):\n"
+        "    for part in range(4):\n"
+        "        self.forward_backward(next(data))\n"
+        "    self.optimizers.step()\n"
+        "def forward_backward(self, x):\n"
+        "    f(x).backward()\n"
+        "def validate():\n"
+        "    next(others)\n"
+        "while n < 9:\n"
+        "    validate()\n"
+        "    trainer.step(data)\n"
+    )
+    assert named(read_script(source)) == {
+        "the loop": 9, "gradient accumulation": 2, "a batch that an iterator gives": 3
+    }  # fmt: skip
+
+
+def test_a_batch_of_a_new_iterator_is_no_batch_that_is_carried() -> None:
+    source = "for n in y:\n    x = next(iter(loader))\n    f(x).backward()\n    opt.step()\n"
+    assert named(read_script(source)) == {"the loop": 1}
+
+
+def test_a_loop_with_accelerate_is_told_what_its_calls_become() -> None:
+    """accelerate wraps the model, so `run.replicate` is not asked for: it would be refused."""
+    source = (
+        "from accelerate import Accelerator\n"
+        "a = Accelerator()\n"
+        "model, opt, loader = a.prepare(model, opt, loader)\n"
+        "for x in loader:\n"
+        "    with a.accumulate(model):\n"
+        "        a.backward(model(x))\n"
+        "        opt.step()\n"
+        "a.gather_for_metrics(x)\n"
+    )
+    text = read_script(source)
+    assert {one.line for one in text.adoption} == {2, 3, 4, 5, 8}
+    assert not any("run.replicate" in one.do for one in text.adoption)
+
+
+def test_one_line_of_collectives_is_one_line() -> None:
+    (one,) = read_script(f"{IMPORTS}dist.barrier()\n").adoption
+    assert one.what.endswith("(line 4)")
+    (both,) = read_script(f"{IMPORTS}dist.barrier()\ndist.barrier()\n").adoption
+    assert both.what.endswith("(lines 4, 5)")

@@ -24,6 +24,7 @@ def after(source: str) -> str:
         ("os.path.exists(p)", "at line 7, saved"),
         ("master", "at line 7, saved"),
         ("self.is_main", "at line 7, saved"),
+        ('__name__ == "__main__"', "at line 7, saved"),
     ],
 )
 def test_a_setting_without_which_nothing_is_loaded_is_named(test: str, said: str) -> None:

@@ -170,8 +170,9 @@ def _began_anew(facts: Facts) -> str:
         return ""
     after = f"interruption{'s' if len(numbers) > 1 else ''} {some(numbers)}"
     return (
-        f"After {after} the script began with its first step again. Let it load its own checkpoint"
-        " at its start, or call outlast: `outlast check SCRIPT` names the lines."
+        f"After {after} the script began with its first step again: it had saved no checkpoint of"
+        " its own by then, or it loads none at its start. Change that, or call outlast: `outlast"
+        " check SCRIPT` names the lines."
     )
 
 

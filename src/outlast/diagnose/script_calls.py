@@ -33,6 +33,38 @@ class Remark:
     about: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A parsed file. `file` is "" for the script itself."""
+
+    file: str
+    tree: ast.Module
+    calls: Calls
+
+    @classmethod
+    def parsed(cls, source: str, file: str = "") -> Module:
+        tree = ast.parse(source)
+        return cls(file, tree, sorted(calls_of(tree), key=lambda one: one[1].lineno))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A call or a statement, and the file that it is in."""
+
+    file: str
+    node: ast.Call | ast.stmt
+
+    def remark(self, what: str, do: str) -> Remark:
+        return Remark(self.node.lineno, what, do, file=self.file)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file.rpartition('/')[2]}:{self.node.lineno}"
+            if self.file
+            else (f"line {self.node.lineno}")
+        )
+
+
 def calls_of(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """Yield each call with its dotted name. Imports under other names are resolved if possible."""
     renamed: dict[str, str] = {}

@@ -1,8 +1,6 @@
 """Read scripts that make no outlast call: which lines adoption changes.
 
-A script is read with the modules of its own that it imports. A loop is found through the functions
-that it calls: the training loop of a class often calls a method that calls `backward`. Functions
-are told apart by their last name alone.
+A script is read with the modules of its own that it imports.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -10,18 +8,19 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from outlast.diagnose.script_calls import (
     COLLECTIVES,
-    Calls,
+    Module,
+    Place,
     Remark,
-    calls_of,
     dotted,
     last_name,
     ranks_of_its_own,
 )
+from outlast.diagnose.script_loops import Reach, accumulating, calls_in, is_backward, loops
 from outlast.model.texts import some
 
 # Libraries with a training loop or checkpoints of their own, and how to have them go on. A script
@@ -48,6 +47,15 @@ _ACCUMULATE = (
     "run.steps(..., accumulate=n), and for batch in step.batches; until= counts calls of the"
     " optimizer"
 )
+_EPOCHS = (
+    "leave it out: until=epochs * len(loader), epoch = (step.number - 1) // len(loader); what comes"
+    " at an epoch's end goes into `for attempt in run.phase(...)`"
+)
+_AROUND = (
+    "leave them out: until= is the product of their lengths, and divmod(step.number - 1, ...) says"
+    " where a step stands; what is prepared for several steps, such as a rollout, is made in front"
+    " of the first of them and kept by run.values(...)"
+)
 _NEXT = (
     "x, y = step.batch, with the loader in run.state(...) or a function of your own in"
     " run.draw(...): a rank that is replaced begins an iterator anew"
@@ -55,8 +63,18 @@ _NEXT = (
 _IN_MAIN = "in a function that is given to outlast.main"
 # What changes where the loop is a library's, by the end of the name that is called.
 _JOIN = "run = outlast.join() in front of it"
+_IN_PHASE = "in front of the optimizer, or in `for attempt in run.phase(...)`"
 _IN_LIBRARY = {
-    "accelerate": {"Accelerator": _JOIN},
+    "accelerate": {
+        "Accelerator": _JOIN,
+        "prepare": "without the loader of the training, which gets"
+        " batch_sampler=outlast.StepSampler(data, batch_size=...), with the batch of all ranks"
+        " together; move its batches to accelerator.device",
+        "accumulate": "run.steps(..., accumulate=n), accelerator.step = 0 at the beginning of the"
+        " step, and for batch in step.batches",
+        "gather": _IN_PHASE,
+        "gather_for_metrics": _IN_PHASE,
+    },
     "lightning": {
         "Trainer": "Trainer(strategy=outlast.lightning.Strategy(), ...)",
         "LightningCLI": "on the command line: --trainer.strategy.class_path"
@@ -72,53 +90,25 @@ _IN_LIBRARY = {
         "Trainer": "outlast.hf.Trainer(...)",
     },
 }
-_APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
-_FAR = 1_000  # calls deep: it is not reached
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A parsed file. `file` is "" for the script itself."""
-
-    file: str
-    tree: ast.Module
-    calls: Calls
-
-    @classmethod
-    def parsed(cls, source: str, file: str = "") -> Module:
-        tree = ast.parse(source)
-        return cls(file, tree, sorted(calls_of(tree), key=lambda one: one[1].lineno))
+def starts_ranks(modules: Sequence[Module]) -> list[Place]:
+    """Find the calls by which the script starts its ranks by itself."""
+    return [
+        Place(module.file, call)
+        for module in modules
+        for name, call in module.calls
+        if ranks_of_its_own(name)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A call or a loop, and the file that it is in."""
-
-    file: str
-    node: ast.Call | ast.For | ast.While
-
-    def remark(self, what: str, do: str) -> Remark:
-        return Remark(self.node.lineno, what, do, file=self.file)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.file.rpartition('/')[2]}:{self.node.lineno}"
-            if self.file
-            else (f"line {self.node.lineno}")
-        )
-
-
-def starts_ranks(modules: Sequence[Module]) -> Iterator[Remark]:
-    """Find the line at which the script starts its ranks by itself."""
-    for module in modules:
-        for name, call in module.calls:
-            if ranks_of_its_own(name):
-                yield Place(module.file, call).remark(
-                    "the script starts its ranks by itself, and each process of `outlast run` would"
-                    " start them again",
-                    "call the function with rank and world size from outlast.join(), or RANK and"
-                    " WORLD_SIZE, and leave the number of ranks to `outlast run --nproc-per-node`",
-                )
+def own_ranks(place: Place) -> Remark:
+    return place.remark(
+        "the script starts its ranks by itself, and each process of `outlast run` would start them"
+        " again",
+        "call the function with rank and world size from outlast.join(), or RANK and WORLD_SIZE,"
+        " and leave the number of ranks to `outlast run --nproc-per-node`",
+    )
 
 
 def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
@@ -132,10 +122,11 @@ def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
         return
     yield from _epochs(modules, loop)
     yield from _own_order(modules)
-    yield from _within(loop)
+    yield from _within(modules, loop)
     names = {last_name(name) for module in modules for name, _ in module.calls}
-    # A script without a process group has no other line at which these two could be named.
-    start = "" if "init_process_group" in names else f"{_START} at the start; "
+    # A script without a process group has no other line at which these two could be named. A
+    # library makes the group and the model by itself.
+    start = "" if library or "init_process_group" in names else f"{_START} at the start; "
     yield loop.remark("the loop", start + _LOOP)
 
 
@@ -164,14 +155,19 @@ def _changes(module: Module) -> Iterator[Remark]:
         elif name.startswith("torch.distributed.") and short in COLLECTIVES:
             collectives.append(call.lineno)
     if collectives:
-        lines = some([str(line) for line in sorted(set(collectives))])
         yield Remark(
             collectives[0],
-            f"collectives of the script's own (lines {lines})",
+            f"collectives of the script's own ({_lines(collectives)})",
             "they may stand inside `with step:` in front of the optimizer, in `for attempt in"
             f" run.phase(...)`, or in front of the loop, with both {_IN_MAIN}",
             file=module.file,
         )
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    """Return "line 3" or "lines 3, 7"."""
+    different = sorted(set(numbers))
+    return f"line{'s' * (len(different) > 1)} {some([str(line) for line in different])}"
 
 
 def _meshes(module: Module) -> Iterator[Remark]:
@@ -246,30 +242,9 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield from (one.name.partition(".")[0] for one in node.names)
 
 
-# --- the training loop ----------------------------------------------------------------------------
-
-
-def training_loop(modules: Sequence[Module]) -> Place | None:
-    """Return the innermost loop that reaches both `backward` and the optimizer's step.
-
-    A loop over micro-batches reaches only `backward`, and one over epochs is not the innermost. Of
-    several, the one that comes to them by the fewest calls is taken; without a step in sight, the
-    outermost loop in which `backward` is called.
-    """
-    reach = _Reach(modules)
-    found: list[tuple[int, int, Place]] = []
-    for order, place in enumerate(_loops(modules)):
-        far = reach.depth(place.node, _is_backward) + reach.depth(place.node, _is_step)
-        if far < _FAR:
-            found.append((far, -order, place))  # inner loops are walked later
-    if found:
-        return min(found, key=lambda one: one[:2])[2]
-    return next((one for one in _loops(modules) if reach.depth(one.node, _is_backward) == 0), None)
-
-
 def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
     """Find the loop around the training loop, in its own function or around a call of that."""
-    reach = _Reach(modules)
+    reach = Reach(modules)
 
     def holds(place: Place) -> bool:
         return place.node is not loop.node and (
@@ -277,12 +252,13 @@ def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
             or reach.comes_to(place.node, loop.node)
         )
 
-    around = [one for one in _loops(modules) if isinstance(one.node, ast.For) and holds(one)]
-    if around:
-        yield around[-1].remark(
-            "the loop over epochs",
-            "leave it out: until=epochs * len(loader), epoch = (step.number - 1) // len(loader);"
-            " what comes at an epoch's end goes into `for attempt in run.phase(...)`",
+    around = [one for one in loops(modules) if isinstance(one.node, ast.For) and holds(one)]
+    if len(around) == 1:
+        yield around[0].remark("the loop over epochs", _EPOCHS)
+    elif around:
+        here = [one for one in around if one.file == around[-1].file]
+        yield here[0].remark(
+            f"the loops around it ({_lines([one.node.lineno for one in here])})", _AROUND
         )
 
 
@@ -302,77 +278,26 @@ def _own_order(modules: Sequence[Module]) -> Iterator[Remark]:
         )
 
 
-def _within(loop: Place) -> Iterator[Remark]:
-    """Find gradient accumulation in the training loop, and batches that an iterator gives."""
-    called = {id(one): dotted(one.func) for one in _calls_in(loop.node)}
-    for node in ast.walk(loop.node):
-        if node is loop.node or not isinstance(node, ast.For | ast.While | ast.If):
-            continue
-        names = {called[id(one)] for one in _calls_in(node)}
-        steps = any(map(_is_step, names))
-        if isinstance(node, ast.If):
-            counts = any(isinstance(one, ast.Mod) for one in ast.walk(node.test)) and steps
-        else:
-            counts = any(map(_is_backward, names)) and not steps
-        if counts:
-            yield Remark(node.lineno, "gradient accumulation", _ACCUMULATE, file=loop.file)
-            break
-    for one in _calls_in(loop.node):
-        if called[id(one)] == "next":
-            yield Place(loop.file, one).remark("a batch that an iterator gives", _NEXT)
-            break
+def _within(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
+    """Find gradient accumulation in the training loop, and batches that an iterator gives.
+
+    Both may stand in a function that the loop calls on its way to `backward`.
+    """
+    reach = Reach(modules)
+    places = [loop, *reach.on_the_way(loop.node, is_backward)]
+    yield from _first(
+        one.remark("gradient accumulation", _ACCUMULATE)
+        for place in places
+        for one in accumulating(place, reach)
+    )
+    yield from _first(
+        Place(place.file, one).remark("a batch that an iterator gives", _NEXT)
+        for place in places
+        for one in calls_in(place.node)
+        # next(iter(loader)) begins anew by itself
+        if dotted(one.func) == "next" and not (one.args and isinstance(one.args[0], ast.Call))
+    )
 
 
-def _loops(modules: Sequence[Module]) -> Iterator[Place]:
-    """Yield all loops, an outer one before those in it."""
-    for module in modules:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.For | ast.While):
-                yield Place(module.file, node)
-
-
-def _is_backward(name: str) -> bool:
-    return last_name(name) in ("backward", "manual_backward")
-
-
-def _is_step(name: str) -> bool:
-    owner, _, method = name.rpartition(".")
-    return method == "step" and any(part in last_name(owner).lower() for part in _APPLIERS)
-
-
-class _Reach:
-    """Find which calls a piece of the script comes to, through its own functions."""
-
-    def __init__(self, modules: Sequence[Module]) -> None:
-        self._functions: dict[str, list[ast.AST]] = {}
-        for module in modules:
-            for node in ast.walk(module.tree):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    self._functions.setdefault(node.name, []).append(node)
-
-    def depth(self, node: ast.AST, wanted: Callable[[str], bool]) -> int:
-        """Return over how many calls `node` comes to one that is wanted; _FAR: it does not."""
-        seen: set[str] = set()
-        level, pieces = 0, [node]
-        while pieces:
-            names = {dotted(one.func) for piece in pieces for one in _calls_in(piece)}
-            if any(wanted(name) for name in names):
-                return level
-            fresh = {last_name(name) for name in names} - seen
-            seen |= fresh
-            pieces = [one for name in sorted(fresh) for one in self._functions.get(name, ())]
-            level += 1
-        return _FAR
-
-    def comes_to(self, node: ast.AST, wanted: ast.AST) -> bool:
-        """Return whether a call in `node` leads to the function that holds `wanted`."""
-        homes = {
-            name
-            for name, ones in self._functions.items()
-            if any(inner is wanted for one in ones for inner in ast.walk(one))
-        }
-        return self.depth(node, lambda name: last_name(name) in homes) < _FAR
-
-
-def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    return (one for one in ast.walk(node) if isinstance(one, ast.Call))
+def _first(found: Iterator[Remark]) -> Iterator[Remark]:
+    yield from islice(found, 1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from outlast.diagnose.script_calls import Remark, last_name
-from outlast.diagnose.script_plain import LIBRARIES, Module, Place, library_of
+from outlast.diagnose.script_calls import Module, Place, Remark, last_name
+from outlast.diagnose.script_plain import LIBRARIES, library_of
 
 _AGAIN = "After a failure all ranks start the script again"
 _SAVES = ("save", "save_checkpoint")
@@ -29,7 +29,7 @@ def after_failure(modules: Sequence[Module], loop: Place | None) -> tuple[str, l
         return f"{_AGAIN}; from which step it goes on is up to {library}: {LIBRARIES[library]}.", []
     saves, loads = _called(modules, _SAVES), _called(modules, _LOADS)
     if saves and loads:
-        asked = _asked(modules, loads[0])
+        asked = asked_for(modules, loads[0])
         only = f" if {asked}" if asked else ""
         return f"{_AGAIN}; it loads its own file at {loads[0]}{only}, saved at {saves[0]}.", []
     if loop is None:
@@ -60,12 +60,12 @@ def _is_of_others(name: str) -> bool:
     return any(part in _OTHERS for part in name.split(".")[:-1])
 
 
-def _asked(modules: Sequence[Module], load: Place) -> str:
-    """Return what the command line must say for the file to be loaded; "" if nothing is seen."""
-    tree = next(one.tree for one in modules if one.file == load.file)
+def asked_for(modules: Sequence[Module], call: Place) -> str:
+    """Return what the command line must say for the call to happen; "" if nothing is seen."""
+    tree = next(one.tree for one in modules if one.file == call.file)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and any(
-            inner is load.node for part in node.body for inner in ast.walk(part)
+            inner is call.node for part in node.body for inner in ast.walk(part)
         ):
             for test in _parts(node.test):
                 if asked := _setting(test):
@@ -90,6 +90,8 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
 def _setting(test: ast.expr) -> str:
     """Return "`args.resume` is set" for a test of a setting; "" for any other."""
     match test:
+        case ast.Compare(left=ast.Name(id="__name__")):
+            return ""  # it always holds for a script that is run
         case ast.Compare(
             left=ast.Name() | ast.Attribute(),
             ops=[ast.Eq()],

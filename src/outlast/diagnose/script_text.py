@@ -16,16 +16,16 @@ from dataclasses import dataclass
 
 from outlast.diagnose.assignments import last_set
 from outlast.diagnose.carried import carried
-from outlast.diagnose.script_calls import COLLECTIVES, Calls, Remark, dotted, last_name
+from outlast.diagnose.script_calls import COLLECTIVES, Calls, Module, Remark, dotted, last_name
 from outlast.diagnose.script_habits import habits
+from outlast.diagnose.script_loops import training_loop
 from outlast.diagnose.script_plain import (
-    Module,
     adoption,
     communicating_optimizers,
+    own_ranks,
     starts_ranks,
-    training_loop,
 )
-from outlast.diagnose.script_saves import after_failure
+from outlast.diagnose.script_saves import after_failure, asked_for
 
 _STARTS = frozenset({"mp.spawn", "multiprocessing.Process", "mp.Process", "os.fork"})
 _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names hold one of these
@@ -86,10 +86,13 @@ def _plain(modules: Sequence[Module]) -> ScriptText:
     loop = training_loop(modules)
     after, remarks = after_failure(modules, loop)
     changes = sorted(adoption(modules, loop), key=lambda one: (one.file, one.line))
-    spawns = list(starts_ranks(modules))
-    return ScriptText(
-        False, (*spawns, *remarks), after, tuple(one for one in changes if one not in spawns)
-    )
+    for place in starts_ranks(modules):
+        # Under `outlast run` such a setting is left out, as under torchrun.
+        if asked := asked_for(modules, place):
+            after += f" It starts ranks by itself at {place} if {asked}: leave that to outlast run."
+        else:
+            remarks.insert(0, own_ranks(place))
+    return ScriptText(False, tuple(remarks), after, tuple(changes))
 
 
 # --- scripts that call outlast --------------------------------------------------------------------

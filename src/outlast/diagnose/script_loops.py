@@ -1,0 +1,119 @@
+"""Find the training loop of a script, and what it comes to through the functions that it calls.
+
+A training loop often calls a method that calls `backward`. Functions are told apart by their last
+name alone.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+
+from outlast.diagnose.script_calls import Module, Place, dotted, last_name
+
+_APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
+_FAR = 1_000  # calls deep: it is not reached
+
+
+def training_loop(modules: Sequence[Module]) -> Place | None:
+    """Return the innermost loop that reaches both `backward` and the optimizer's step.
+
+    A loop over micro-batches reaches only `backward`, and one over epochs is not the innermost. Of
+    several, the one that comes to them by the fewest calls is taken; without a step in sight, the
+    outermost loop in which `backward` is called.
+    """
+    reach = Reach(modules)
+    found: list[tuple[int, int, Place]] = []
+    for order, place in enumerate(loops(modules)):
+        far = reach.depth(place.node, is_backward) + reach.depth(place.node, is_step)
+        if far < _FAR:
+            found.append((far, -order, place))  # inner loops are walked later
+    if found:
+        return min(found, key=lambda one: one[:2])[2]
+    return next((one for one in loops(modules) if reach.depth(one.node, is_backward) == 0), None)
+
+
+def accumulating(place: Place, reach: Reach) -> Iterator[Place]:
+    """Find what steps at some rounds only in a loop or function, and loops over parts of a batch."""
+    for node in ast.walk(place.node):
+        match node:
+            case ast.If(test=test):
+                counts = any(isinstance(one, ast.Mod) for one in ast.walk(test))
+                found = counts and any(is_step(dotted(one.func)) for one in calls_in(node))
+            case ast.For() | ast.While() if node is not place.node:
+                found = reach.depth(node, is_backward) < _FAR and reach.depth(node, is_step) == _FAR
+            case _:
+                continue
+        if found:
+            yield Place(place.file, node)
+
+
+def loops(modules: Sequence[Module]) -> Iterator[Place]:
+    """Yield all loops, an outer one before those in it."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.For | ast.While):
+                yield Place(module.file, node)
+
+
+def is_backward(name: str) -> bool:
+    return last_name(name) in ("backward", "manual_backward")
+
+
+def is_step(name: str) -> bool:
+    owner, _, method = name.rpartition(".")
+    return method == "step" and any(part in last_name(owner).lower() for part in _APPLIERS)
+
+
+class Reach:
+    """Find which calls a piece of the script comes to, through its own functions."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        self._functions: dict[str, list[Place]] = {}
+        for module in modules:
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    self._functions.setdefault(node.name, []).append(Place(module.file, node))
+
+    def depth(self, node: ast.AST, wanted: Callable[[str], bool]) -> int:
+        """Return over how many calls `node` comes to one that is wanted; _FAR: it does not."""
+        for level, pieces in enumerate(self._levels(node)):
+            if any(wanted(dotted(one.func)) for piece in pieces for one in calls_in(piece)):
+                return level
+        return _FAR
+
+    def on_the_way(self, node: ast.AST, wanted: Callable[[str], bool]) -> list[Place]:
+        """Return the functions that `node` calls and that come to a call that is wanted."""
+        reached = {id(piece) for pieces in self._levels(node) for piece in pieces}
+        return [
+            place
+            for places in self._functions.values()
+            for place in places
+            if id(place.node) in reached and self.depth(place.node, wanted) < _FAR
+        ]
+
+    def comes_to(self, node: ast.AST, wanted: ast.AST) -> bool:
+        """Return whether a call in `node` leads to the function that holds `wanted`."""
+        homes = {
+            name
+            for name, ones in self._functions.items()
+            if any(inner is wanted for one in ones for inner in ast.walk(one.node))
+        }
+        return self.depth(node, lambda name: last_name(name) in homes) < _FAR
+
+    def _levels(self, node: ast.AST) -> Iterator[list[ast.AST]]:
+        """Yield `node`, then the functions that it calls, then those that these call."""
+        seen: set[str] = set()
+        pieces = [node]
+        while pieces:
+            yield pieces
+            names = {last_name(dotted(one.func)) for piece in pieces for one in calls_in(piece)}
+            fresh = names - seen
+            seen |= fresh
+            pieces = [one.node for name in sorted(fresh) for one in self._functions.get(name, ())]
+
+
+def calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.Call))
