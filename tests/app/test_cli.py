@@ -75,11 +75,23 @@ def test_version_is_the_packages() -> None:
     ("arguments", "error", "hint"),
     [
         (["reprot"], "there is no command 'reprot'", "did you mean `outlast report`?"),
+        (["train.py"], "there is no command 'train.py'", "did you mean `outlast run train.py`?"),
+        (["watch"], "there is no command 'watch'", "did you mean `outlast top`?"),
+        (
+            ["--nproc-per-node", "4", "train.py"],
+            "no command stands in front of --nproc-per-node",
+            "write the command first, as in `outlast run --nproc-per-node 4 train.py`",
+        ),
+        (
+            ["check", "--workers", "2", "train.py"],
+            "unknown option --workers",
+            "`--nproc-per-node N` says how many ranks there are",
+        ),
         (["frobnicate"], "there is no command 'frobnicate'", "`outlast --help` lists the commands"),
         (
             ["report", "--jsn"],
-            "unrecognized arguments: --jsn",
-            "`outlast report --help` lists the options",
+            "unknown option --jsn",
+            "did you mean --json?",
         ),
         (
             ["status", "a", "b"],
@@ -88,7 +100,7 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["report", "--js"],
-            "unrecognized arguments: --js",
+            "unknown option --js",
             "`outlast report --help` lists the options",
         ),
         (

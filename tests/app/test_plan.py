@@ -357,7 +357,7 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
         ),
         (["--chart", "chart.pdf"], "charts are drawn as svg or png", ""),
         (["--replicas", "1"], "--replicas is 1", ""),
-        (["--nope"], "unrecognized arguments: --nope", "`outlast plan --help`"),
+        (["--nope"], "unknown option --nope", "`outlast plan --help`"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_a_hint_and_exit_code_2(

@@ -50,6 +50,29 @@ def test_a_killed_worker_restarts_all_and_the_count_is_in_the_script(
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("import outlats", "ModuleNotFoundError: No module named 'outlats'"),
+        ("exec('def f(:')", "SyntaxError: invalid syntax"),
+        (
+            "import argparse; p = argparse.ArgumentParser();"
+            " p.add_argument('--data', required=True); p.parse_args()",
+            "train.py: error: the following arguments are required: --data",
+        ),
+    ],
+)
+def test_a_script_that_cannot_start_is_started_once(tmp_path: Path, line: str, error: str) -> None:
+    """Its message comes once from each rank at most, and then the run ends with it."""
+    (tmp_path / "train.py").write_text(line + "\n")
+    outcome = drilled(tmp_path, str(tmp_path / "train.py"), workers=2)
+    assert outcome.code == 1, outcome
+    assert f"started again; last error: {error}" in outcome.stderr, outcome
+    assert len(outcome.interruptions) <= 2, outcome
+    assert len({one["generation"] for one in outcome.interruptions}) <= 1, outcome
+
+
+@pytest.mark.drill
 def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:

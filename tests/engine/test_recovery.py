@@ -74,6 +74,37 @@ def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
     assert (rungs[-1].rung, rungs[-1].replace) == (Rung.RESPAWN, {2: -1})
 
 
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        ("SyntaxError: invalid syntax (model.py, line 2)", False),
+        ("ModuleNotFoundError: No module named 'outlats'", False),
+        ("train.py: error: the following arguments are required: --data", False),
+        ("train.py: error: unrecognized arguments: --nproc-per-node 4", False),
+        ("Error: No such option: --lr", False),
+        ("ImportError: cannot import name 'x' (stale file handle)", True),
+        ("OSError: [Errno 98] Address already in use", True),
+        ("RuntimeError: ModuleNotFoundError: in a worker of the loader", True),
+        ("", True),
+    ],
+)
+@pytest.mark.parametrize("mode", RECOVERY_MODES)
+def test_a_script_that_fails_the_same_way_each_time_is_not_started_again(
+    error: str, again: bool, mode: str
+) -> None:
+    """It is if it has trained before, or if the user has said how often it is tried."""
+    start = replace(
+        CALM, raised=(0,), recovery_mode=mode, state=False, committed=0, reached=0, error=error,
+        trained=False,
+    )  # fmt: skip
+    first = decide(start)
+    assert (first.rung is not Rung.STOP) is again, first
+    assert again or first.reason.endswith(f"last error: {error}")
+    assert decide(replace(start, trained=True)).rung is not Rung.STOP
+    named = decide_rung(situation=start, spares=(), budgets=default_budgets(1), world_size=4)
+    assert named.rung is not Rung.STOP
+
+
 def test_a_step_that_fails_again_without_a_culprit_restarts_all() -> None:
     """A script without main cannot be entered again."""
     budgets = default_budgets(None)

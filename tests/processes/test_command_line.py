@@ -310,6 +310,17 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
         (["train"], "there is no script train\n\nhint: a module is run with `-m train`"),
         (["/usr"], "/usr is a folder without __main__.py"),
         ([], "no training script was named"),
+        (
+            ["--nproc-per-node", "SCRIPT"],
+            "named\n\nhint: .*train.py was taken for the value of --nproc-per-node",
+        ),
+        (["python3", "SCRIPT"], "there is no script python3\n\nhint: leave `python3` out"),
+        (["-m", "SCRIPT"], "-m takes the name of a module, and .*train.py is a path"),
+        (["--no-python", "SCRIPT"], r"no program .* can be executed\n\nhint: `chmod \+x"),
+        (
+            ["--no-python", "no-such-program"],
+            "there is no program no-such-program that can be executed",
+        ),
     ],
 )
 def test_what_cannot_work_is_an_error_that_names_the_flag(
@@ -318,6 +329,51 @@ def test_what_cannot_work_is_an_error_that_names_the_flag(
     with pytest.raises(UsageError, match=says) as caught:
         read_command_line([script if word == "SCRIPT" else word for word in argv], reader)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1\ndef f(:\n", "train.py, line 2: SyntaxError: "),
+        ("if True:\nx = 1\n", "train.py, line 2: IndentationError: "),
+        ("x = '\udce9'\n", "SyntaxError: "),
+    ],
+)
+def test_a_script_that_python_cannot_read_is_refused_with_its_line(
+    reader: ZygoteClient, script: str, text: str, says: str
+) -> None:
+    """Else all ranks are started four times, and each shows the same traceback."""
+    Path(script).write_text(text, errors="surrogateescape")
+    with pytest.raises(UsageError, match=f"{says}.*\n\nhint: nothing was run"):
+        read(reader, script)
+
+
+def test_a_script_of_another_kind_is_not_judged_by_its_syntax(
+    reader: ZygoteClient, tmp_path: Path
+) -> None:
+    """A folder, and what has no ending: Python finds out by itself what it is."""
+    (tmp_path / "__main__.py").touch()
+    (tmp_path / "train").write_text("def f(:")
+    for given in (tmp_path, tmp_path / "train"):
+        assert read(reader, str(given)).program.script == str(given)
+
+
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [
+        (["--nproc-per-node", "4"], "--nproc-per-node behind the script's name goes"),
+        (["--lr", "1", "--nproc_per_node=4", "--spares=1"], "--nproc_per_node, --spares behind"),
+        (["--resume", "--name", "x"], ""),
+    ],
+)
+def test_options_behind_the_script_that_look_like_ours_are_noted(
+    reader: ZygoteClient, script: str, own: list[str], named: str
+) -> None:
+    """They are the script's, as under torchrun. But a run of one rank may not be what was meant."""
+    options = read(reader, script, *own)
+    assert (options.workers, options.program.args) == (1, tuple(own))
+    assert bool(options.notes) == bool(named)
+    assert all(note.startswith("warning: ") and named in note for note in options.notes)
 
 
 def test_help_lists_torchruns_flags_and_ours(reader: ZygoteClient) -> None:

@@ -160,14 +160,31 @@ def _dispatch(arguments: list[str]) -> int:
         )
         return run(rest)
     if name.startswith("-"):
-        parser().parse_args(arguments)  # --help and --version end here, all else is an error
+        if name in ("-h", "--help", "--version"):
+            parser().parse_args(arguments)  # ends here
+        raise UsageError(
+            f"no command stands in front of {name}",
+            hint="write the command first, as in `outlast run --nproc-per-node 4 train.py`",
+        )
+    raise UsageError(f"there is no command {name!r}", hint=_meant_command(name))
+
+
+# what others call it
+_COMMANDS_ELSEWHERE = {
+    "launch": "run", "torchrun": "run", "train": "run", "start": "run", "ps": "status",
+    "list": "status", "ls": "status", "info": "status", "logs": "report", "log": "report",
+    "show": "report", "watch": "top", "monitor": "top", "ui": "serve", "web": "serve",
+    "dashboard": "serve", "kill": "stop", "cancel": "stop", "checkpoint": "ckpt",
+    "checkpoints": "ckpt", "test": "drill", "resume": "run --run-dir RUN --resume",
+}  # fmt: skip
+
+
+def _meant_command(name: str) -> str:
+    if name.endswith(".py"):
+        return f"did you mean `outlast run {name}`?"
     close = difflib.get_close_matches(name, COMMANDS, n=1)
-    raise UsageError(
-        f"there is no command {name!r}",
-        hint=f"did you mean `outlast {close[0]}`?"
-        if close
-        else "`outlast --help` lists the commands",
-    )
+    meant = _COMMANDS_ELSEWHERE.get(name) or (close[0] if close else "")
+    return f"did you mean `outlast {meant}`?" if meant else "`outlast --help` lists the commands"
 
 
 def parser() -> Parser:

@@ -9,6 +9,7 @@ import sys
 import typing
 
 from outlast.errors import OutlastError, UsageError
+from outlast.model.option_words import meant_option
 from outlast.model.texts import escaped
 
 
@@ -22,7 +23,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **keywords})
 
     def error(self, message: str) -> typing.NoReturn:
-        raise UsageError(message, hint=f"`{self.prog} --help` lists the options")
+        hint = f"`{self.prog} --help` lists the options"
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        if unknown.startswith("-"):
+            # argparse names what follows, too, which may be the value, or right
+            word = unknown.split()[0].partition("=")[0]
+            message = f"unknown option {word}"
+            hint = meant_option(word, self._option_string_actions) or hint
+        raise UsageError(message, hint=hint)
 
 
 def add_json(to: argparse._ActionsContainer) -> None:

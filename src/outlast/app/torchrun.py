@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from outlast.app.command_line import address, need_package
@@ -17,11 +21,16 @@ from outlast.app.nodes import Nodes, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import UsageError
-from outlast.model.limits import STATUS_EVERY_S, TERM_GRACE_S, WORKERS_MAX_COUNT
+from outlast.model.limits import (
+    GIVEN_FILE_MAX_BYTES,
+    STATUS_EVERY_S,
+    TERM_GRACE_S,
+    WORKERS_MAX_COUNT,
+)
 from outlast.model.policy import Policy, parse
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.given import read_text
+from outlast.runtime.given import is_program, read_small, read_text
 from outlast.runtime.page_options import page_command, page_webhook
 
 
@@ -195,14 +204,37 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
             else float(asked["shutdown_timeout"])
         ),
         zygote=not asked["no_zygote"],
-        notes=tuple(
-            f"--{name.replace('_', '-')} has no effect here: {why}"
-            for name, why in (
-                _WITHOUT_EFFECT if nodes is None else _WITHOUT_EFFECT_ON_NODES
-            ).items()
-            if name in given
+        notes=(
+            *(
+                f"--{name.replace('_', '-')} has no effect here: {why}"
+                for name, why in (
+                    _WITHOUT_EFFECT if nodes is None else _WITHOUT_EFFECT_ON_NODES
+                ).items()
+                if name in given
+            ),
+            *_late(asked["training_script_args"]),
         ),
     )
+
+
+# hardly a script has one of these for its own
+_NEVER_OF_SCRIPTS = (
+    "nproc-per-node", "nnodes", "node-rank", "spares", "spare-kind", "standalone", "run-dir",
+    "rdzv-backend", "rdzv-endpoint",
+)  # fmt: skip
+
+
+def _late(script_args: Sequence[str]) -> list[str]:
+    """Return a warning if options that look like ours stand behind the script's name."""
+    given = [word.partition("=")[0] for word in script_args if word.startswith("--")]
+    late = [word for word in given if word[2:].replace("_", "-") in _NEVER_OF_SCRIPTS]
+    if not late:
+        return []
+    names, go = ", ".join(late), "goes" if len(late) == 1 else "go"
+    return [
+        f"warning: {names} behind the script's name {go} to the script: options of `outlast run`"
+        " come before it"
+    ]
 
 
 _WITHOUT_EFFECT = {
@@ -228,6 +260,12 @@ _REFUSED = {
         "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly; others cannot be chosen"
     ),
 }
+
+
+# in place of which `outlast run` is typed
+_LAUNCHERS = re.compile(
+    r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|srun|horovodrun"
+)
 
 
 def _refuse(asked: dict[str, Any], given: set[str]) -> None:
@@ -299,8 +337,21 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
                 "--spares does not go with --no-python: a program cannot wait for a rank",
                 hint="leave one of them out",
             )
+        if not is_program(script):
+            raise UsageError(
+                f"there is no program {script} that can be executed",
+                hint=f"`chmod +x {script}`"
+                if os.path.isfile(script)
+                else "give its path, or a name in a folder of PATH",
+            )
         return Program(script, "program", args)
     if asked["module"]:
+        if script.endswith(".py") and os.path.exists(script):
+            # Python would train while it imports the module, and fail behind that
+            raise UsageError(
+                f"-m takes the name of a module, and {script} is a path",
+                hint=f"leave -m out, or write `-m {script.removesuffix('.py').replace('/', '.')}`",
+            )
         return Program(script, "module", args)
     if not os.path.exists(script):
         raise UsageError(f"there is no script {script}", hint=_where(script))
@@ -308,12 +359,33 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
         raise UsageError(
             f"{script} is a folder without __main__.py", hint="give the path of the script in it"
         )
+    _check_syntax(script)
     return Program(script, "script", args)
+
+
+def _check_syntax(script: str) -> None:
+    """Raise UsageError for a script that Python cannot read, before its run has a folder."""
+    if not script.endswith(".py"):
+        return  # may be a zip file, or compiled
+    try:
+        text = read_small(Path(script), most_bytes=GIVEN_FILE_MAX_BYTES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python gives them again, in the workers
+            compile(text, script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise UsageError(
+            f"{script}, line {error.lineno}: {type(error).__name__}: {error.msg}",
+            hint="nothing was run; `python -m py_compile` shows the line",
+        ) from None
+    except (OSError, ValueError, RecursionError, MemoryError):
+        return  # the workers say it better
 
 
 def _where(script: str) -> str:
     if script.startswith("-"):
         return "options of `outlast run` come before the script's name"
+    if _LAUNCHERS.fullmatch(script):
+        return f"leave `{script}` out: `outlast run` takes the script itself"
     if "/" not in script and not script.endswith(".py"):
         return f"a module is run with `-m {script}`; else give the script's path"
     return f"the path counts from {os.getcwd()}"

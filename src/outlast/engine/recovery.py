@@ -10,6 +10,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -98,6 +99,8 @@ def _pick(
         step=situation.committed, reached=situation.reached, outside=situation.outside,
         now_s=situation.now_s,
     )  # fmt: skip
+    if why := _cannot_start(situation, budgets):
+        return _stop(why, situation)
     if situation.recovery_mode != "plain" and (loop := _crash_loop(situation, budgets)):
         # The run fails again and again at the same place.
         return _stop(loop, situation)
@@ -125,6 +128,29 @@ def _pick(
             Rung.REENTER, "reenter", {}, "every process lives: all enter main's function again"
         )
     return _replace(situation, sorted(lost), spares, budgets)
+
+
+# what Python says of a script that it cannot read, of an import that is misspelt or not installed,
+# and what argparse and click say of arguments
+_FAILS_EACH_TIME = re.compile(
+    r"(?:SyntaxError|IndentationError|TabError|ModuleNotFoundError): "
+    r"|\S+: error: (?:the following arguments are required|unrecognized arguments|argument "
+    r"|ambiguous option|one of the arguments|invalid choice)"
+    r"|Error: (?:Missing (?:argument|option)|No such option|Invalid value for)"
+)
+
+
+def _cannot_start(situation: Situation, budgets: Budgets) -> str:
+    """Return why it makes no sense to start the script again, or "".
+
+    It would only show the same traceback, three times more.
+    """
+    if situation.trained or budgets.restarts_paid:
+        # It has run as it is, or the user has said how often it is tried.
+        return ""
+    if not _FAILS_EACH_TIME.match(situation.error):
+        return ""
+    return "the script would fail in the same way if it were started again"
 
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:

@@ -31,6 +31,11 @@ def read_text(path: str) -> str:
         raise UsageError(f"{path} is not text in UTF-8") from None
 
 
+def is_program(name: str) -> bool:
+    """Return whether a name, looked for in PATH, or a path can be executed."""
+    return shutil.which(name) is not None
+
+
 def read_small(path: Path, *, most_bytes: int) -> bytes:
     """Return the whole of an ordinary file. A pipe or a device is not waited for.
 

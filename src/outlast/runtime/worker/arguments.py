@@ -8,7 +8,6 @@ Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": messag
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from torch.distributed.run import determine_local_world_size, get_args_parser
 
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
+from outlast.model.option_words import meant_option
 
 _HINT = "`outlast run --help` lists the options; options of the script come after its name"
 
@@ -274,10 +274,18 @@ def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
             [word for word in argv if word.startswith("--") and not _is_known(parser, word)],
         )
         if not unknown:
-            raise _Wrong("no training script was named") from None
+            raise _Wrong("no training script was named", _swallowed(argv)) from None
     if unknown:
         raise _Wrong(f"unknown option {_flag(unknown[0])}", _meant(parser, unknown[0]))
     return options
+
+
+def _swallowed(argv: list[str]) -> str:
+    """Return a hint: `--nproc-per-node train.py` has a script, for the value of an option."""
+    *_, option, last = ["", "", *argv]
+    if option.startswith("-") and "=" not in option and last.endswith(".py"):
+        return f"{last} was taken for the value of {option}: write the value between the two"
+    return _HINT
 
 
 def _flag(word: str) -> str:
@@ -298,8 +306,7 @@ def _is_known(parser: argparse.ArgumentParser, word: str) -> bool:
 
 
 def _meant(parser: argparse.ArgumentParser, word: str) -> str:
-    close = difflib.get_close_matches(_flag(word).replace("_", "-"), _flags(parser), n=1)
-    return f"did you mean {close[0]}?" if close else _HINT
+    return meant_option(word, _flags(parser)) or _HINT
 
 
 def _asks_for_help(parser: argparse.ArgumentParser, argv: list[str]) -> bool:

@@ -1,0 +1,105 @@
+"""What is meant by an option that does not exist: a misspelt one, or a word of another launcher.
+
+People bring the options of torchrun, accelerate, deepspeed, horovodrun, mpirun, srun and torchft.
+Some of these words are close to none of ours, or closer to a wrong one.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# A word that is less alike than this has another meaning more often than not.
+_ALIKE = 0.72
+
+_RANKS = (
+    "n", "np", "j", "w", "p", "nproc", "nprocs", "num-proc", "num-procs", "num-processes",
+    "processes", "procs", "proc-per-node", "procs-per-node", "num-workers", "workers",
+    "workers-per-node", "num-gpus", "num-gpu", "gpus", "gpu", "ngpus", "ngpus-per-node",
+    "gpus-per-node", "gpus-per-task", "ntasks", "ntasks-per-node", "tasks", "tasks-per-node",
+    "devices", "num-devices", "ranks", "num-ranks", "nranks", "world-size", "local-world-size",
+    "replicas", "num-replicas", "slots", "slots-per-host",
+)  # fmt: skip
+_NODES = ("nodes", "num-nodes", "num-machines", "machines", "hosts", "num-hosts", "N")
+
+# our option -> words of others, without dashes in front, and with "-" for "_"
+_WORDS: dict[str, tuple[str, ...]] = {
+    "--nproc-per-node": _RANKS,
+    "--nnodes": _NODES,
+    "--node-rank": ("machine-rank", "nodeid", "node-id"),
+    "--master-addr": ("main-process-ip", "master-ip", "master"),
+    "--master-port": ("main-process-port", "port"),
+    "--run-dir": ("output-dir", "output", "outdir", "out", "o", "rundir", "folder", "name"),
+    "--spares": ("hot-spares", "spare", "standby", "num-spares"),
+    "--resume": ("resume-from", "resume-from-checkpoint", "restart", "continue"),
+    "--checkpoint-every": (
+        "checkpoint-interval", "checkpoint-steps", "checkpoint-freq", "save-every", "save-steps",
+        "save-interval", "ckpt-every", "ckpt-interval",
+    ),
+    "--checkpoint-dir": ("ckpt-dir", "checkpoint-path", "save-dir"),
+    "--keep-last": ("save-total-limit", "keep", "max-checkpoints"),
+    "--max-restarts": ("restarts", "max-retries", "retries", "reset-limit"),
+    "--hang-after": ("timeout", "hang-timeout", "step-timeout"),
+    "--quiet": ("q", "silent"),
+}  # fmt: skip
+
+# what others do by an option, and outlast otherwise
+_OTHERWISE: dict[str, str] = {
+    "multi-gpu": "leave it out: --nproc-per-node says how many ranks there are",
+    "use-deepspeed": "leave it out: what a script trains with is the script's own business",
+    "use-fsdp": "leave it out: what a script trains with is the script's own business",
+    "mixed-precision": "leave it out: precision is the script's own business (torch.autocast)",
+    "dynamo-backend": "leave it out: compiling is the script's own business (torch.compile)",
+    "cpu": "leave it out: without GPUs ranks train on the CPU",
+    "use-env": "leave it out: ranks are in the environment always",
+    "no-local-rank": "leave it out: ranks are in the environment always, and not in arguments",
+    "local-rank": "leave it out: each rank finds its own in the environment (LOCAL_RANK)",
+    "num-cpu-threads-per-process": "leave it out, and set OMP_NUM_THREADS in the environment",
+    "config-file": "leave it out: options are given on the command line",
+    "hostfile": "leave it out, and start the same command on each node with --nnodes",
+    "host": "leave it out, and start the same command on each node with --nnodes",
+    "H": "leave it out, and start the same command on each node with --nnodes",
+    "launcher": "leave it out: outlast starts the ranks itself",
+    "lighthouse": "leave it out: `outlast run` watches the ranks itself",
+    "min-replicas": "leave it out: the number of ranks stays the same from start to end",
+    "min-np": "leave it out: the number of ranks stays the same from start to end",
+    "max-np": "leave it out: the number of ranks stays the same from start to end",
+    "elastic": "leave it out: the number of ranks stays the same from start to end",
+    "include": "leave it out, and choose GPUs by CUDA_VISIBLE_DEVICES",
+    "exclude": "leave it out, and choose GPUs by CUDA_VISIBLE_DEVICES",
+    "gpu-ids": "leave it out, and choose GPUs by CUDA_VISIBLE_DEVICES",
+    "env": "leave it out, and set the variable in front of `outlast run`",
+    "version": "`outlast --version` prints it",
+    "verbose": "leave it out: `outlast top` and `outlast report` show more of a run",
+    "v": "leave it out: `outlast top` and `outlast report` show more of a run",
+}
+
+
+_SAID = {
+    "--nproc-per-node": "`--nproc-per-node N` says how many ranks there are",
+    "--nnodes": "`--nnodes N` says how many nodes there are",
+}
+
+
+def meant_option(word: str, options: Iterable[str]) -> str:
+    """Return a hint for an option that does not exist, or "" if nothing comes close.
+
+    word     as it was given, with or without "=value"
+    options  those that the command has, with their dashes
+    """
+    # torch's parser knows most of its options in two spellings: the one with dashes is shown
+    ours = {_bare(one): one for one in sorted(options, key=lambda one: "-" not in one[2:])[::-1]}
+    bare = _bare(word)
+    for option, words in _WORDS.items():
+        if bare in words and option in ours.values():
+            return _SAID.get(option, f"did you mean {option}?")
+    if bare in _OTHERWISE:
+        return _OTHERWISE[bare]
+    close = difflib.get_close_matches(bare, ours, n=1, cutoff=_ALIKE)
+    return f"did you mean {ours[close[0]]}?" if close else ""
+
+
+def _bare(word: str) -> str:
+    return word.partition("=")[0].lstrip("-").replace("_", "-")
