@@ -33,7 +33,7 @@ from outlast.diagnose.same_job import day_of, nearest, time_of
 from outlast.model.texts import cut_at_word, duration, some
 from outlast.model.verdict import Evidence
 
-RULE, STOOD_STILL = "log.ends", "log.stood_still"
+RULE, STOOD_STILL, FINISHED = "log.ends", "log.stood_still", "log.finished"
 STEPS_MIN = 3  # so many lines of one form, with numbers that grow, are steps
 FORMS_MAX = 32  # of one writer
 WRITERS_MAX = 1_024  # in one log
@@ -239,8 +239,12 @@ def with_ends(findings: Sequence[Finding], ends: Iterable[LogEnd]) -> list[Findi
     A line of somebody who ended the job says why it ended only if the job still went on then.
     """
     newest = _newest_attempts(list(ends))
-    if not newest or any(one.is_finished for one in newest):
+    if not newest:
         return list(findings)
+    if finished := [one for one in newest if one.is_finished]:
+        row = RULES[FINISHED]
+        at = Evidence(finished[0].name, None, "its training is finished", row.role)
+        return [*findings, Finding(at, row.name)]
     form, usual = _main_form(newest)
     steps = {one.writer: one.series[form] for one in newest if form in one.series}
     if not steps or all(one.is_complete for one in steps.values()):

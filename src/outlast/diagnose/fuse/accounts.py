@@ -139,7 +139,9 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         late=late,
         closed=closed,
         left=_left(table, by_rank),
-        silent=_silent(by_rank, lost, {*raised, *killed}, () if lost <= late else closed),
+        silent=frozenset()
+        if _ended_well(findings)
+        else _silent(by_rank, lost, {*raised, *killed}, () if lost <= late else closed),
         forced=frozenset(forced),
         waiting=waiting,
         busy=busy,
@@ -180,13 +182,23 @@ def _silent(
     """Return the one rank that reports no failure, where every other one lost a peer.
 
     It went first, or it hung: what its peers report is about it. Ranks are counted up to the
-    highest one that was seen. One that has left no log at all is missing only between others. A
-    rank that the launcher closed may have had no time to report, unless its peers timed out.
+    highest one that was seen. One that has left no log at all is missing only between others, and
+    beside one rank alone the logs of all others may be missing. A rank that the launcher closed may
+    have had no time to report, unless its peers timed out.
     """
     if failed or not lost:
         return frozenset()
     others = set(range(max(by_rank) + 1)) - set(lost)
+    if len(lost) == 1 and not others & by_rank.keys():
+        return frozenset()
     return frozenset(others - set(closed)) if len(others) == 1 else frozenset()
+
+
+def _ended_well(findings: Sequence[Finding]) -> bool:
+    """Return True if the training finished, and what ranks report is printed at a good end too."""
+    roles = {one.evidence.role for one in findings}
+    finished = any(one.rule == "log.finished" for one in findings)
+    return finished and not roles & {Role.ROOT, Role.MESSENGER}
 
 
 def _is_of_peer(one: Finding) -> bool:

@@ -17,6 +17,7 @@ from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
+    FINISHED_AFTERWARDS,
     HUNG,
     NEXT_TEST,
     OWN_BUG,
@@ -31,9 +32,10 @@ from outlast.diagnose.fuse.words import (
     words_for,
 )
 from outlast.diagnose.interrupted import Interrupted
-from outlast.diagnose.log_ends import STOOD_STILL, LogsEnd
+from outlast.diagnose.log_ends import FINISHED, STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
+from outlast.diagnose.recovered import has_recovered
 from outlast.diagnose.stacks.reader import Stack, activity
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
@@ -119,6 +121,8 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
         ends = _ends(conclusion).sentence if special is REPORTED[STOOD_STILL] else ""
         parts = [f"{head}{guess}", said, ends, _absent(conclusion)]
+    if has_recovered(conclusion.findings):
+        parts.append("The launcher started the job again after that, and it then finished.")
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
@@ -295,11 +299,16 @@ def _innermost(stack: Stack) -> str:
 
 
 def _is_quiet(conclusion: Conclusion) -> bool:
-    """Return True if nothing that was read reports a failure that ended something."""
+    """Return True if nothing that was read reports a failure that ended something.
+
+    A job that has finished closes down as one that has failed does.
+    """
+    finished = any(one.rule == FINISHED for one in conclusion.findings)
     return all(
         one.evidence.role is Role.ADVICE
         or one.doubt in ("handled", "stranger", "older")
         or one.rule == LEFT_OPEN
+        or (finished and one.evidence.role is Role.EFFECT)
         for one in conclusion.findings
     )
 
@@ -418,6 +427,10 @@ def action_of(conclusion: Conclusion) -> str:
     if _is_own_bug(conclusion):
         return OWN_BUG.action
     if seen is not None and seen.healed:
+        return healed_action(conclusion.named, conclusion.mechanism)
+    if has_recovered(conclusion.findings):
+        if conclusion.named is _UNKNOWN:
+            return FINISHED_AFTERWARDS
         return healed_action(conclusion.named, conclusion.mechanism)
     asked = recovery_asked(conclusion.findings) if conclusion.named in BROKEN_DEVICE else ""
     said = f"; the driver itself asks for: {asked}" if asked else ""

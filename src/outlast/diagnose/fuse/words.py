@@ -245,6 +245,9 @@ HEALED_HUNG: dict[FailureClass, str] = {
 }
 
 
+FINISHED_AFTERWARDS = "nothing now, the job has finished; keep what the next test gives"
+
+
 def healed_action(named: FailureClass, mechanism: Mechanism | None) -> str:
     """Return what to do about a failure after which the run went on by itself."""
     if mechanism is Mechanism.HANG and named in HEALED_HUNG:

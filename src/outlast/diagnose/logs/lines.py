@@ -194,8 +194,8 @@ class LineReader:
             at += 1
         self._repeated |= {kind: one for kind, (_, one, _) in repeated.items()}
         raised += repeated.values()
-        for one in self._went_on.block(lines, raised):
-            row = RULES[went_on.RULE]
+        for name, one in self._went_on.block(lines, raised):
+            row = RULES[name]
             yield replace(
                 one,
                 rule=row.name,

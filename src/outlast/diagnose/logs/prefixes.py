@@ -79,8 +79,20 @@ FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no ord
 _NAME_RANK = re.compile(
     r"(?:^|[/_.-])(?:global)?rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/"
 )
-# so the command in docs/reference/diagnosis.md calls it: dmesg tells no host
+# A kernel's log tells no host where dmesg printed it. The command in docs/reference/diagnosis.md
+# puts the host into the name, and so do people: "n03-kern.log", "slurmd-gpu13.log", "n03/dmesg".
 _NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
+_SYSTEM_LOG = r"(?:dmesg|kern|kernel|kmsg|journal|journalctl|syslog|messages|slurmd)"
+_NO_HOST = (
+    r"(?!(?:after|at|attempt|before|boot|case|copy|during|file|hang|incident|job|log|new|old|out"
+    r"|part|prev|run|task|test|time|try|user|v)[a-z]{0,6}[_-]?\d)"
+)
+_HOST = rf"{_NO_HOST}([a-z](?:[a-z\d]|-(?=[a-z\d])){{0,40}}?\d[a-z\d]{{0,12}})"
+_NAME_HOST = re.compile(
+    rf"(?:^|/)(?:{_HOST}(?:[-_.]{_SYSTEM_LOG}\b[^/]{{0,40}}|/{_SYSTEM_LOG}(?![a-z])[^/]{{0,40}})"
+    rf"|{_SYSTEM_LOG}[-_.]{_HOST}(?:\.(?:txt|log|json|gz)){{0,3}})$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +173,8 @@ def rank_of_name(name: str) -> int | None:
 
 
 def node_of_name(name: str) -> str | None:
-    found = _NAME_NODE.search(name)
-    return None if found is None else found[1]
+    found = _NAME_NODE.search(name) or _NAME_HOST.search(name)
+    return None if found is None else next(group for group in found.groups() if group)
 
 
 def _first(head: str, *patterns: re.Pattern[str]) -> str | None:

@@ -10,6 +10,10 @@ come.
 
 A program that says that its training is finished has handled whatever it printed before.
 
+If the launcher started the job again in between, the exception did end something: an attempt. It
+counts for nothing either while the job went on to another failure, and for all that it says if the
+job then finished (`recovered.py`).
+
 The form of a line is its letters: numbers, dates and bars change.
 
 This module is pure: no clock, no files, no torch.
@@ -28,7 +32,7 @@ from outlast.diagnose.logs.tracebacks import label_of
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
-RULE = "log.went_on"
+RULE, RESTARTED = "log.went_on", "log.restarted"
 BEFORE_LINES = 80  # so many before are looked at, and a form has to be there so often
 BEFORE_COUNT = 3
 AFTER_COUNT = 5  # lines of the same writer
@@ -53,6 +57,11 @@ _FINISHED = re.compile(
 _CLOSING = re.compile(
     rb"kill|subprocess|localrank|exitcode|errorfile|signal|terminat|clos(?:e|ing)|srun|slurm"
     rb"|destroy|shut|abort|exit",
+    re.IGNORECASE,
+)
+_STARTS_AGAIN = re.compile(
+    rb"will restart worker group|restarting worker group|rendezvous'ing worker group"
+    rb"|worker group failed",
     re.IGNORECASE,
 )
 # the lines of a traceback: where several ranks raise alike, they come again and again
@@ -98,6 +107,11 @@ class _Open:
     left_count: int = AFTER_LINES
     steps: dict[tuple[str, bytes], Growing] = field(default_factory=dict)
     has_steps: bool = False
+    was_restarted: bool = False  # the launcher started the job again after it
+
+    @property
+    def rule(self) -> str:
+        return RESTARTED if self.was_restarted else RULE
 
     @property
     def is_handled(self) -> bool:
@@ -113,6 +127,7 @@ class _Open:
         for line in lines[: self.left_count]:
             if self.is_handled:
                 return
+            self.was_restarted = self.was_restarted or _STARTS_AGAIN.search(line) is not None
             if _FINISHED.search(line) and _writer(line) == self.label:
                 self.has_steps = True
                 return
@@ -147,15 +162,15 @@ class WentOn:
 
     def block(
         self, lines: Sequence[bytes], raised: Sequence[tuple[int, Finding, str]]
-    ) -> list[Finding]:
-        """Return a finding for each exception after which the log goes on.
+    ) -> list[tuple[str, Finding]]:
+        """Return each exception after which the log goes on, behind the rule that says how.
 
         `raised` are the exceptions in this block: at which place, and the text of their lines.
         """
         self._failures |= {form_of(text.encode("utf-8", "replace")) for _, _, text in raised}
         for one in self._open:
             self._look(one, lines)
-        handled = [one.finding for one in self._open if one.is_handled]
+        handled = [(one.rule, one.finding) for one in self._open if one.is_handled]
         self._open = [one for one in self._open if one.left_count > 0 and not one.is_handled]
         for at, finding, text in raised:
             if len(self._open) >= OPEN_MAX:
@@ -167,7 +182,7 @@ class WentOn:
             new = _Open(finding, label_of(text), usual)
             self._look(new, lines[at + 1 :])
             if new.is_handled:
-                handled.append(new.finding)
+                handled.append((new.rule, new.finding))
             elif new.left_count > 0:
                 self._open.append(new)
         self._before.extend(lines[-BEFORE_LINES:])
@@ -214,9 +229,16 @@ def may_be_handled(one: Finding) -> bool:
     )
 
 
-def with_handled_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str]:
-    """Mark the exceptions after which their log goes on, and say so in a sentence ("" for none)."""
-    at = {(one.evidence.file, one.evidence.line) for one in findings if one.rule == RULE}
+def with_handled_marked(
+    findings: Sequence[Finding], *, recovered: bool = False
+) -> tuple[list[Finding], str]:
+    """Mark the exceptions after which their log goes on, and say so in a sentence ("" for none).
+
+    A job that has `recovered` was started again after a failure, and then finished. What ended its
+    earlier attempts is the only failure there is, so it is not marked.
+    """
+    rules = (RULE,) if recovered else (RULE, RESTARTED)
+    at = {(one.evidence.file, one.evidence.line) for one in findings if one.rule in rules}
     findings = _with_mounts_of_started(findings)
     if not at:
         return list(findings), ""
@@ -231,10 +253,13 @@ def with_handled_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str
         return kept, ""
     first = handled[0].evidence
     more = f", and {len(handled) - 1} more such" if len(handled) > 1 else ""
-    return kept, (
-        f"{first.file}:{first.line}{more} tells of an exception after which the log goes on as"
-        " before: it ended nothing"
+    again = any(one.rule == RESTARTED and one.evidence.line == first.line for one in findings)
+    then = (
+        "the launcher started the job again, and the log goes on"
+        if again
+        else "the log goes on as before: it ended nothing"
     )
+    return kept, f"{first.file}:{first.line}{more} tells of an exception after which {then}"
 
 
 def _with_mounts_of_started(findings: Sequence[Finding]) -> list[Finding]:

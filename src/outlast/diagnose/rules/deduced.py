@@ -81,6 +81,25 @@ DEDUCED: tuple[Rule, ...] = (
         "outlast: a log that goes on after an exception was written by a program that handled it",
     ),
     Rule(
+        "log.restarted",
+        "",
+        R.ADVICE,
+        "outlast: a log that goes on after an exception: the launcher started the job again",
+    ),
+    Rule(
+        "log.finished",
+        "",
+        R.ADVICE,
+        "outlast: a program that says at the end of its log that its training is finished",
+    ),
+    Rule(
+        "log.recovered",
+        "",
+        R.ADVICE,
+        "outlast: a log in which the launcher started the job again, and which says that it ended"
+        " well",
+    ),
+    Rule(
         "log.ends",
         "",
         R.ADVICE,

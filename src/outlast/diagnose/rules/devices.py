@@ -6,7 +6,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from outlast.diagnose.rules.table import Grade, Rule, advice, root
+from outlast.diagnose.rules.table import Grade, Rule, advice, messenger, root
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
@@ -68,10 +68,9 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "link.lost",
-        r"(?:eth\d|ib[ps]?\d\w{0,12}|bond\d|en[ops]\w{1,12}"
-        r"|mlx5_\d{1,2}).{0,60}(?:link is down|link down"
-        r"|link becomes not ready|lost carrier"
-        r"|carrier lost)|lost carrier"
+        r"(?:ib[ps]?\d\w{0,12}|bond\d|mlx5_\d{1,2}|mlx5_core).{0,60}(?:link is down|link down"
+        r"|link becomes not ready)|(?:eth\d|en[ops]\w{1,12}).{0,60}link becomes not ready"
+        r"|lost carrier|carrier lost"
         r"|port \d{1,2} .{0,30}(?:state change to down|state: down|went down|is down)|link status"
         r" definitely down|state: down"
         r"|physical state: (?:polling|disabled|linkerrorrecovery)|link flap|link_downed"
@@ -82,6 +81,14 @@ RULES: tuple[Rule, ...] = (
         also=(C.NIC,),
         mechanism=LOST,
         priority=5060,
+    ),
+    messenger(  # said of any port, also of one that the job does not use
+        "link.ethernet",
+        r"\blink is down\b|(?:eth\d|en[ops]\w{1,12}).{0,60}link down",
+        "linux drivers/net/ethernet",
+        failure_class=C.NETWORK,
+        grade=G.HINT,
+        priority=5065,
     ),
     # GPUs, without a number
     root(

@@ -195,6 +195,12 @@ RULES: tuple[Rule, ...] = (
         AGENT,
         priority=11120,
     ),
+    advice(
+        "elastic.succeeded",
+        r"worker group successfully finished|workerstate\.succeeded",
+        AGENT,
+        priority=11125,
+    ),
     messenger(
         "elastic.dstate",
         r"stuck in uninterruptible sleep|entered uninterruptible sleep|may be in uninterruptible"

@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = (
             r"|probabilit)[\w \"\]')(]{0,24}(?:[:=] ?(?:nan|-?inf)\b"
             r"| (?:is|are|was|became|becomes|turned|went) (?:to )?(?:a )?(?:nan|-?inf)\b)"
             r"|nan or inf (?:found|in)|found (?:nan|inf)\b|\bnan (?:loss|gradients?)\b"
-            r"|non-?finite|contains"
+            r"|(?<!_)non-?finite(?![_a-z])|contains"
             r" (?:nan|inf)\b|nan/inf detected|input contains nan"
             r"|nan detected|unexpected result nan",
             C.USER_DATA,

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
         r"/dev/shm.{0,120}(?:no space left|cannot allocate|failed|too small|errno 28|size)|(?:no"
         r" space left on device"
         r"|errno 28).{0,120}/dev/shm|unable to (?:allocate|mmap|open|write).{0,60}shared memory"
+        r"(?!.{0,120}\((?:2|13|17|23|24)\))"
         r"|unable to write to file </torch_|shm_open.{0,40}(?:no space|cannot)|could not"
         r" (?:allocate|create) shared memory"
         r"|shm.{0,20}no space left",

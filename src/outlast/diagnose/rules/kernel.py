@@ -243,7 +243,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "pcie.surprise",
         r"surprise (?:link )?down|\[ ?\d+\] sdes\b|containment event|pciehp.{0,60}(?:link down|card"
-        r" not present)|link is down"
+        r" not present)"
         r"|downstream port containment|device .{0,30}lost from bus|pci link down",
         C.CHASSIS,
         G.POSSIBLE,

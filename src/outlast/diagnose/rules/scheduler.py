@@ -160,11 +160,12 @@ RULES: tuple[Rule, ...] = (
         r"no healthy devices present|unhealthy devices?"
         r" nvidia\.com/gpu|unexpectedadmissionerror|marking (?:device|gpu).{0,40}unhealthy"
         r"|device .{0,60}(?:is|as)"
-        r" unhealthy|xidcriticalerror|gpu.{0,30}unhealthy|unhealthy.{0,30}gpu|gpu(?:_|-|"
+        r" unhealthy|xidcriticalerror|(?<![\w.-])gpus?_?(?:(?![\w.-]).{0,30})?unhealthy"
+        r"|unhealthy.{0,30}(?<![\w.-])gpus?(?![\w.-])|gpu(?:_|-|"
         r" )?(?:error|failed|fault"
         r"|health).{0,40}(?:drain|cordon|down)"
-        r"|drain.{0,60}gpu|gpu count .{0,60}(?:mismatch|expected|lower)|gres/gpu count"
-        r" .{0,40}(?:reported lower|too low)",
+        r"|drain.{0,60}(?<![\w.-])gpus?(?![\w.-])|gpu count .{0,60}(?:mismatch|expected|lower)"
+        r"|gres/gpu count .{0,40}(?:reported lower|too low)",
         C.GPU,
         G.LIKELY,
         "nvidia k8s-device-plugin health.go; slurm gres",

@@ -217,7 +217,8 @@ RULES: tuple[Rule, ...] = (
     root(
         "gpu.missing",
         r"(?:expected|should (?:be|have)) \d+ gpus?.{0,40}(?:found|got|only|but)|found \d+"
-        r" gpus?.{0,40}expected|gpu count mismatch"
+        r" gpus?.{0,40}expected|(?:reports|sees|has|shows) \d+ gpus?,? .{0,20}expected"
+        r" \d|gpu count mismatch"
         r"|missing gpus?\b|gpus? (?:disappeared|vanished)|only \d+ (?:of \d+ )?gpus?"
         r" (?:visible|available|detected|found)",
         C.GPU,

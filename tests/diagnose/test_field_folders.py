@@ -1,0 +1,164 @@
+"""Folders of other people's clusters: no class from a name, none from what harmed nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outlast.diagnose.logs.prefixes import node_of_name
+from outlast.model.verdict import Verdict
+from outlast.runtime.evidence.reading import diagnose
+
+STEPS = "".join(f"2026-11-20 03:{step:02d}:00 step {step} loss 2.{step}\n" for step in range(30))
+FAILED = """\
+[rank2]: Traceback (most recent call last):
+[rank2]:   File "/app/train.py", line 61, in main
+[rank2]:     loss = model(batch)
+[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered
+"""
+AGENT = "I1120 03:40:08.200000 7001 torch/distributed/elastic/agent/server/api.py:879] [default] "
+AGAIN = AGENT + "Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+KILLED = (
+    "E1120 03:40:08.120000 7001 torch/distributed/elastic/multiprocessing/api.py:874] failed"
+    " (exitcode: -9) local_rank: 1 (pid: 7012) of binary: /opt/bin/python\n"
+)
+ENDED_WELL = AGENT + "worker group successfully finished. Waiting 300 seconds for other agents.\n"
+
+
+def verdict_of(folder: Path, files: dict[str, str]) -> Verdict:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return diagnose([str(folder)]).verdict
+
+
+def ranks_of(verdict: Verdict) -> list[int]:
+    return [one.rank for one in verdict.ranks]
+
+
+# --- restarted, and finished -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [ENDED_WELL, "Training finished.\n"])
+def test_a_job_that_was_restarted_and_finished_tells_why_it_failed(
+    tmp_path: Path, end: str
+) -> None:
+    got = verdict_of(tmp_path, {"train.log": STEPS + FAILED + AGAIN + STEPS + end})
+    assert (got.failure_class.value, ranks_of(got)) == ("hbm", [2])
+    assert "started the job again after that, and it then finished" in got.reason
+    assert "restart" not in got.action
+
+
+def test_a_kill_without_a_word_before_a_good_end_asks_for_no_restart(tmp_path: Path) -> None:
+    got = verdict_of(tmp_path, {"train.log": STEPS + KILLED + AGAIN + STEPS + ENDED_WELL})
+    assert got.failure_class.value == "unknown"
+    assert "it then finished" in got.reason
+    assert got.action.startswith("nothing now")
+
+
+def test_after_a_restart_the_failure_that_ended_the_job_counts(tmp_path: Path) -> None:
+    """Method: an ECC error, a restart, and then an exception in the script, which ends it."""
+    last = FAILED.replace(
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered", "KeyError: 'input_ids'"
+    ).replace("rank2", "rank1")
+    got = verdict_of(tmp_path, {"train.log": STEPS + FAILED + AGAIN + STEPS + last})
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+    assert "finished" not in got.reason
+
+
+# --- names, and lines of healthy machines --------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["gpu13", "gpu-13", "a100-gpu-7", "gpu.cluster"])
+def test_a_host_called_after_its_gpus_has_no_broken_gpu(tmp_path: Path, host: str) -> None:
+    """Slurm drains a node for many reasons, and Kubernetes calls it unhealthy for as many."""
+    log = (
+        f"[2026-11-20T03:20:31.401] drain_nodes: node {host} state set to DRAIN\n"
+        f"[2026-11-20T03:20:31.403] update_node: node {host} reason set to: Kill task failed\n"
+        f"Warning  Unhealthy  node {host} is unhealthy: kubelet stopped\n"
+    )
+    assert verdict_of(tmp_path, {"slurmctld.log": log}).failure_class.value != "gpu"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "update_node: node n13 reason set to: drain, GPU 3 failed its health check",
+        "node n13: unhealthy GPU found, draining",
+        "error: prolog failed: rc:1 output: healthcheck: nvidia-smi reports 7 GPUs, expected 8",
+    ],
+)
+def test_a_node_drained_for_its_gpu_has_a_broken_gpu(tmp_path: Path, line: str) -> None:
+    got = verdict_of(tmp_path, {"slurmd-n13.log": f"[2026-11-20T03:20:31.401] {line}\n"})
+    assert (got.failure_class.value, got.nodes) == ("gpu", ("n13",))
+
+
+def test_shared_memory_that_cannot_be_opened_is_not_always_full(tmp_path: Path) -> None:
+    """The number behind the message is errno: 24 says that the process has too many files open."""
+    start = "[rank4]: RuntimeError: unable to open shared memory object </torch_1_2> in read-write"
+    got = verdict_of(tmp_path, {"a.log": f"{start} mode: Too many open files (24)\n"})
+    assert got.failure_class.value != "host_memory"
+    assert "ulimit" in got.action
+    got = verdict_of(tmp_path, {"a.log": f"{start} mode: No space left on device (28)\n"})
+    assert got.failure_class.value == "host_memory"
+
+
+def test_a_port_that_went_down_beside_a_good_end_is_no_failure(tmp_path: Path) -> None:
+    kernel = "[   30.0] igb 0000:04:00.1 eno2: igb: eno2 NIC Link is Down\n"
+    got = verdict_of(tmp_path, {"dmesg.txt": kernel, "a.log": STEPS + "Training finished.\n"})
+    assert got.failure_class.value == "unknown"
+
+
+def test_a_setting_about_numbers_that_are_none_is_no_such_number(tmp_path: Path) -> None:
+    settings = "error_if_nonfinite: true\nskip_nonfinite_grads: 1\n"
+    got = verdict_of(tmp_path, {"config.log": settings, "a.log": STEPS})
+    assert got.mechanism is None
+    assert "no number" not in got.reason
+
+
+# --- whose log it is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("n03-kern.log", "n03"),
+        ("slurmd-gpu13.log", "gpu13"),
+        ("gpu-21/dmesg.log", "gpu-21"),
+        ("ip-10-0-0-7/messages", "ip-10-0-0-7"),
+        ("gpu-031.journal.json", "gpu-031"),
+        ("messages.1.gz", None),
+        ("messages-20261120", None),
+        ("incident1/dmesg.txt", None),
+        ("job7712/dmesg", None),
+        ("attempt_0/3/dmesg", None),
+        ("dmesg_boot1.txt", None),
+        ("n1/train.log", None),
+    ],
+)
+def test_the_name_of_a_kernels_log_tells_its_node(name: str, node: str | None) -> None:
+    assert node_of_name(name) == node
+
+
+# --- what a good end prints ----------------------------------------------------------------------
+
+CLOSED = (
+    "[rank2]:[W1120 03:20:00.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=7): Failed"
+    " to recv, got 0 bytes. Connection was likely closed.\n"
+    "[rank1]:[W1120 03:20:00.1 ProcessGroupNCCL.cpp:1659] [PG ID 0 PG GUID 0 Rank 1] Failed to check"
+    ' the "should dump" flag on TCPStore, with error: Broken pipe\n'
+)
+
+
+def test_what_is_printed_when_a_job_closes_down_blames_no_rank(tmp_path: Path) -> None:
+    got = verdict_of(tmp_path, {"train.log": STEPS + "Training finished.\n" + CLOSED})
+    assert (got.ranks, got.suspects, got.failure_class.value) == ((), (), "unknown")
+    assert "Nothing that was read tells of a failure" in got.reason
+
+
+def test_the_log_of_one_rank_alone_does_not_show_who_went_first(tmp_path: Path) -> None:
+    """Rank 1 lost a peer. Ranks 0, 2 and all others may be it: their logs are not there."""
+    lost = "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote"
+    assert verdict_of(tmp_path, {"n1.log": f"{lost} process exiting prematurely.\n"}).ranks == ()
