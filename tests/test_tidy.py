@@ -457,7 +457,7 @@ MANY_FIELDS: dict[tuple[str, str], str] = {
     ("src/outlast/engine/protocol/worker.py", "WorkerMachine"): (
         "what a worker has said so far, a field for each message; it is compared as a whole"
     ),
-    ("src/outlast/runtime/agent/forks.py", "ForkDesk"): (
+    ("src/outlast/runtime/agent/forks.py", "ForkQueue"): (
         "it owns each descriptor of the talk with the zygote, and closes them together"
     ),
     ("src/outlast/runtime/agent/logs.py", "_Pipe"): "one pipe: its ends, its file, its counters",
@@ -467,7 +467,7 @@ MANY_FIELDS: dict[tuple[str, str], str] = {
     ("src/outlast/runtime/agent/specs.py", "Specs"): (
         "what each process is started with, known at the start and filled in by the store"
     ),
-    ("src/outlast/runtime/evidence/unpickling.py", "_Crew"): (
+    ("src/outlast/runtime/evidence/unpickling.py", "_ReaderPool"): (
         "limits and counters of the processes that unpickle, which end together"
     ),
     ("src/outlast/model/beacon.py", "Beacon"): "a page of shared memory, field by field",

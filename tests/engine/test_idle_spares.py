@@ -7,7 +7,7 @@ import pytest
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.coordinator.script_words import SPARES_IDLE
+from outlast.engine.coordinator.script_reports import SPARES_IDLE
 from outlast.engine.protocol.outputs import Output, Tell
 from outlast.model.messages import Hello, Progress, Registered, StoreUp, WorkerStarted
 

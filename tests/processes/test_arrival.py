@@ -26,10 +26,12 @@ FACTS = Admitted(
 
 
 def reach(address: tuple[str, int], *, wait_s: float, told: list[str]) -> None:
-    way = arrival.Way(address, f"head ({address[0]}) port {address[1]}", wait_s, here=True)
+    destination = arrival.Destination(
+        address, f"head ({address[0]}) port {address[1]}", wait_s, here=True
+    )
     loop = Loop()
     try:
-        arrival.reach(loop, way, CALLER, token=None, tell=told.append)
+        arrival.reach(loop, destination, CALLER, token=None, tell=told.append)
     finally:
         loop.close()
 

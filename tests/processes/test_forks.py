@@ -21,7 +21,7 @@ import pytest
 from outlast.model.limits import HELPER_ANSWER_S
 from outlast.runtime import clock
 from outlast.runtime.agent import forks
-from outlast.runtime.agent.forks import ForkDesk
+from outlast.runtime.agent.forks import ForkQueue
 from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.processes import Child, Handover
 from outlast.runtime.agent.starving import Patience
@@ -64,15 +64,15 @@ class Desk:
     record: Record = field(default_factory=Record)
     clients: list[ZygoteClient] = field(default_factory=list)
 
-    def begin(self) -> ForkDesk:
-        desk = ForkDesk(
+    def begin(self) -> ForkQueue:
+        queue = ForkQueue(
             self.loop, self.record, started=lambda child, pid: None, spawn=lambda child: None,
             failed=lambda child, error: self.record.on_failed(child.spec.worker, error),
             keeper=HelperKeeper(self.loop),
         )  # fmt: skip
-        desk.begin((), "", self.start())
+        queue.begin((), "", self.start())
         self.until(lambda: bool(self.record.zygotes), "the zygote")
-        return desk
+        return queue
 
     def start(self) -> ZygoteClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -100,13 +100,13 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Desk]]:
         return desks[-1]
 
     yield one
-    for desk in desks:
-        for client in desk.clients:
+    for queue in desks:
+        for client in queue.clients:
             client.kill()
     loop.close()
 
 
-def asked(desk: Desk, forks: ForkDesk, house: House) -> int:
+def asked(queue: Desk, forks: ForkQueue, house: House) -> int:
     """A child that wants to be, and whose request the zygote has."""
     spec = house.spec()
     handover = Handover.make()
@@ -114,10 +114,10 @@ def asked(desk: Desk, forks: ForkDesk, house: House) -> int:
         Child(
             spec,
             handover,
-            Channel(desk.loop, handover.sock, on_message=lambda _: None, on_close=lambda _: None),
+            Channel(queue.loop, handover.sock, on_message=lambda _: None, on_close=lambda _: None),
         )
     )
-    desk.until(lambda: forks.busy, "the request")
+    queue.until(lambda: forks.busy, "the request")
     return spec.worker
 
 
@@ -137,49 +137,49 @@ def house(tmp_path: Path) -> Iterator[House]:
 def test_a_fork_whose_zygote_is_killed_names_the_signal(
     make: Callable[[str], Desk], house: House
 ) -> None:
-    desk = make("nothing")
-    begun = desk.begin()
-    worker, pid = asked(desk, begun, house), begun.pid
+    queue = make("nothing")
+    begun = queue.begin()
+    worker, pid = asked(queue, begun, house), begun.pid
     os.kill(pid, signal.SIGKILL)
-    desk.until(
-        lambda: worker in desk.record.failed and len(desk.record.zygotes) == 2,
+    queue.until(
+        lambda: worker in queue.record.failed and len(queue.record.zygotes) == 2,
         "the failure, and another zygote",
     )
     assert (
-        desk.record.failed[worker]
+        queue.record.failed[worker]
         == f"the zygote was lost while it forked it: the zygote {pid} was ended by signal 9"
         " (SIGKILL)"
     )
-    assert desk.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
+    assert queue.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
 
 
 def test_a_zygote_that_does_not_answer_is_killed_and_the_reason_is_told(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sleeps: it is not ready to run, so no want of a processor excuses it."""
-    desk = make("nothing")
-    begun = desk.begin()
+    queue = make("nothing")
+    begun = queue.begin()
     hurried(monkeypatch, deadline_s=1.0, look_s=0.1)
-    pid, worker = begun.pid, asked(desk, begun, house)
-    desk.until(lambda: worker in desk.record.failed, "the failure")
-    assert desk.record.failed[worker] == (
+    pid, worker = begun.pid, asked(queue, begun, house)
+    queue.until(lambda: worker in queue.record.failed, "the failure")
+    assert queue.record.failed[worker] == (
         f"the zygote was lost while it forked it: the zygote {pid} gave no answer within 1 s, and"
         " was killed"
-    ), desk.record
+    ), queue.record
 
 
 def test_a_stopped_zygote_is_replaced_before_anybody_needs_it(make: Callable[[str], Desk]) -> None:
     """SIGSTOP while it is idle. The bound is of time that passes on the launcher's clock."""
-    desk = make("nothing")
-    begun = desk.begin()
+    queue = make("nothing")
+    begun = queue.begin()
     pid, stopped_s = begun.pid, clock.now_s()
     os.kill(pid, signal.SIGSTOP)
-    desk.until(lambda: bool(desk.record.lost), "the loss")
-    assert clock.now_s() - stopped_s < 2.0 + LATENESS_S, desk.record
-    assert desk.record.lost == [
+    queue.until(lambda: bool(queue.record.lost), "the loss")
+    assert clock.now_s() - stopped_s < 2.0 + LATENESS_S, queue.record
+    assert queue.record.lost == [
         f"the zygote (pid {pid}) is stopped (SIGSTOP, or a debugger), and was killed"
     ]
-    desk.until(lambda: len(desk.record.zygotes) == 2, "another zygote")
+    queue.until(lambda: len(queue.record.zygotes) == 2, "another zygote")
     assert begun.pid != pid
 
 
@@ -202,17 +202,17 @@ def test_a_waiting_answer_is_read_before_the_zygote_is_given_up(
     """It was the launcher that stood still: when it looks at last, the time is over, and the answer
     waits behind the timer.
     """
-    desk = make("answer")
-    begun = desk.begin()
+    queue = make("answer")
+    begun = queue.begin()
     hurried(monkeypatch, deadline_s=0.0, look_s=0.0)
-    client = desk.clients[0]
-    desk.loop.remove_reader(client._sock.fileno())  # so that nobody reads but whoever looks
-    worker = asked(desk, begun, house)
-    assert worker not in desk.record.failed
+    client = queue.clients[0]
+    queue.loop.remove_reader(client._sock.fileno())  # so that nobody reads but whoever looks
+    worker = asked(queue, begun, house)
+    assert worker not in queue.record.failed
     assert select.select([client._sock], [], [], BOUND_S)[0]
-    desk.loop.turn(0.0)
-    assert desk.record.failed == {worker: "refused"}
-    assert desk.record.lost == []
+    queue.loop.turn(0.0)
+    assert queue.record.failed == {worker: "refused"}
+    assert queue.record.lost == []
 
 
 def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(
@@ -233,12 +233,12 @@ def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(
 def test_the_last_words_of_a_zygote_stand_in_the_reason(
     make: Callable[[str], Desk], house: House
 ) -> None:
-    desk = make("die")
-    begun = desk.begin()
-    worker, pid = asked(desk, begun, house), begun.pid
-    desk.until(lambda: worker in desk.record.failed, "the failure")
+    queue = make("die")
+    begun = queue.begin()
+    worker, pid = asked(queue, begun, house), begun.pid
+    queue.until(lambda: worker in queue.record.failed, "the failure")
     assert (
-        desk.record.failed[worker]
+        queue.record.failed[worker]
         == f"the zygote was lost while it forked it: the zygote {pid} ended with exit code 3:"
         " MemoryError: no room"
     )

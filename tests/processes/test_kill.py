@@ -28,7 +28,7 @@ from outlast.runtime.agent.logs import ConsolePolicy, WorkerLogs, make_log_folde
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
-from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.launcher import Launcher
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.linux import stat_fields
@@ -101,8 +101,10 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
         parts = NodeParts(
             "here", loop, logs, vault, beacons, specs, evidence, node, tell=lambda _: None
         )
-        desk = RunDesk(loop, books, specs, vault, evidence, tmp_path, lambda _: None)
-        one = Watched(parts, desk, CoordinatorOptions(2, Restart()))
+        coordinator_parts = CoordinatorParts(
+            loop, books, specs, vault, evidence, tmp_path, lambda _: None
+        )
+        one = Watched(parts, coordinator_parts, CoordinatorOptions(2, Restart()))
         one._node = Observed(parts, one._agent, one)
         one._node.ends = []
         one._node.host.open()
@@ -126,7 +128,7 @@ def begin(launcher: Watched) -> int:
         Beacon(WORKER, pid, rank=1, step=6, at_ns=int(clock.now_s() * 1e9)),
     )
     parts.beacons.look(WORKER, pid, now_s=clock.now_s())
-    launcher._desk.books.record(
+    launcher._coordinator_parts.books.record(
         Interruption(
             1,
             Mechanism.HANG,
@@ -151,7 +153,7 @@ def test_a_kill_comes_after_its_evidence_whatever_is_in_its_place(
     launcher.queue.do([Kill(WORKER, "it hangs")])
     assert launcher._parts.loop.run_until(lambda: bool(launcher._node.ends), within_s=BOUND_S)
     assert (launcher._node.ends[0].pid, launcher._node.ends[0].signal) == (pid, signal.SIGKILL)
-    launcher._parts.evidence.close(launcher._desk.books.unresumed()[0])
+    launcher._parts.evidence.close(launcher._coordinator_parts.books.unresumed()[0])
     told = json.loads((tmp_path / "evidence" / "interruption-1" / "standing.json").read_text())
     (process,) = told["processes"]
     assert process["killed"], process

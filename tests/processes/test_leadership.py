@@ -68,7 +68,7 @@ def test_a_second_notice_to_the_node_that_leads_stops_the_run() -> None:
 
 def test_an_empty_node_that_leads_hands_the_run_over_before_it_leaves() -> None:
     leadership, told = a_leadership(leads=True, successors=("b", "c"))
-    assert leadership.make_way()
+    assert leadership.hand_run_over()
     assert leadership.led is None
     assert told[0] == "closed", "it grants nothing any more"
     assert told[1] == ("tell", "this node hands the run over: b or c leads it from now on")
@@ -77,11 +77,11 @@ def test_an_empty_node_that_leads_hands_the_run_over_before_it_leaves() -> None:
 def test_a_node_that_leads_stays_if_nobody_can_take_over() -> None:
     """The voters were lost during the drain. A node that is taken away stops the run then."""
     leadership, told = a_leadership(leads=True)
-    assert not leadership.make_way()
+    assert not leadership.hand_run_over()
     assert told == []
     leadership, told = a_leadership(leads=True, successors=("b", "c"))
     leadership._on_signal(signal.SIGUSR1)
     assert leadership.led is not None
     leadership.led.coordinator.quorum.successors = ()  # type: ignore[misc]
-    assert not leadership.make_way()
+    assert not leadership.hand_run_over()
     assert told[-1] == ("stop", 143)

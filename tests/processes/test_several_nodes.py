@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outlast.app.nodes import is_several, read_nodes
-from outlast.app.run_nodes import find_spot, make_vault
+from outlast.app.run_nodes import find_location, make_vault
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
 from outlast.model import limits, lives
@@ -132,10 +132,10 @@ def test_an_endpoint_that_a_network_reaches_needs_a_token(monkeypatch: pytest.Mo
     assert nodes is not None
     monkeypatch.setattr(routes, "resolve", lambda host: "192.0.2.1")
     with pytest.raises(UsageError, match="has no token"):
-        find_spot(replace(nodes, host="head"), has_token=False)
+        find_location(replace(nodes, host="head"), has_token=False)
     monkeypatch.setattr(routes, "resolve", lambda host: "127.0.1.1")
     with pytest.raises(UsageError, match="for this node only"):
-        find_spot(replace(nodes, host="head"), has_token=True)
+        find_location(replace(nodes, host="head"), has_token=True)
 
 
 def test_of_several_nodes_on_one_machine_one_leads() -> None:
@@ -144,7 +144,7 @@ def test_of_several_nodes_on_one_machine_one_leads() -> None:
         port = free.getsockname()[1]
     nodes = read_nodes({**ASKED, "rdzv_endpoint": f"127.0.0.1:{port}"}, set())
     assert nodes is not None
-    first, second = (find_spot(nodes, has_token=False) for _ in range(2))
+    first, second = (find_location(nodes, has_token=False) for _ in range(2))
     assert first.listening is not None
     with first.listening:
         assert (first.leads, second.leads) == (True, False)

@@ -26,7 +26,7 @@ PROGRESS, STORE, SOURCES, CHECKPOINTS, WORDS, SPARES, FAULTS = (
         "group_store",
         "restore_sources",
         "checkpoints",
-        "script_words",
+        "script_reports",
         "spares",
         "open_faults",
     )

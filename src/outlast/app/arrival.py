@@ -20,7 +20,7 @@ from outlast.runtime.software import difference
 
 
 @dataclass(frozen=True)
-class Way:
+class Destination:
     """Where this node dials, and for how long.
 
     endpoint  address and port of the coordinator
@@ -35,11 +35,11 @@ class Way:
     here: bool
 
 
-def way_to(nodes: Nodes, endpoint: tuple[str, int], *, here: bool) -> Way:
-    """Return the way to the coordinator that --rdzv-endpoint names."""
+def destination_of(nodes: Nodes, endpoint: tuple[str, int], *, here: bool) -> Destination:
+    """Return where this node dials: the coordinator that --rdzv-endpoint names."""
     address, port = endpoint
     host = address if nodes.host == address else f"{nodes.host} ({address})"
-    return Way(endpoint, f"{host} port {port}", nodes.join_timeout_s, here)
+    return Destination(endpoint, f"{host} port {port}", nodes.join_timeout_s, here)
 
 
 class Arrival:
@@ -70,12 +70,14 @@ class Arrival:
 class _TryReports:
     """Tell people now and then how often this node has dialled, until `close`."""
 
-    def __init__(self, loop: Loop, way: Way, dialler: Dialler, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: Loop, destination: Destination, dialler: Dialler, tell: Callable[[str], None]
+    ) -> None:
         self._loop = loop
-        self._way = way
+        self._destination = destination
         self._dialler = dialler
         self._tell = tell
-        end = datetime.fromtimestamp(clock.wall_s() + way.wait_s, timezone.utc).astimezone()
+        end = datetime.fromtimestamp(clock.wall_s() + destination.wait_s, timezone.utc).astimezone()
         self._until = end.strftime("%H:%M:%S")
         self._timer = loop.call_at(clock.now_s() + limits.TRIES_TOLD_FIRST_S, self._say)
 
@@ -84,28 +86,33 @@ class _TryReports:
 
     def _say(self) -> None:
         self._timer = self._loop.call_at(clock.now_s() + limits.TRIES_TOLD_S, self._say)
-        way, dialler = self._way, self._dialler
+        destination, dialler = self._destination, self._dialler
         self._tell(
-            f"no `outlast run` answers at {way.named} so far, after {dialler.tries} tries"
+            f"no `outlast run` answers at {destination.named} so far, after {dialler.tries} tries"
             f" ({dialler.error or 'no answer'}): this node goes on trying until {self._until}"
-            f" (--join-timeout {way.wait_s:g})"
+            f" (--join-timeout {destination.wait_s:g})"
         )
 
 
 def reach(
-    loop: Loop, way: Way, caller: Caller, *, token: bytes | None, tell: Callable[[str], None]
+    loop: Loop,
+    destination: Destination,
+    caller: Caller,
+    *,
+    token: bytes | None,
+    tell: Callable[[str], None],
 ) -> tuple[Dialler, Admitted]:
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
     arrival = Arrival()
-    dialler = Dialler(loop, way.endpoint, caller, arrival, token=token)
-    reports = _TryReports(loop, way, dialler, tell)
+    dialler = Dialler(loop, destination.endpoint, caller, arrival, token=token)
+    reports = _TryReports(loop, destination, dialler, tell)
 
     def strange() -> bool:
         return dialler.strange >= limits.STRANGE_ANSWERS_COUNT
 
     dialler.dial()
     try:
-        came = loop.run_until(lambda: arrival.done or strange(), within_s=way.wait_s)
+        came = loop.run_until(lambda: arrival.done or strange(), within_s=destination.wait_s)
     finally:
         reports.close()
     if came and arrival.facts is not None:
@@ -113,16 +120,17 @@ def reach(
     count, why = dialler.tries, dialler.error or "no answer"
     dialler.close()
     if arrival.refusal:
-        raise UsageError(f"{way.named}: {arrival.refusal}")
+        raise UsageError(f"{destination.named}: {arrival.refusal}")
     if strange():
         raise UsageError(
-            f"--rdzv-endpoint: at {way.named} another program listens than `outlast run` ({why})",
+            f"--rdzv-endpoint: at {destination.named} another program listens than"
+            f" `outlast run` ({why})",
             hint="give another port on all nodes, or end that program (`ss -ltnp` names it)",
         )
-    whose = "does another program have that port (`ss -ltnp`)?" if way.here else ""
+    whose = "does another program have that port (`ss -ltnp`)?" if destination.here else ""
     raise OutlastError(
-        f"the coordinator at {way.named} was not reached in {way.wait_s:g} s, with {count} tries:"
-        f" {why}",
+        f"the coordinator at {destination.named} was not reached in {destination.wait_s:g} s,"
+        f" with {count} tries: {why}",
         hint=whose or "is `outlast run` started on that node, and may this node connect to it?",
     )
 

@@ -46,7 +46,7 @@ from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
 from outlast.runtime.agent.zygote_client import LIMIT_HINT, ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
-from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.launcher import Launcher
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import meeting_address
@@ -259,12 +259,12 @@ def _prepare(
         node, loop, logs, vault, beacons, specs, evidence, of_node(options, zygote),
         tell=view.print_line, missing=folder.missing,
     )  # fmt: skip
-    desk = RunDesk(
+    coordinator_parts = CoordinatorParts(
         loop, books, specs, vault, evidence, root.resolve(), view.print_line,
         pager(options, folder, loop, books, view), control,
         retention=options.checkpoints.retention,
     )  # fmt: skip
-    launcher = Launcher(parts, desk, engine_options)
+    launcher = Launcher(parts, coordinator_parts, engine_options)
     refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
     left = left_vaults_note(own=vault.folder)
     for note in (*options.notes, *refused, *([left] if left else [])):

@@ -57,7 +57,7 @@ from outlast.runtime.tiers.vault import Vault, clean_stale, remove_left, vault_f
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class NodeLocation:
     """Where this node is: its address for the others, and that of the coordinator.
 
     endpoint   address and port of the coordinator
@@ -77,12 +77,12 @@ class Spot:
 
 
 @dataclass
-class Ground:
-    """Hold what is open on this node while it is in the run, and what it was given."""
+class NodeResources:
+    """What is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
     nodes: Nodes
-    spot: Spot
+    location: NodeLocation
     token: bytes | None
     zygote: ZygoteClient
     loop: Loop
@@ -101,25 +101,25 @@ def run_several(
     nodes = options.nodes
     assert nodes is not None
     secret = token.read_token(given, nodes.token_file)
-    spot = find_spot(nodes, has_token=secret is not None)
+    location = find_location(nodes, has_token=secret is not None)
     view = make_view(options)
     sink = WorkerOutput(view)
     with contextlib.ExitStack() as closing:
         closing.callback(sink.close)
         loop = Loop()
         closing.callback(loop.close)
-        ground = Ground(options, nodes, spot, secret, zygote, loop, view, sink)
+        resources = NodeResources(options, nodes, location, secret, zygote, loop, view, sink)
         for note in options.notes:
             view.print_line(note)
-        if spot.leads:
-            return _lead(ground, closing, began)
-        return _follow(ground, closing)
+        if location.leads:
+            return _lead(resources, closing, began)
+        return _follow(resources, closing)
 
 
 # --- where this node is ---------------------------------------------------------------------------
 
 
-def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
+def find_location(nodes: Nodes, *, has_token: bool) -> NodeLocation:
     """Find out where this node is, and whether it is the one that leads. Raises UsageError."""
     there = routes.resolve(nodes.host)
     endpoint = f"{nodes.host}:{nodes.port}"
@@ -138,29 +138,31 @@ def find_spot(nodes: Nodes, *, has_token: bool) -> Spot:
             hint="give one of `ip address`",
         )
     listening = listen_unless_taken(there, nodes.port) if ours else None
-    return Spot(address, routes.interface_of(address), (there, nodes.port), listening)
+    return NodeLocation(address, routes.interface_of(address), (there, nodes.port), listening)
 
 
 # --- a node that follows --------------------------------------------------------------------------
 
 
-def _dial(ground: Ground) -> tuple[Dialler, Admitted]:
+def _dial(resources: NodeResources) -> tuple[Dialler, Admitted]:
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
     return arrival.reach(
-        ground.loop, _way(ground), caller_of(ground), token=ground.token,
-        tell=ground.view.print_line,
+        resources.loop, _destination(resources), caller_of(resources), token=resources.token,
+        tell=resources.view.print_line,
     )  # fmt: skip
 
 
-def _way(ground: Ground) -> arrival.Way:
-    spot = ground.spot
-    return arrival.way_to(ground.nodes, spot.endpoint, here=routes.is_ours(spot.endpoint[0]))
+def _destination(resources: NodeResources) -> arrival.Destination:
+    location = resources.location
+    return arrival.destination_of(
+        resources.nodes, location.endpoint, here=routes.is_ours(location.endpoint[0])
+    )
 
 
-def _check(ground: Ground, facts: Admitted) -> None:
+def _check(resources: NodeResources, facts: Admitted) -> None:
     """Compare this node with the one that leads. Raises UsageError for what has to be the same."""
-    options, tell = ground.options, ground.view.print_line
-    arrival.check_size(facts, nodes=ground.nodes.count, workers=options.workers)
+    options, tell = resources.options, resources.view.print_line
+    arrival.check_size(facts, nodes=resources.nodes.count, workers=options.workers)
     for text in arrival.warnings(
         facts, script=options.program.script, digest=digest_of(options), software=installed()
     ):
@@ -178,76 +180,84 @@ def digest_of(options: RunOptions) -> str:
     return node_folders.digest_of_file(program.script) if program.entry == "script" else ""
 
 
-def _follow(ground: Ground, closing: contextlib.ExitStack) -> int:
+def _follow(resources: NodeResources, closing: contextlib.ExitStack) -> int:
     """Take part in a run that another node leads."""
-    way = _way(ground)
-    taken = ": another process of this machine has that port" if way.here else ""
-    ground.view.print_line(f"node {ground.nodes.name} waits for the run at {way.named}{taken}")
-    dialler, facts = _dial(ground)
+    destination = _destination(resources)
+    taken = ": another process of this machine has that port" if destination.here else ""
+    resources.view.print_line(
+        f"node {resources.nodes.name} waits for the run at {destination.named}{taken}"
+    )
+    dialler, facts = _dial(resources)
     closing.callback(dialler.close)
-    _check(ground, facts)
-    folder = _folder_here(ground, facts)
-    leadership = leadership_of(ground, facts)
+    _check(resources, facts)
+    folder = _folder_here(resources, facts)
+    leadership = leadership_of(resources, facts)
     closing.callback(leadership.close)
     parts, serves = open_node(
-        ground,
+        resources,
         facts,
         folder,
         closing,
         life_over=leadership.life_over,
         on_verdict=leadership.on_verdict,
     )
-    standby, votes = make_standby(ground, facts, leadership)
+    standby, votes = make_standby(resources, facts, leadership)
     leadership.join(parts, standby)
-    offer = _offer(ground, serves, votes)
+    offer = _offer(resources, serves, votes)
     agent = RemoteAgent(
-        parts, Outside(facts, dialler, offer, leadership.left, standby, leadership.make_way)
+        parts, Outside(facts, dialler, offer, leadership.left, standby, leadership.hand_run_over)
     )
     leadership.stand_beside(agent)
     dialler.hand_over(agent)
     leadership.listen()
     try:
         agent.begin()
-        ground.loop.run()
+        resources.loop.run()
     finally:
         agent.close()
     return leadership.finish(agent.over)
 
 
-def _offer(ground: Ground, serves: str, votes: str) -> NodeOffer:
+def _offer(resources: NodeResources, serves: str, votes: str) -> NodeOffer:
     """Return what this node offers to the run."""
-    nodes = ground.nodes
+    nodes = resources.nodes
     return NodeOffer(
-        nodes.name, ground.options.workers, nodes.place, serves, votes, software=installed()
+        nodes.name, resources.options.workers, nodes.place, serves, votes, software=installed()
     )
 
 
-def leadership_of(ground: Ground, facts: Admitted) -> Leadership:
+def leadership_of(resources: NodeResources, facts: Admitted) -> Leadership:
     """Return what lets this node lead the run, now or later."""
     return Leadership(
         LeaderPlace(
-            ground.options, ground.loop, ground.view, ground.sink, ground.token, facts,
-            digest_of(ground.options), _own_folder(ground, facts),
+            resources.options,
+            resources.loop,
+            resources.view,
+            resources.sink,
+            resources.token,
+            facts,
+            digest_of(resources.options),
+            _own_folder(resources, facts),
         )
-    )  # fmt: skip
+    )
 
 
 def make_standby(
-    ground: Ground, facts: Admitted, leadership: Leadership
+    resources: NodeResources, facts: Admitted, leadership: Leadership
 ) -> tuple[Standby | None, str]:
     """Make this node's part in outliving the coordinator, and say where it answers.
 
     With fewer than three nodes nobody can take over, so there is none.
     """
-    nodes = ground.nodes
+    nodes = resources.nodes
     if nodes.count + nodes.spares < limits.VOTERS_LEAST:
         return None, ""
     place = StandbyPlace(
-        ground.loop, caller_of(ground), ground.token, facts, ground.spot.address,
-        _own_folder(ground, facts) / "copy.db", nodes.ports,
+        resources.loop, caller_of(resources), resources.token, facts, resources.location.address,
+        _own_folder(resources, facts) / "copy.db", nodes.ports,
     )  # fmt: skip
-    standby = Standby(place, lead=leadership.lead, tell=ground.view.print_line)
-    with _at_ports_of(ground):
+    standby = Standby(place, lead=leadership.lead, tell=resources.view.print_line)
+    with _at_ports_of(resources):
         return standby, standby.listen()
 
 
@@ -269,78 +279,78 @@ def make_vault(path: Path, run: str, node: str) -> Vault:
 
 
 @contextlib.contextmanager
-def _at_ports_of(ground: Ground) -> Iterator[None]:
+def _at_ports_of(resources: NodeResources) -> Iterator[None]:
     """Turn the error of a port that cannot be had into a UsageError that says what to do."""
     try:
         yield
     except OSError as error:
         raise UsageError(
-            f"this node cannot listen at {ground.spot.address}: {error.strerror}",
+            f"this node cannot listen at {resources.location.address}: {error.strerror}",
             hint="give a larger --port-range, or another --local-addr",
         ) from None
 
 
-def caller_of(ground: Ground) -> Caller:
+def caller_of(resources: NodeResources) -> Caller:
     """Return who this node is for those that it dials."""
-    nodes = ground.nodes
+    nodes = resources.nodes
     return Caller(
-        WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(ground.options)
+        WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(resources.options)
     )
 
 
-def _folder_here(ground: Ground, facts: Admitted) -> Path:
+def _folder_here(resources: NodeResources, facts: Admitted) -> Path:
     """Return the run's folder if this node sees it, else one of this node's own."""
     shared = Path(facts.folder)
     if node_folders.is_folder_of(shared, facts.run):
         return shared
-    own = _own_folder(ground, facts)
+    own = _own_folder(resources, facts)
     node_folders.make_own(own)
-    ground.view.print_line(f"this node does not see {shared}: its logs lie in {own}")
+    resources.view.print_line(f"this node does not see {shared}: its logs lie in {own}")
     return own
 
 
-def _own_folder(ground: Ground, facts: Admitted) -> Path:
+def _own_folder(resources: NodeResources, facts: Admitted) -> Path:
     """Return the folder that this node has to itself."""
     shared = Path(facts.folder)
     if node_folders.is_folder_of(shared, facts.run):
-        return shared / "nodes" / ground.nodes.name
-    return Path(ground.options.run_dir or f"runs/{facts.run}-{ground.nodes.name}")
+        return shared / "nodes" / resources.nodes.name
+    return Path(resources.options.run_dir or f"runs/{facts.run}-{resources.nodes.name}")
 
 
 # --- the parts of a node --------------------------------------------------------------------------
 
 
 def open_node(
-    ground: Ground, facts: Admitted, folder: Path, closing: contextlib.ExitStack, *,
+    resources: NodeResources, facts: Admitted, folder: Path, closing: contextlib.ExitStack, *,
     life_over: Callable[[Life], None], missing: Callable[[], str] = lambda: "",
     on_verdict: Callable[..., None] = lambda number, verdict: None,
 ) -> tuple[NodeParts, str]:  # fmt: skip
     """Open what this node's agent needs, and say where it serves images. `closing` closes it."""
-    options, nodes, spot = ground.options, ground.nodes, ground.spot
-    if options.checkpoints.every_steps and not spot.leads:
+    options, nodes, location = resources.options, resources.nodes, resources.location
+    if options.checkpoints.every_steps and not location.leads:
         node_folders.check_shared(Path(facts.checkpoints), facts.run)
     clean_stale()
     path = vault_folder(f"{facts.run}-{nodes.name}")
     with stop_signals.masked(signal.SIG_BLOCK):
         vault = make_vault(path, facts.run, nodes.name)
         closing.callback(vault.remove)
-    key = None if ground.token is None else trust.image_key(ground.token, facts.run)
-    server = ImageServer(ground.loop, vault, key=key)
-    with _at_ports_of(ground):
-        serves = server.listen(spot.address, nodes.ports)
+    key = None if resources.token is None else trust.image_key(resources.token, facts.run)
+    server = ImageServer(resources.loop, vault, key=key)
+    with _at_ports_of(resources):
+        serves = server.listen(location.address, nodes.ports)
     closing.callback(server.close)
-    logs = make_logs(options, folder / "logs", ground.loop, ground.sink)
+    logs = make_logs(options, folder / "logs", resources.loop, resources.sink)
     news = BeaconNews(over=life_over, step=lambda step, at_s: None)
     beacons = Beacons(vault, node=nodes.name, news=news)
     evidence = make_evidence(
-        ground.loop, folder / "evidence", vault, beacons, logs, on_verdict=on_verdict
+        resources.loop, folder / "evidence", vault, beacons, logs, on_verdict=on_verdict
     )
     specs = Specs(
         place=Place(facts.run, str(folder.resolve()), str(vault.folder)),
         script=Script(options.program.script, options.program.entry, options.program.args),
         size=WorldSize(options.world_size, options.workers),
         role=options.meeting.role,
-        master=(spot.address, 0),
+        master=(location.address, 0),
         max_restarts=options.meeting.max_restarts or 0,
         logs=logs,
         options={
@@ -352,11 +362,11 @@ def open_node(
             "ports": nodes.ports,
             "image_key": "" if key is None else key.hex(),
         },
-        interface=spot.interface,
+        interface=location.interface,
     )
     parts = NodeParts(
-        nodes.name, ground.loop, logs, vault, beacons, specs, evidence,
-        of_node(options, ground.zygote), tell=ground.view.print_line, missing=missing,
+        nodes.name, resources.loop, logs, vault, beacons, specs, evidence,
+        of_node(options, resources.zygote), tell=resources.view.print_line, missing=missing,
     )  # fmt: skip
     return parts, serves
 
@@ -364,21 +374,23 @@ def open_node(
 # --- the node that leads --------------------------------------------------------------------------
 
 
-def _lead(ground: Ground, closing: contextlib.ExitStack, began: tuple[float, float]) -> int:
+def _lead(
+    resources: NodeResources, closing: contextlib.ExitStack, began: tuple[float, float]
+) -> int:
     """Lead the run from this node, and take part in it."""
-    folder, ledger = open_folder(ground.options, *began)
+    folder, ledger = open_folder(resources.options, *began)
     opened = closing.enter_context(contextlib.ExitStack())  # until `leadership` has them
     opened.callback(folder.close)
     opened.callback(ledger.close)
     with unrun_noted(ledger):
-        return _lead_in(ground, closing, opened, folder, ledger)
+        return _lead_in(resources, closing, opened, folder, ledger)
 
 
 def _lead_in(
-    ground: Ground, closing: contextlib.ExitStack, opened: contextlib.ExitStack,
+    resources: NodeResources, closing: contextlib.ExitStack, opened: contextlib.ExitStack,
     folder: RunFolder, ledger: Ledger,
 ) -> int:  # fmt: skip
-    options, nodes, loop = ground.options, ground.nodes, ground.loop
+    options, nodes, loop = resources.options, resources.nodes, resources.loop
     root = checkpoint_root(options, folder).resolve()
     facts = Admitted(
         folder.run, str(folder.path.resolve()), str(root), nodes.lease_s, nodes.count,
@@ -392,15 +404,15 @@ def _lead_in(
             from_scratch=options.checkpoints.from_scratch,
         )  # fmt: skip
         ledger.add(beginning.event())
-    leadership = leadership_of(ground, facts)
+    leadership = leadership_of(resources, facts)
     parts, serves = open_node(
-        ground, facts, folder.path, closing, life_over=leadership.life_over,
+        resources, facts, folder.path, closing, life_over=leadership.life_over,
         missing=leadership.missing, on_verdict=leadership.on_verdict,
     )  # fmt: skip
-    standby, votes = make_standby(ground, facts, leadership)
+    standby, votes = make_standby(resources, facts, leadership)
     leadership.join(parts, standby)
     engine = coordinator_options(options, beginning, ledger.newest())
-    listening = ground.spot.listening
+    listening = resources.location.listening
     assert listening is not None
     led = leadership.open_coordinator(
         folder, ledger, engine, listening, lives=ReportedLives(), start_step=beginning.start.step
@@ -408,33 +420,37 @@ def _lead_in(
     opened.pop_all()
     closing.callback(leadership.close)
     led.coordinator.listen()
-    ground.view.print_line(
-        f"node {nodes.name} leads the run at {ground.spot.endpoint[0]} port {nodes.port}, and waits"
-        f" for {engine.nodes} nodes"
+    resources.view.print_line(
+        f"node {nodes.name} leads the run at {resources.location.endpoint[0]} port {nodes.port},"
+        f" and waits for {engine.nodes} nodes"
     )
     if options.status.metrics:
-        serving = serve_metrics(options.status.metrics, folder, loop, ground.view)
+        serving = serve_metrics(options.status.metrics, folder, loop, resources.view)
         closing.callback(serving.close)
-    offer = _offer(ground, serves, votes)
-    return _run_led(ground, leadership, parts, offer)
+    offer = _offer(resources, serves, votes)
+    return _run_led(resources, leadership, parts, offer)
 
 
-def _run_led(ground: Ground, leadership: Leadership, parts: NodeParts, offer: NodeOffer) -> int:
+def _run_led(
+    resources: NodeResources, leadership: Leadership, parts: NodeParts, offer: NodeOffer
+) -> int:
     """Begin the run, let it go on until its end, and return the exit code."""
     assert leadership.led is not None
     coordinator = leadership.led.coordinator
     coordinator.start()
-    dialler, facts = _dial(ground)
+    dialler, facts = _dial(resources)
     agent = RemoteAgent(
         parts,
-        Outside(facts, dialler, offer, leadership.left, leadership.standby, leadership.make_way),
+        Outside(
+            facts, dialler, offer, leadership.left, leadership.standby, leadership.hand_run_over
+        ),
     )
     leadership.stand_beside(agent)
     dialler.hand_over(agent)
     agent.begin()
     try:
         leadership.listen()
-        ground.loop.run()
+        resources.loop.run()
     finally:
         agent.close()
     return leadership.finish(agent.over)

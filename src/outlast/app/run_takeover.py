@@ -48,7 +48,7 @@ from outlast.runtime.coordinator.cluster_coordinator import (
     Succession,
 )
 from outlast.runtime.coordinator.control_socket import ControlSocket
-from outlast.runtime.coordinator.coordinator_driver import RunDesk
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.quorum import QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
@@ -95,7 +95,7 @@ class Leadership:
 
     The launcher makes one, gives it the parts of the node (`join`, `stand_beside`), and calls
     `finish` at the end. A node that leads from the start calls `open_coordinator`. One that is
-    elected later calls `lead`. `make_way` and `resign` end that, and another node leads on.
+    elected later calls `lead`. `hand_run_over` and `resign` end that, and another node leads on.
 
     led  what is open if this node leads or has led; None: it never has
     """
@@ -157,7 +157,7 @@ class Leadership:
         )  # fmt: skip
         people = pager(place.options, folder, place.loop, books, place.view)
         control = ControlSocket(place.loop, folder.path, tell=place.view.print_line)
-        desk = RunDesk(
+        coordinator_parts = CoordinatorParts(
             place.loop, books, parts.specs, parts.vault, parts.evidence,
             Path(place.facts.checkpoints), place.view.print_line, people, control,
             retention=place.options.checkpoints.retention,
@@ -176,7 +176,12 @@ class Leadership:
             place.view.print_line, books.record,
         )  # fmt: skip
         coordinator = ClusterCoordinator(
-            desk, engine, admission, place=quorum_place, lives=lives, ended=place.loop.stop
+            coordinator_parts,
+            engine,
+            admission,
+            place=quorum_place,
+            lives=lives,
+            ended=place.loop.stop,
         )
         self.led = LedRun(folder, ledger, coordinator, books, people, control)
         return self.led
@@ -224,7 +229,7 @@ class Leadership:
         else:
             led.coordinator.driver.ask_stop(reason, code)
 
-    def make_way(self) -> bool:
+    def hand_run_over(self) -> bool:
         """Hand the run over, if this node leads, because it is empty and about to leave.
 
         Return False if nobody can take it over. A node that is taken away stops the run then.
@@ -300,11 +305,11 @@ class Leadership:
         self._parts.evidence.finish(led.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
         self._place.sink.close()
         close_books(led.books, end, self._place.view)
-        self._bring_home(led)
+        self._move_ledger_back(led)
         say_end(end, led.folder)
         return end.exit_code
 
-    def _bring_home(self, led: LedRun) -> None:
+    def _move_ledger_back(self, led: LedRun) -> None:
         """Bring the ledger to the folder in which the run began, if this node sees that.
 
         Nothing is brought if another launcher still holds it: it has not heard yet that it leads no

@@ -32,7 +32,7 @@ from outlast.engine.coordinator.process_exit import ProcessExits
 from outlast.engine.coordinator.regroup import Regroup
 from outlast.engine.coordinator.requests import Asked, Requests
 from outlast.engine.coordinator.run_parts import Run
-from outlast.engine.coordinator.script_words import ScriptWords
+from outlast.engine.coordinator.script_reports import ScriptReports
 from outlast.engine.coordinator.spares import SparePool
 from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.engine.coordinator.stop import StopRequest
@@ -101,10 +101,10 @@ class Coordinator:
         regroup      from a fault to the decision, and the return to training (regroup.py); it
                      has the plans (plans.py: processes that train again) and the stop (stop.py)
         _exits       processes that end               _reports    faults that are said
-        _inquiry     who hangs, of several nodes      _words      what workers say of themselves
-        _changes     nodes that come and go           _spares     processes that stand ready
-        requests     what people ask for, and the     _takeover   after another coordinator
-                     policy: what a verdict leads to
+        _inquiry     who hangs, of several nodes      _spares     processes that stand ready
+        _changes     nodes that come and go           _takeover   after another coordinator
+        requests     what people ask for, and the     _script_reports   what workers say of their
+                     policy: what a verdict leads to              scripts
 
     What it does not promise. It trusts its driver: outputs that are not carried out, or not in
     order, leave a run that waits. It trusts what agents say of the dead. It does not survive its
@@ -116,7 +116,7 @@ class Coordinator:
         stop = StopRequest(run)
         plans = Plans(run)
         self.regroup = Regroup(run, stop, plans)
-        self._words = ScriptWords(run, plans)
+        self._script_reports = ScriptReports(run, plans)
         self._spares = SparePool(run)
         self._exits = ProcessExits(run, stop, self.regroup, self._spares)
         self._reports = FaultReports(run, stop, self.regroup)
@@ -294,7 +294,7 @@ class Coordinator:
         run.progress.note_report(message, node, sharded=roster.sharded, training_on=homes)
         roster.script.learn_step(message.step_s)
         return [
-            *self._words.on_steps(now_s, message.newest),
+            *self._script_reports.on_steps(now_s, message.newest),
             *self.policy.look_at_departures(now_s, changed=False),
             *self.requests.look(now_s),
         ]
@@ -316,9 +316,9 @@ class Coordinator:
             return []
         match message:
             case Hello():
-                return self._words.on_hello(now_s, members)
+                return self._script_reports.on_hello(now_s, members)
             case Registered():
-                return self._words.on_registered(now_s, members, message)
+                return self._script_reports.on_registered(now_s, members, message)
             case Underway():
                 return self.regroup.on_underway(now_s, members, message)
             case Inventory():
@@ -339,9 +339,9 @@ class Coordinator:
             case WorkerHung():
                 return self._reports.on_hung(now_s, members[0], message)
             case WorkerLingers():
-                return self._words.on_lingers(now_s, members[0], message)
+                return self._script_reports.on_lingers(now_s, members[0], message)
             case WorkerStarted():
-                return self._words.on_started(now_s, members[0], message)
+                return self._script_reports.on_started(now_s, members[0], message)
             case WorkerFailedToStart():
                 return self._exits.on_failed_to_start(now_s, message)
             case Checkpointed():
@@ -352,7 +352,7 @@ class Coordinator:
                     now_s, End(message.exit_code, "failed", message.error, "")
                 )
             case Warned():
-                return self._words.warn(now_s, message.text)
+                return self._script_reports.warn(now_s, message.text)
             case Pong():
                 return []  # the agent has taken the answer itself
             case _:

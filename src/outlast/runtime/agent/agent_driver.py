@@ -79,7 +79,7 @@ class NodeParts:
     missing: Callable[[], str] = lambda: ""
 
 
-class AgentWords(Protocol):
+class AgentDriverEvents(Protocol):
     """Take what the driver tells of its node. The outputs of the agent go through here."""
 
     def on_event(self, message: FromAgent) -> None:
@@ -110,16 +110,16 @@ class AgentDriver:
     The process host reports to it (`HostEvents`).
     """
 
-    def __init__(self, parts: NodeParts, agent: Agent, words: AgentWords) -> None:
+    def __init__(self, parts: NodeParts, agent: Agent, events: AgentDriverEvents) -> None:
         self._parts = parts
         self._agent = agent
-        self._words = words
+        self._events = events
         loop = parts.loop
         self.host = ProcessHost(loop, self, parts.logs)
         self._stores = StoreHosts(
             loop, self.host, parts.specs,
             StoreNews(
-                said=words.on_event, tell=parts.tell,
+                said=events.on_event, tell=parts.tell,
                 hopeless=lambda reason: self._starts.store_is_hopeless(reason),
             ),
         )  # fmt: skip
@@ -175,7 +175,7 @@ class AgentDriver:
         elif isinstance(output, Terminate):
             self.host.terminate(output.worker, interrupt=output.interrupt)
         elif isinstance(output, HostStore):
-            self._stores.order(plain=self._words.runs_plain())
+            self._stores.order(plain=self._events.runs_plain())
         else:
             return False
         return True
@@ -192,7 +192,7 @@ class AgentDriver:
         if self._starts.killed(worker):
             return  # it never starts, and that is reported like any other end
         if (pid := self.host.pids().get(worker)) is not None and not self._is_over:
-            self._parts.evidence.before_kill(worker, pid, hung=self._words.is_hung(pid))
+            self._parts.evidence.before_kill(worker, pid, hung=self._events.is_hung(pid))
         self.host.kill(worker)
 
     def _hold_vault(self) -> None:
@@ -218,7 +218,7 @@ class AgentDriver:
         heard_s: Mapping[int, float] | None = None
         if parts.options.hang_after_s is not None:
             heard_s = parts.logs.heard_s()
-        self._words.on_tick(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
+        self._events.on_tick(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
     # --- the process host's news (HostEvents) -----------------------------------------------------
 
@@ -227,7 +227,7 @@ class AgentDriver:
             self._stores.on_started(worker, pid)
             return
         self._parts.beacons.forked(worker, pid)
-        self._words.on_event(WorkerStarted(worker, pid, self._parts.node, at_s))
+        self._events.on_event(WorkerStarted(worker, pid, self._parts.node, at_s))
 
     def on_failed(self, worker: int, error: str) -> None:
         if worker >= FIRST_STORE_NUMBER:
@@ -238,7 +238,7 @@ class AgentDriver:
     def _given_up(self, worker: int, error: str) -> None:
         """Take in that a worker could not be started, and is not tried again."""
         self._parts.specs.slots.free(worker)
-        self._words.on_event(WorkerFailedToStart(worker, error))
+        self._events.on_event(WorkerFailedToStart(worker, error))
 
     def on_exit(self, exited: Exited) -> None:
         if exited.worker >= FIRST_STORE_NUMBER:
@@ -258,7 +258,7 @@ class AgentDriver:
         fault = estimate_fault(
             seen_s=exited.at_s, moved_s=moved_s, looked_s=self._looked_s, held_up=self._held_up
         )
-        self._words.on_event(
+        self._events.on_event(
             WorkerExited(
                 exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom),
                 committed, steps, steps, phase, exited.at_s, fault.fault_s, error,
@@ -272,17 +272,17 @@ class AgentDriver:
             self._starts.heard(worker)
             if isinstance(message, Joined) and self._removals.is_first_of(worker):
                 self._hold_vault()  # this rank has made its files by now
-            self._words.on_worker(_from_worker(message))
+            self._events.on_worker(_from_worker(message))
 
     def on_channel_closed(self, worker: int, reason: str) -> None:
         """Kill a worker that has no channel any more, because it cannot be led."""
         self.host.kill(worker)
 
     def on_zygote_ready(self, pid: int, imports_s: float) -> None:
-        self._words.zygote_ready(pid, imports_s)
+        self._events.zygote_ready(pid, imports_s)
 
     def on_zygote_lost(self, reason: str) -> None:
-        self._words.on_event(ZygoteLost(reason))
+        self._events.on_event(ZygoteLost(reason))
 
     def on_fallback(self, reason: str) -> None:
         self._parts.tell(
@@ -291,7 +291,7 @@ class AgentDriver:
         )
 
     def on_preload_failed(self, error: str) -> None:
-        self._words.preload_failed(error)
+        self._events.preload_failed(error)
 
 
 def _from_worker(message: Message) -> FromWorker:

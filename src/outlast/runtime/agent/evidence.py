@@ -117,7 +117,7 @@ class Evidence:
         self._glance = glance or Glance()
         self._case: _Case | None = None
         self._written: set[int] = set()
-        self._desk = _Desk(loop, command, on_verdict)
+        self._verdict_queue = _VerdictQueue(loop, command, on_verdict)
 
     # --- while it happens ---
 
@@ -251,13 +251,13 @@ class Evidence:
         except OSError:
             return  # a disk that takes no evidence stops nothing
         self._written.add(root)
-        self._desk.ask(root, folder)
+        self._verdict_queue.ask(root, folder)
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
         """Close what is still open, and wait for the verdicts: the run is over."""
         for one in open_ones:
             self.close(one)
-        self._desk.finish(within_s=within_s)
+        self._verdict_queue.finish(within_s=within_s)
 
     def _write(self, folder: Path, interruption: Interruption, case: _Case) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -289,7 +289,7 @@ class Evidence:
         return text if len(text) < _TAIL_BYTES else text.partition(b"\n")[2]
 
 
-class _Desk:
+class _VerdictQueue:
     """Finds verdicts, one after the other."""
 
     def __init__(self, loop: Loop, command: tuple[str, ...], on_verdict: OnVerdict) -> None:

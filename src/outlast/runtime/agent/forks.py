@@ -41,7 +41,7 @@ class ForkEvents(Protocol):
         """
 
 
-class ForkDesk:
+class ForkQueue:
     """Have children forked or spawned, one after the other.
 
     `started(child, pid)` or `failed(child, error)` follows, from the loop.

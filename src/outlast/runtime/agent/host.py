@@ -18,7 +18,7 @@ from typing import Protocol
 
 from outlast.model.limits import HOUSEKEEPING_S, OOM_LOOK_S
 from outlast.model.messages import Message
-from outlast.runtime.agent.forks import ForkDesk, ForkEvents
+from outlast.runtime.agent.forks import ForkEvents, ForkQueue
 from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.oom import OomWatch
@@ -53,7 +53,7 @@ class ProcessHost:
         self._oom = oom or OomWatch()
         self._children: dict[int, Child] = {}
         self.keeper = HelperKeeper(loop)
-        self._forks = ForkDesk(
+        self._forks = ForkQueue(
             loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
             keeper=self.keeper,
         )  # fmt: skip

@@ -50,15 +50,16 @@ BEATS_PER_LEASE = 5
 
 @dataclass(frozen=True)
 class Outside:
-    """Hold what an agent has of the world outside its node.
+    """What an agent has of the world outside its node.
 
-    facts     what the coordinator has told about the run
-    dialler   the connection to it
-    offer     what the node offers to the run
-    left      is called once the run is over for this node
-    standby   this node's part in outliving the coordinator; None: the run has too few nodes
-    make_way  is called before this node leaves: a coordinator in this launcher hands the run over.
-              It returns False if nobody can take it over, so that this launcher has to stay
+    facts           what the coordinator has told about the run
+    dialler         the connection to it
+    offer           what the node offers to the run
+    left            is called once the run is over for this node
+    standby         this node's part in outliving the coordinator; None: the run has too few nodes
+    hand_run_over   is called before this node leaves: a coordinator in this launcher hands the run
+                    over. It returns False if nobody can take it over, so that this launcher has to
+                    stay
     """
 
     facts: Admitted
@@ -66,7 +67,7 @@ class Outside:
     offer: NodeOffer
     left: Callable[[], object]
     standby: Standby | None = None
-    make_way: Callable[[], bool] = lambda: True
+    hand_run_over: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -87,7 +88,7 @@ class RemoteAgent:
     """Run the workers of one of several nodes. `begin`, then let the loop run, then `close`.
 
     `over` is how the run ended, or why this node has left it; None while it goes on. The dialler
-    (`LineEvents`) and the agent's driver (`AgentWords`) report to it.
+    (`LineEvents`) and the agent's driver (`AgentDriverEvents`) report to it.
     """
 
     def __init__(self, parts: NodeParts, outside: Outside) -> None:
@@ -172,7 +173,7 @@ class RemoteAgent:
             assert known, output
 
     def _on_dismissed(self, reason: str) -> None:
-        if not self._outside.make_way():
+        if not self._outside.hand_run_over():
             self._parts.tell(f"{reason}; nobody can take the run over, so its coordinator stays")
             return
         self._parts.tell(f"{reason}; this launcher ends, and another one may be started here")
@@ -284,7 +285,7 @@ class RemoteAgent:
         """Dial the coordinator at another address."""
         self._outside.dialler.redirect(address)
 
-    # --- what the agent's driver tells (AgentWords) -----------------------------------------------
+    # --- what the agent's driver tells (AgentDriverEvents) ----------------------------------------
 
     def on_event(self, message: FromAgent) -> None:
         self._do(self._session.on_event(message, now_s=clock.now_s()))

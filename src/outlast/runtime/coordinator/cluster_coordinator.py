@@ -33,7 +33,7 @@ from outlast.model.records import Event, Generation, Life, Records
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
-from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, CoordinatorParts
 from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.software import difference, installed
@@ -81,11 +81,11 @@ class ClusterCoordinator:
     """
 
     def __init__(
-        self, desk: RunDesk, options: CoordinatorOptions, admission: Admission, *,
+        self, parts: CoordinatorParts, options: CoordinatorOptions, admission: Admission, *,
         place: QuorumPlace, lives: ReportedLives, ended: Callable[[], object],
     ) -> None:  # fmt: skip
         self.end: End | None = None
-        self._desk = desk
+        self._parts = parts
         self._admission = admission
         self._lives = lives
         self._ended = ended
@@ -96,12 +96,12 @@ class ClusterCoordinator:
         )
         self.quorum = Quorum(place)
         self._listener = AgentListener(
-            desk.loop, sessions, peers=options.nodes, owner=self._carry_out, token=admission.token,
+            parts.loop, sessions, peers=options.nodes, owner=self._carry_out, token=admission.token,
             reception=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
         )  # fmt: skip
         self.quorum.stand_before(self._listener)
         self.driver = CoordinatorDriver(
-            desk, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end
+            parts, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end
         )
 
     def listen(self) -> None:
@@ -130,7 +130,7 @@ class ClusterCoordinator:
 
     def _flush(self) -> None:
         if not self.quorum.is_over:
-            self._desk.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+            self._parts.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
             self.driver.flush()
 
     # --- who comes --------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class ClusterCoordinator:
             self._compare(message)
             self.quorum.let_in(message)
         elif isinstance(message, FromNode) and isinstance(message.message, Progress):
-            self._desk.books.step_seen(message.message.newest, clock.now_s())
+            self._parts.books.step_seen(message.message.newest, clock.now_s())
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -209,12 +209,12 @@ class ClusterCoordinator:
     def _note(self, life: Life) -> None:
         self._lives.note(life, now_s=clock.now_s())
         if life.ended_s is not None:
-            self._desk.books.life_over(life)
+            self._parts.books.life_over(life)
 
     def _note_event(self, event: Event) -> None:
         if event.kind == "node_lost":
             for life in self._lives.lose(str(event.data["node"])):
-                self._desk.books.life_over(life)
+                self._parts.books.life_over(life)
             self.quorum.lose(str(event.data["node"]))
 
     def _on_end(self, end: End) -> None:
@@ -231,7 +231,7 @@ class ClusterCoordinator:
         now_s = clock.now_s()
         if not self._listener.nodes or now_s >= until_s:
             for life in self._lives.living():
-                self._desk.books.life_over(replace(life, ended_s=now_s))
+                self._parts.books.life_over(replace(life, ended_s=now_s))
             self._ended()
             return
-        self._desk.loop.call_at(now_s + limits.TICK_S, lambda: self._wait(until_s))
+        self._parts.loop.call_at(now_s + limits.TICK_S, lambda: self._wait(until_s))

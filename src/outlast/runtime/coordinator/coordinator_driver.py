@@ -47,7 +47,7 @@ from outlast.runtime.tiers.vault import Vault
 
 
 @dataclass(frozen=True)
-class RunDesk:
+class CoordinatorParts:
     """The parts of a run that the coordinator's driver is given.
 
     They are open already, and their opener closes them. `evidence` and `vault` are those of the
@@ -75,11 +75,16 @@ class CoordinatorDriver:
     """
 
     def __init__(
-        self, desk: RunDesk, coordinator: Coordinator, lead: Coordinator | CoordinatorSessions, *,
-        do: Callable[[list[Output]], object], ended: Callable[[End], object],
-    ) -> None:  # fmt: skip
+        self,
+        parts: CoordinatorParts,
+        coordinator: Coordinator,
+        lead: Coordinator | CoordinatorSessions,
+        *,
+        do: Callable[[list[Output]], object],
+        ended: Callable[[End], object],
+    ) -> None:
         self.coordinator = coordinator
-        self._desk = desk
+        self._parts = parts
         self._lead = lead
         self._carry = do
         self._ended = ended
@@ -89,7 +94,7 @@ class CoordinatorDriver:
     def listen(self) -> None:
         """Take requests, and the signals that stop a run. They raise nothing from now on."""
         for number in stop_signals.heeded():
-            self._desk.loop.add_signal(
+            self._parts.loop.add_signal(
                 number,
                 functools.partial(
                     self.ask_stop, stop_signals.reason(number), stop_signals.exit_code(number)
@@ -99,8 +104,8 @@ class CoordinatorDriver:
 
     def take_requests(self) -> None:
         """Take what people ask of the run by a command."""
-        if self._desk.control is not None:
-            self._desk.control.open(self._on_request)
+        if self._parts.control is not None:
+            self._parts.control.open(self._on_request)
 
     def start(self) -> None:
         """Begin the run."""
@@ -129,17 +134,17 @@ class CoordinatorDriver:
 
     def carry_out(self, output: Output) -> bool:
         """Carry out one output. Return False if it is none of a coordinator's."""
-        books = self._desk.books
+        books = self._parts.books
         if isinstance(output, SetTimer):
             self._set_timer(output)
         elif isinstance(output, Record):
             books.record(output.record)
-            if self._desk.pager is not None and isinstance(output.record, Event):
-                self._desk.pager.note(output.record)
+            if self._parts.pager is not None and isinstance(output.record, Event):
+                self._parts.pager.note(output.record)
             if isinstance(output.record, Interruption) and output.record.resumed_s is not None:
                 self._resumed(output.record)
         elif isinstance(output, Tell):
-            self._desk.tell(output.text)
+            self._parts.tell(output.text)
             books.record(Event(clock.now_s(), clock.wall_s(), "told", {"text": output.text}))
         elif isinstance(output, Manifest):
             self._write_manifest(output)
@@ -148,8 +153,8 @@ class CoordinatorDriver:
         elif isinstance(output, FindCheckpoint):
             self._find_checkpoint()
         elif isinstance(output, Answered):
-            if self._desk.control is not None:
-                self._desk.control.answer(output.number, output.state, output.text)
+            if self._parts.control is not None:
+                self._parts.control.answer(output.number, output.state, output.text)
         elif isinstance(output, End):
             self._end(output)
         else:
@@ -161,20 +166,20 @@ class CoordinatorDriver:
             old.cancel()
         if order.at_s is not None:
             name = order.name
-            self._timers[name] = self._desk.loop.call_at(
+            self._timers[name] = self._parts.loop.call_at(
                 order.at_s,
                 lambda: self._carry(self._lead.on_timer(now_s=clock.now_s(), name=name)),
             )
 
     def _resumed(self, interruption: Interruption) -> None:
         """Show that training goes on, and close the evidence: now there is time for both."""
-        desk = self._desk
-        desk.loop.call_soon(lambda: desk.books.show(self.coordinator, now_s=clock.now_s()))
-        desk.loop.call_soon(lambda: desk.evidence.close(interruption))
+        parts = self._parts
+        parts.loop.call_soon(lambda: parts.books.show(self.coordinator, now_s=clock.now_s()))
+        parts.loop.call_soon(lambda: parts.evidence.close(interruption))
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         """Take in what a diagnosis has found, and let the policy act on it."""
-        self._desk.books.record(
+        self._parts.books.record(
             Event(
                 clock.now_s(),
                 clock.wall_s(),
@@ -182,14 +187,14 @@ class CoordinatorDriver:
                 {"interruption": interruption, "verdict": dict(verdict)},
             )
         )
-        self._desk.tell(f"interruption {interruption}: {summary(verdict)}")
-        if self._desk.pager is not None:
-            self._desk.pager.on_verdict(interruption, verdict)
+        self._parts.tell(f"interruption {interruption}: {summary(verdict)}")
+        if self._parts.pager is not None:
+            self._parts.pager.on_verdict(interruption, verdict)
         try:
             read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
         except OutlastError as error:
             # supervision boundary: what says something else is shown, and not acted on
-            self._desk.tell(f"no policy is asked: {error}")
+            self._parts.tell(f"no policy is asked: {error}")
         else:
             self.do(
                 self.coordinator.on_verdict(
@@ -207,17 +212,17 @@ class CoordinatorDriver:
     def _end(self, end: End) -> None:
         """Answer the requests that are open, and end the run."""
         self.do(self.coordinator.requests.over(clock.now_s(), end))
-        if self._desk.control is not None:
-            self._desk.control.let_nobody_in()
+        if self._parts.control is not None:
+            self._parts.control.let_nobody_in()
         self._ended(end)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _write_manifest(self, order: Manifest) -> None:
-        desk = self._desk
+        parts = self._parts
         folder, error = write_checkpoint(
-            desk.checkpoint_root, order, desk.specs.run_id, self.coordinator.generation,
-            desk.retention,
+            parts.checkpoint_root, order, parts.specs.run_id, self.coordinator.generation,
+            parts.retention,
         )  # fmt: skip
         self.do(
             self.coordinator.on_manifest(
@@ -227,25 +232,25 @@ class CoordinatorDriver:
 
     def _save_last(self, order: SaveLast) -> None:
         """Write the newest state to the disk, and say where it is: the run gives up."""
-        desk = self._desk
+        parts = self._parts
         folder, error = save_images(
-            desk.vault, desk.checkpoint_root, order, desk.specs.run_id,
+            parts.vault, parts.checkpoint_root, order, parts.specs.run_id,
             self.coordinator.generation, self.coordinator.run.options.world_size,
         )  # fmt: skip
         if error:
-            desk.tell(f"warning: the state of step {order.step} cannot be saved: {error}")
+            parts.tell(f"warning: the state of step {order.step} cannot be saved: {error}")
             return
         hint = "`outlast run --resume` goes on from there"
-        desk.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
+        parts.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
 
     def _find_checkpoint(self) -> None:
         """Read the checkpoints. No process is alive that would have to wait.
 
         A checkpoint that cannot be read does not count (supervision boundary).
         """
-        root = self._desk.checkpoint_root
+        root = self._parts.checkpoint_root
         try:
-            step, folder, refused = find_checkpoint(root, self._desk.specs.run_id)
+            step, folder, refused = find_checkpoint(root, self._parts.specs.run_id)
         except OSError as error:
             step, folder, refused = 0, "", [f"{root} cannot be read: {error.strerror}"]
         self.do(
@@ -261,12 +266,12 @@ class CoordinatorDriver:
 
         If it cannot be written, that is reported once and stops nothing.
         """
-        tell, now_s = self._desk.tell, clock.now_s()
+        tell, now_s = self._parts.tell, clock.now_s()
         deadlines = {
             name: timer.when_s for name, timer in self._timers.items() if timer.when_s > now_s
         }
         try:
-            self._desk.books.flush(self.coordinator, now_s=now_s, deadlines=deadlines)
+            self._parts.books.flush(self.coordinator, now_s=now_s, deadlines=deadlines)
         except OutlastError as error:
             self._unflushed += 1
             if self._unflushed == limits.LEDGER_TRIES_COUNT:

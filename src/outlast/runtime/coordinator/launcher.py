@@ -17,7 +17,7 @@ from outlast.model.records import Event
 from outlast.model.terms import Mechanism
 from outlast.runtime import clock
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeParts
-from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, RunDesk
+from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, CoordinatorParts
 from outlast.runtime.outputs_queue import OutputQueue
 
 
@@ -25,18 +25,20 @@ class Launcher:
     """Run the coordinator and the agent of one node in one event loop.
 
     `listen`, then `run`, which returns when the run is over. It stands between the two drivers
-    (`AgentWords`).
+    (`AgentDriverEvents`).
     """
 
-    def __init__(self, parts: NodeParts, desk: RunDesk, options: CoordinatorOptions) -> None:
+    def __init__(
+        self, parts: NodeParts, coordinator_parts: CoordinatorParts, options: CoordinatorOptions
+    ) -> None:
         self._parts = parts
-        self._desk = desk
+        self._coordinator_parts = coordinator_parts
         self.queue = OutputQueue(self._carry_out)
         self._agent = Agent(now_s=clock.now_s(), hang_after_s=parts.options.hang_after_s)
         self._node = AgentDriver(parts, self._agent, self)
         coordinator = Coordinator(options=options)
         self._lead = CoordinatorDriver(
-            desk, coordinator, coordinator, do=self.queue.do, ended=self._on_end
+            coordinator_parts, coordinator, coordinator, do=self.queue.do, ended=self._on_end
         )
         self._end: End | None = None
 
@@ -49,12 +51,14 @@ class Launcher:
         self._node.open()
         self._flush()
         self._lead.start()
-        self._desk.loop.run()
+        self._coordinator_parts.loop.run()
         self._node.close()
         assert self._end is not None
-        self._desk.evidence.finish(self._desk.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
-        if self._desk.pager is not None:
-            self._desk.pager.close()
+        self._coordinator_parts.evidence.finish(
+            self._coordinator_parts.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S
+        )
+        if self._coordinator_parts.pager is not None:
+            self._coordinator_parts.pager.close()
         return self._end
 
     def _carry_out(self, output: Output) -> None:
@@ -70,10 +74,10 @@ class Launcher:
 
     def _on_end(self, end: End) -> None:
         self._end = end
-        self._node.end(self._desk.loop.stop)
+        self._node.end(self._coordinator_parts.loop.stop)
 
     def _flush(self) -> None:
-        self._desk.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
+        self._coordinator_parts.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         self._node.look_after_files()
         self._lead.flush()
 
@@ -81,7 +85,7 @@ class Launcher:
         """Take in what a diagnosis has found."""
         self._lead.on_verdict(interruption, verdict)
 
-    # --- what the agent's driver tells (AgentWords) -----------------------------------------------
+    # --- what the agent's driver tells (AgentDriverEvents) ----------------------------------------
 
     def on_event(self, message: FromAgent) -> None:
         self.queue.do(self._agent.on_event(message, now_s=clock.now_s()))
@@ -97,12 +101,12 @@ class Launcher:
 
     def zygote_ready(self, pid: int, imports_s: float) -> None:
         said = {"pid": pid, "imports_s": imports_s}
-        self._desk.books.record(Event(clock.now_s(), clock.wall_s(), "zygote", said))
+        self._coordinator_parts.books.record(Event(clock.now_s(), clock.wall_s(), "zygote", said))
 
     def is_hung(self, pid: int) -> bool:
         return any(
             pid in one.pids and one.mechanism is Mechanism.HANG
-            for one in self._desk.books.unresumed()
+            for one in self._coordinator_parts.books.unresumed()
         )
 
     def runs_plain(self) -> bool:

@@ -75,9 +75,9 @@ def read_dumps(
     if not (given := list(pieces)):
         return [], {}
     most = min(processes or len(os.sched_getaffinity(0)), len(given))
-    with _Crew(given, most, memory_bytes, limit_s) as crew:
-        crew.work(on_progress or (lambda done, count: None), is_over)
-    return [dump for _, dump in sorted(crew.read.items())], crew.unreadable
+    with _ReaderPool(given, most, memory_bytes, limit_s) as pool:
+        pool.work(on_progress or (lambda done, count: None), is_over)
+    return [dump for _, dump in sorted(pool.read.items())], pool.unreadable
 
 
 # --- the process that asks ------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     return open(read, "rb"), open(write, "wb")
 
 
-class _Crew:
+class _ReaderPool:
     """All reading processes, and what is left for them to do."""
 
     def __init__(self, pieces: list[Piece], most: int, memory_bytes: int, limit_s: float) -> None:
@@ -162,7 +162,7 @@ class _Crew:
         self._readers: list[_Reader] = []
         self._selector = selectors.DefaultSelector()
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> _ReaderPool:
         return self
 
     def __exit__(self, *_: object) -> None:

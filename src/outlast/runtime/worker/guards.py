@@ -195,7 +195,7 @@ class Guards:
         if refused is not None:
             raise refused
 
-    def _mine(self) -> bool:
+    def _is_ours(self) -> bool:
         return bool(getattr(self._own, "depth", 0))
 
     def _called(self, original: Callable[..., Any], method: str) -> Callable[..., Any]:
@@ -203,7 +203,7 @@ class Guards:
 
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            if not self._mine() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
+            if not self._is_ours() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
                 if self._local_since:
                     self.refused = _refused(
                         f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}"
@@ -221,7 +221,7 @@ class Guards:
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             # A mesh that is cut out of another, or only computed with, has no backend of its own.
-            if not self._mine() and kwargs.get("_init_backend", True):
+            if not self._is_ours() and kwargs.get("_init_backend", True):
                 parent = args[0] if name == _SPLIT_GROUP else None
                 was_default = parent is not None and parent is dist.group.WORLD
                 self.need(group=True)
@@ -235,7 +235,7 @@ class Guards:
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup) -> Any:
             asks = self.calls.on_rank_read is not None or self.calls.stands_for is not None
-            if asks and not self._mine() and not _innocent():
+            if asks and not self._is_ours() and not _is_internal_read():
                 was_default, asked, self.calls.on_rank_read = (
                     group is dist.group.WORLD,
                     self.calls.on_rank_read,
@@ -267,7 +267,7 @@ def _now(group: Any, *, was_default: bool) -> Any:
     return dist.group.WORLD if was_default and dist.group.WORLD is not None else group
 
 
-def _innocent() -> bool:
+def _is_internal_read() -> bool:
     """Return whether a read says nothing to the script.
 
     Reads by outlast and DDP do not, nor does code that no script called (other threads).

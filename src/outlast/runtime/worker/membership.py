@@ -9,8 +9,8 @@ of this.
 
 The latter two have a solo group until then, on which DDP can be made. Torch tells the script its
 true rank there, but nothing that needs peers may be done on it. So a spare parks in front of a
-collective, a new group or a mesh (`_needed`). A rank is not replaced in place if the script holds
-such a thing.
+collective, a new group or a mesh (`_before_group_use`). A rank is not replaced in place if the
+script holds such a thing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Membership:
         """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
         assert self.session is not None
         self.session.wait_for_rank()
-        self._get_in()
+        self._enter_generation()
 
     def ensure_group(self) -> None:
         """Park a spare because the script wants a mesh, and note that it belongs to one
@@ -169,7 +169,7 @@ class Membership:
         if self.session is None:
             self.solo_group()  # alone; under torchrun its group stands already
 
-    def _needed(self, group: bool) -> None:
+    def _before_group_use(self, group: bool) -> None:
         """Take in that the script comes to a collective, or with `group` to its own group or mesh.
 
         See Calls.on_need of guards.py. Once run.steps was called, a collective of a process that
@@ -251,7 +251,7 @@ class Membership:
         )
         self._take_over_from_script(session)
         self.guards.install(on_rank_read=self.rank if self.is_spare else None)
-        self.guards.calls.on_need = self._needed
+        self.guards.calls.on_need = self._before_group_use
         if self.is_spare:
             devices.before_first_use(self.rank)
             rank_variables.ask_in_front_of(self.rank)
@@ -266,7 +266,7 @@ class Membership:
             self._connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
             self.solo_group()
         else:
-            self._get_in()
+            self._enter_generation()
         if self._rank == 0 and devices.are_shared(self.local_world_size):
             session.warn(
                 f"{self.local_world_size} ranks share {torch.cuda.device_count()} GPU(s) of a node:"
@@ -302,7 +302,7 @@ class Membership:
         with self.guards.ours():
             yield
 
-    def _get_in(self) -> None:
+    def _enter_generation(self) -> None:
         """Enter the newest generation, as far as that can be done before run.steps.
 
         Try again if a peer is lost meanwhile.
@@ -311,12 +311,12 @@ class Membership:
         while True:
             plan = self.session.wait_plan()
             try:
-                if self._take(plan):
+                if self._follow_first_plan(plan):
                     return
             except Exception as error:  # boundary: a peer was lost while the group was built
                 self.cut_short(error)
 
-    def _take(self, plan: Regroup) -> bool:
+    def _follow_first_plan(self, plan: Regroup) -> bool:
         """Follow the first plan of this process, or of its next life in main's function.
 
         Return False if it is not the newest any more.
@@ -479,7 +479,7 @@ class Membership:
             self.destroy()  # the group of a spare; nothing asks for it again
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
-        self._get_in()
+        self._enter_generation()
         session.enter(Phase.SETUP)
 
     # --- breaking and standing still ---

@@ -189,10 +189,10 @@ class Session:
                 self.do(lambda machine: machine.finished(stopped=False))
             self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)
             return
-        self._leaves_with(exit_code)
+        self._report_failed_script(exit_code)
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
-    def _leaves_with(self, exit_code: int) -> None:
+    def _report_failed_script(self, exit_code: int) -> None:
         """Report that the script fails, before the sockets close.
 
         Otherwise a peer that misses this rank would report first, and be blamed. A script that has

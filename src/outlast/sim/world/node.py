@@ -54,11 +54,11 @@ from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.frame import Frame
+from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.node_clock import NodeClock
 from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readings_of
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
-from outlast.sim.world.node_words import NodeWords
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
 from outlast.sim.world.processes import PeerFailure, Process
 from outlast.sim.world.standstill import Standstill
@@ -121,7 +121,7 @@ class Node:
             clock=self.clock,
             place=self.place,
         )
-        words = NodeWords(
+        words = MessageWatch(
             self._frame, self, world.store, roster=lambda: world.host.coordinator.roster
         )
         agent_session = None

@@ -15,7 +15,7 @@ from outlast.sim.draws import Draws, Luck
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.links import Links
-from outlast.sim.world.node_words import NodeWords
+from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.processes import Process, Thread
 
 PINGS_KEPT = 4
@@ -84,7 +84,7 @@ class AgentSeat:
     number: int
     agent: Agent
     ticks: AgentTicks
-    words: NodeWords
+    words: MessageWatch
     agent_session: AgentSession | None
 
     @property

@@ -16,7 +16,7 @@ SPARES_IDLE = (
 )
 
 
-class ScriptWords:
+class ScriptReports:
     """Take in what is said of scripts. Each warning is handed on once."""
 
     def __init__(self, run: Run, plans: Plans) -> None:

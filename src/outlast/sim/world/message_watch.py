@@ -73,7 +73,7 @@ class _Enrolled:
     port: int = 0
 
 
-class NodeWords:
+class MessageWatch:
     """Compare what the processes of a node say with what its agent passes on.
 
     `spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
