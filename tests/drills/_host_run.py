@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class HostRun:
 
     def __init__(
         self, hosts: Hosts, folder: Path, *arguments: str | int, nodes: int, spares: int,
-        flags: tuple[str, ...] = (), within_s: float = 90.0,
+        flags: tuple[str, ...] = (), within_s: float = 90.0, env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.hosts = hosts
         self.folder = folder / "run"
@@ -39,7 +39,7 @@ class HostRun:
         }
         self._env = {
             **given, "OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(self._commits),
-            "OUTLAST_TOKEN": TOKEN,
+            "OUTLAST_TOKEN": TOKEN, **(env or {}),
         }  # fmt: skip
         self._command = [
             OUTLAST, "run", "--nnodes", str(nodes), "--spare-nodes", str(spares),

@@ -5,6 +5,7 @@ The hosts are network namespaces on this machine, as in test_hosts.py.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -65,15 +66,17 @@ def joined(run: HostRun, node: str) -> int:
     return sum(one["kind"] == "joined" and one["node"] == node for one in events)
 
 
-def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1) -> HostRun:
+def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1, drill: str = "") -> HostRun:
     """A run of two ranks on two hosts, which ends once it is told to, at its step 20.
 
-    All hosts share the cores of this machine, so a lease is longer than by default.
+    All hosts share the cores of this machine, so a lease is longer than by default. `drill`: a plan
+    for runtime/worker/marks.py.
     """
-    given = ("--lease", "2", *flags)
+    given, env = ("--lease", "2", *flags), {"OUTLAST_DRILL": drill}
     run = HostRun(
-        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=given, within_s=200.0
-    )
+        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=given, within_s=200.0,
+        env=env,
+    )  # fmt: skip
     run.until(lambda: run.step_of(1) >= 20, "step 20")
     return run
 
@@ -134,6 +137,35 @@ def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: 
     run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
     goes_on(run)
     stopped_without_loss(run)
+
+
+def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Host 0 is drained while rank 0 stands in a vote. Rank 1 has sealed the step too, so it is
+    committed, also by the process of rank 0 that is about to end: its work for `step.on_commit` is
+    done.
+
+    Method: rank 1 stands still in front of its vote in each step from 25 on, for so long that the
+    drain comes while it does.
+    """
+    held = [
+        {"mark": "voting", "rank": 1, "step": 25 + one, "do": "sleep", "for_s": 0.7,
+         "once": str(tmp_path / f"held-{one}")}
+        for one in range(40)
+    ]  # fmt: skip
+    run = a_run(three_hosts, tmp_path, drill=json.dumps(held))
+    run.until(lambda: run.step_of(0) >= 26, "a vote that takes long")
+    leaves = {pid for rank, _, pid in run.commits if rank == 0}
+    os.kill(launcher_of(run, 0), signal.SIGTERM)
+    assert run.processes.pop(0).wait(60) == 0, str(run)
+    goes_on(run, steps=2)
+    report = stopped_without_loss(run)
+    drained = report["interruptions"][0]
+    assert "is what the last plan said" in drained["reason"], "rank 0 was given up where it stood"
+    assert (drained["ranks"], drained["steps_repeated"]) == ([0], 0), drained
+    last = max(step for rank, step, pid in run.commits if rank == 0 and pid in leaves)
+    assert [pid for rank, step, pid in run.commits if (rank, step) == (0, last)] == list(leaves)
 
 
 def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(

@@ -254,6 +254,23 @@ def test_a_forward_plan_is_applied_first_and_followed_before_the_next_step() -> 
     assert rank.names() == ["SealMoved", "Save", "RollBack", "Join"]
 
 
+def test_a_rank_finishes_its_step_before_it_is_given_up_for_a_drain() -> None:
+    """Its node is drained. Its work for the commit is done, and it joins no group before it is told
+    what comes next: here the drain is called off.
+    """
+    waits = plan(2, 1, settle="forward", then="stand")
+    rank = Rank(plans=[waits, plan(3, 1)], fails=[Vote])
+    rank.begin_step()
+    rank.run(rank.machine.vote_early())
+    assert rank.run(rank.machine.end_block(None))
+    assert rank.names() == ["Prepare", "Vote", "Break", "StandStill", "Keep", "Count", "CallBack"]
+    assert rank.run(rank.machine.next_step())
+    assert rank.names() == [
+        "SealMoved", "Save", "RollBack", "StandStill", "RollBack", "Join"
+    ]  # fmt: skip
+    assert (rank.machine.committed, rank.worker.generation) == (1, 3)
+
+
 def test_a_step_that_is_repeated_is_rolled_back_and_never_sealed() -> None:
     """Method: a peer is lost in the vote; the loop's code behind the block runs all the same."""
     rank = Rank(plans=[plan(2, 0)], fails=[Vote])

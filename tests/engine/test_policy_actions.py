@@ -25,7 +25,7 @@ from outlast.engine.protocol.outputs import End
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.policy import parse
-from outlast.model.records import Event
+from outlast.model.records import Event, Generation
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.options import Options
@@ -127,6 +127,26 @@ def test_a_drain_waits_for_the_step_in_flight() -> None:
     diagnosed(world, verdict())
     ran(world)
     assert world.interruptions[2].step > events(world, DECIDED)[0]["step"]
+
+
+@pytest.mark.parametrize(
+    ("way", "nth", "generations"), [("in_place", 8, 4), ("reenter", 8, 4), ("respawn", 14, 6)]
+)
+def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
+    way: str, nth: int, generations: int
+) -> None:
+    """The drain comes while one rank is late at a vote: all have sealed the step, so it is
+    committed. The ranks that are given up commit it in their processes, before they end.
+
+    The rule FinishesSteps would see a rank that did not. A generation is begun for that.
+    """
+    late = PlannedFault("late", "starve", 2, "voting", nth, for_s=0.3)
+    world = a_world(replace(FOUR, way=way), KILL, late)
+    diagnosed(world, verdict(), at_s=LATE_S)
+    assert ran(world).state == "ended"
+    records = [record for _, record in world.host.ledger.records]
+    assert sum(isinstance(record, Generation) for record in records) == generations
+    assert homes(world) == {"node-1", "node-2"}
 
 
 def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:

@@ -202,3 +202,19 @@ def test_a_run_that_saves_nothing_says_what_is_kept(
     said = describe_kept(committed=committed, checkpoint=checkpoint, reason="why")
     assert kept in said
     assert bool(said) is bool(kept)
+
+
+@pytest.mark.parametrize(
+    ("mode", "finish"), [("in_place", (0,)), ("reenter", (0,)), ("respawn", (0, 2))]
+)
+def test_ranks_that_a_drain_gives_up_finish_their_step_first(
+    mode: str, finish: tuple[int, ...]
+) -> None:
+    """Ranks 0 and 2 stand at a vote that has passed; 1 and 3 have committed. 0 and 1 are drained.
+
+    Where a script is not replaced in place, all ranks lose their processes.
+    """
+    settle = {0: "forward", 1: "repeat", 2: "forward", 3: "repeat"}
+    seen = replace(DRAINED, mode=mode, restore=replace(DRAINED.restore, settle=settle))
+    verdict = decide_drain(seen=seen, fits_elsewhere=True)
+    assert (verdict.ranks, verdict.finish) == ((0, 1), finish)

@@ -440,6 +440,7 @@ PLAN = Regroup(
         ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
         ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
         ([DrainPlanned(3, (5, 5), 5, True, (2,))], "Empties"),
+        ([DrainPlanned(3, (5, 5), 5, True, (), (0,))], "FinishesSteps"),
         ([replace(acted("page"), own=True)], "NotItsOwn"),
         (
             [*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()],
@@ -590,6 +591,7 @@ FINE: tuple[Observation, ...] = (
     DrainPlanned(3, (4, 4), 5, False),
     DrainPlanned(4, (5, 5), 5, True),
     DrainPlanned(5, (5, 5), 5, False, (2,)),
+    DrainPlanned(5, (5, 5), 5, False, (), (0,)),
     KillOrdered(7, False),
     KillOrdered(8, False),
     KillOrdered(7, False, True),

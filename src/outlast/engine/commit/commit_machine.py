@@ -100,6 +100,8 @@ class CommitMachine:
                   and commits it. It follows the plan before its next step or phase.
         repeat    The step is rolled back, the rank joins the next generation, and the same step is
                   given out again.
+        stand     It has finished the step in hand, and stands still once more. It is about to be
+                  replaced.
         go back   The plan names an older step. This process ends, or enters main's function again,
                   and restores what the plan says.
         reenter   Main's function is left by `Reenter`, and entered again in the same process.
@@ -413,6 +415,10 @@ class CommitMachine:
                 yield from self.settle_for(plan)
                 if plan.donate:
                     yield Donate(plan)
+                if plan.then == "stand":
+                    # Its node is drained. The step is finished, and what follows is decided now.
+                    plan = yield StandStill(in_hook=False)
+                    continue
                 if plan.then == "exit":
                     yield WaitToBeKilled()
                 if plan.then == "reenter":

@@ -218,10 +218,15 @@ class Quiesced:
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
-    """The ranks of a drained node that are given up now, and why these."""
+    """The ranks of a drained node that are given up now, and why these.
+
+    finish   ranks that lose their process by it, and have a step in hand that is committed. They
+             are told to finish that step before anybody is given up
+    """
 
     ranks: tuple[int, ...]
     reason: str
+    finish: tuple[int, ...] = ()
 
 
 def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
@@ -243,7 +248,14 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
     if why_not:
         # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
-    return DrainVerdict(tuple(sorted(seen.drained)), "the ranks of the drained node move away")
+    ranks, settle = tuple(sorted(seen.drained)), seen.restore.settle
+    # where the script is not replaced in place, all ranks restart
+    going = range(seen.world_size) if seen.mode == "respawn" else ranks
+    finish = tuple(rank for rank in going if settle.get(rank) == "forward")
+    why = "the ranks of the drained node move away"
+    return DrainVerdict(
+        ranks, f"{why}, once they have finished their step" if finish else why, finish
+    )
 
 
 def decide_recovery(

@@ -1,6 +1,7 @@
 """From the verdict to processes that train again: each gets a rank, a node, and its state.
 
     move            survivors go on in their processes; lost ranks go to spares or forks
+    finish          ranks of a node that is drained finish their step, before they are given up
     restart_all     all ranks restart: at once, or after a survivor has handed its state over
       hand_over       a donor writes the transfer image
       clear           all processes are killed
@@ -136,6 +137,22 @@ class Plans:
             return []
         member = roster.add(rank=rank, kind="rank", home=home, now_s=now_s)
         return [ToAgent(StartWorker(member.worker, rank, "rank", self.run.course.generation), home)]
+
+    def finish(self, now_s: float, ranks: Iterable[int], step: int) -> list[Output]:
+        """Let ranks that are about to be given up finish `step`, which their peers commit, too.
+
+        They stand still again after that, and say what they hold.
+        """
+        run, told = self.run, []
+        self._next_generation(step)
+        plans = self._shared(Restart(step), settle="forward", then="stand")
+        for rank in ranks:
+            member = run.roster.holder(rank)
+            member.path.plan = plans.of(*self.of_rank(rank, "keep", step))
+            member.path.is_sent(member.path.plan)
+            told.append((member, member.path.plan))
+        deadline = set_timer(Timer.LEAVE, now_s + limits.REGROUP_DEADLINE_S)
+        return [run.record_generation(now_s), *run.tell(told), deadline]
 
     # --- a restart: a survivor hands over ------------------------------------------------------
 

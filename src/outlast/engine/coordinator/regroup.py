@@ -18,6 +18,7 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.decisions import (
+    DrainVerdict,
     Quiesced,
     decide_drain,
     decide_last_save,
@@ -249,7 +250,13 @@ class Regroup:
             # kill them, and decide again.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
-        verdict = self._choose(self._look(now_s, restore, start, finished=finished))
+        seen = self._look(now_s, restore, start, finished=finished)
+        drain = self._decide_drain(seen)
+        if drain.finish and restore.step is not None:
+            # They stand at a vote that has passed: they apply the step, and do what follows a
+            # commit. Then they stand still once more, and it is decided again.
+            return self.plans.finish(now_s, drain.finish, restore.step)
+        verdict = self._choose(seen, drain.ranks)
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
         if given_up:
             # The rung gives up live ranks. It is carried out once their deaths are confirmed.
@@ -291,11 +298,13 @@ class Regroup:
         lost = {m.rank for m in members if m.life.dead}
         return bool(lost) and lost <= faults.killed and not faults.raised
 
-    def _choose(self, seen: Quiesced) -> RecoveryVerdict:
-        """Choose the rung, and charge the budgets for it."""
+    def _decide_drain(self, seen: Quiesced) -> DrainVerdict:
+        fits_elsewhere = bool(seen.drained) and self.run.fits_elsewhere(seen.drained)
+        return decide_drain(seen=seen, fits_elsewhere=fits_elsewhere)
+
+    def _choose(self, seen: Quiesced, moving: tuple[int, ...]) -> RecoveryVerdict:
+        """Choose the rung, and charge the budgets for it. `moving`: ranks of a drained node."""
         run = self.run
-        fits_elsewhere = bool(seen.drained) and run.fits_elsewhere(seen.drained)
-        moving = decide_drain(seen=seen, fits_elsewhere=fits_elsewhere).ranks
         # what happens to these ranks from now on is charged to the budgets
         self._drained = frozenset()
         verdict = decide_recovery(

@@ -31,7 +31,8 @@ class Regroup:
     settle      "forward": first apply the prepared step; "repeat": roll the current step back;
                 "none": do neither
     then        "in_place": join the group and go on; "reenter": enter main's function again;
-                "start": the process was not in the last generation; "exit": the process ends
+                "start": the process was not in the last generation; "exit": the process ends;
+                "stand": the process stands still, and sends another Inventory
     step        the step of all ranks' state, after settling and restoring
     donor       the rank whose replicated state is the source, or -1
     donate      this worker writes the transfer image before it joins

@@ -263,7 +263,8 @@ class DrainPlanned:
     """The plans of the generation in which a drained node has no ranks any more.
 
     `undisturbed`: nothing was struck since the drain began. `left`: ranks that are to live there
-    all the same.
+    all the same. `cut_short`: ranks whose process was given up by the drain before it had committed
+    the step that the run goes on from.
     """
 
     generation: int
@@ -271,6 +272,7 @@ class DrainPlanned:
     committed: int
     undisturbed: bool
     left: tuple[int, ...] = ()
+    cut_short: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,22 @@ class Empties(Checker):
             )
 
 
+class FinishesSteps(Checker):
+    """A drain that nothing disturbs lets each rank commit what the others commit.
+
+    What a script does at a commit (`step.on_commit`) would be left out otherwise.
+    """
+
+    of = (DrainPlanned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.cut_short:
+            yield (
+                f"a node is drained, and generation {seen.generation} goes on from step"
+                f" {min(seen.steps)}, which ranks {list(seen.cut_short)} never committed"
+            )
+
+
 class NoWorkThere(Checker):
     """Nothing is started on a node that was barred."""
 
@@ -168,6 +184,7 @@ POLICY_LIMITS: tuple[type[Checker], ...] = (
     WithinBudget,
     UndoesNothing,
     Empties,
+    FinishesSteps,
     NoWorkThere,
     NotItsOwn,
     DrainsSoon,

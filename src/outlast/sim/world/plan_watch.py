@@ -70,6 +70,17 @@ class CutLink:
     home: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """A drain that has begun. `struck`: how often anything had been struck by then. `given_up`:
+    the workers that end by it.
+    """
+
+    node: str
+    struck: int
+    given_up: tuple[int, ...]
+
+
 class PlanWatch:
     """Let the rules see each plan together with the state that there is.
 
@@ -91,9 +102,7 @@ class PlanWatch:
         self._image = NONE
         # generation -> phases after the step that it goes on from
         self._phases: dict[int, int] = {}
-        # a node that nobody has planned the drain of yet, and how often anything had been struck
-        # when it began
-        self._drained: tuple[str, int] | None = None
+        self._drained: _Drain | None = None  # one that nobody has planned yet
 
     def hear_donated(self, said: Donated, coordinator: Coordinator) -> None:
         """Note that the coordinator hears of a transfer image that is written."""
@@ -123,7 +132,14 @@ class PlanWatch:
         """
         living = {p.worker for p in self._world.population.alive() if not (p.hung or p.stopped)}
         unheard = any(member.worker not in living for member in coordinator.roster.live())
-        self._drained = None if unheard else (node, len(self._world.strikes.struck))
+        everybody = self._world.frame.options.way == "respawn"  # all restart
+        given_up = tuple(
+            member.worker
+            for member in coordinator.roster.live()
+            if everybody or member.home == node
+        )
+        struck = len(self._world.strikes.struck)
+        self._drained = None if unheard else _Drain(node, struck, given_up)
 
     def planned(
         self,
@@ -197,18 +213,28 @@ class PlanWatch:
     def _see_drained(
         self, coordinator: Coordinator, steps: tuple[int, ...], committed: int
     ) -> None:
-        if self._drained is None:
-            return
+        if self._drained is None or coordinator.stage is Stage.LEAVING:
+            return  # the ranks that are to be given up finish their step first
         world, opened = self._world, coordinator.interruptions.open
-        (node, struck), homes, self._drained = self._drained, coordinator.roster.homes, None
+        drain, homes, self._drained = self._drained, coordinator.roster.homes, None
         # no process is named beside
-        alone = coordinator.stage is Stage.MOVING and not (
-            world.population.done or world.wishes.asked or (opened and opened[-1].pids)
-        )
+        quiet = not (world.population.done or world.wishes.asked or (opened and opened[-1].pids))
+        alone = quiet and coordinator.stage is Stage.MOVING
+        follows = quiet and coordinator.stage in (Stage.MOVING, Stage.HANDOVER)
         ranks = range(world.frame.options.ranks)
-        left = tuple(rank for rank in ranks if alone and homes.get(rank) == node)
-        unstruck = struck == len(world.strikes.struck)
-        world.frame.see(DrainPlanned(coordinator.generation, steps, committed, unstruck, left))
+        left = tuple(rank for rank in ranks if alone and homes.get(rank) == drain.node)
+        unstruck = drain.struck == len(world.strikes.struck)
+        cut_short = tuple(
+            p.rank
+            for node in world.population.nodes
+            for p in node.processes.values()
+            if follows
+            and p.worker in drain.given_up
+            and p.machine.committed < min(steps, default=0)
+        )
+        world.frame.see(
+            DrainPlanned(coordinator.generation, steps, committed, unstruck, left, cut_short)
+        )
 
     def _image_before(self, plans: list[Regroup], coordinator: Coordinator) -> tuple[int, bool]:
         """Return what `Planned` says of the transfer image."""
