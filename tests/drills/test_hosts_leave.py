@@ -147,7 +147,8 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     done.
 
     Method: rank 1 stands still in front of its vote in each step from 25 on, for so long that the
-    drain comes while it does.
+    drain comes while it does, but for a busy machine. test_policy_actions.py has the same without
+    chance.
     """
     held = [
         {"mark": "voting", "rank": 1, "step": 25 + one, "do": "sleep", "for_s": 0.7,
@@ -162,8 +163,7 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     goes_on(run, steps=2)
     report = stopped_without_loss(run)
     drained = report["interruptions"][0]
-    assert "is what the last plan said" in drained["reason"], "rank 0 was given up where it stood"
-    assert (drained["ranks"], drained["steps_repeated"]) == ([0], 0), drained
+    assert (drained["ranks"], drained["rung"]) == ([0], "spare"), drained
     last = max(step for rank, step, pid in run.commits if rank == 0 and pid in leaves)
     assert [pid for rank, step, pid in run.commits if (rank, step) == (0, last)] == list(leaves)
 
