@@ -162,3 +162,82 @@ def test_the_log_of_one_rank_alone_does_not_show_who_went_first(tmp_path: Path) 
     """Rank 1 lost a peer. Ranks 0, 2 and all others may be it: their logs are not there."""
     lost = "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote"
     assert verdict_of(tmp_path, {"n1.log": f"{lost} process exiting prematurely.\n"}).ranks == ()
+
+
+# --- ended by somebody ---------------------------------------------------------------------------
+
+SCANCEL = (
+    "slurmstepd: error: *** STEP 55.0 ON n1 CANCELLED AT 2026-11-20T03:30:40 ***\n"
+    "slurmstepd: error: *** JOB 55 ON n1 CANCELLED AT 2026-11-20T03:30:40 ***\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"slurm-55.out": STEPS + SCANCEL}, "*** JOB 55"),
+        ({"a.out": STEPS, "sacct.txt": "55|ft|CANCELLED by 1001|0:0|n1\n"}, "by 1001"),
+        ({"a.out": STEPS, "job.txt": "JobState=CANCELLED Reason=None\n"}, "JobState"),
+    ],
+)
+def test_a_job_that_somebody_cancelled_did_not_fail(
+    tmp_path: Path, files: dict[str, str], said: str
+) -> None:
+    got = verdict_of(tmp_path, files)
+    assert (got.failure_class.value, got.ranks) == ("unknown", ())
+    assert "Somebody cancelled the job" in got.reason
+    assert said in got.reason
+    assert "OOM" not in got.next_test
+
+
+def test_a_step_that_is_cancelled_for_a_failed_task_was_not_cancelled_by_hand(
+    tmp_path: Path,
+) -> None:
+    log = STEPS + SCANCEL.splitlines()[0] + "\nsrun: error: n1: task 3: Killed\n"
+    assert "Somebody cancelled" not in verdict_of(tmp_path, {"slurm-55.out": log}).reason
+
+
+def test_ctrl_c_is_said_to_be_ctrl_c(tmp_path: Path) -> None:
+    log = STEPS + "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
+    got = verdict_of(tmp_path, {"lightning.log": log})
+    assert "by Ctrl-C" in got.reason
+    assert "OOM" not in got.next_test
+
+
+# --- the rank that says nothing ------------------------------------------------------------------
+
+
+def waited(rank: int, numel: int) -> str:
+    head = f"[rank{rank}]:[E1120 03:14:12.1 ProcessGroupNCCL.cpp"
+    return (
+        f"{head}:629] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL("
+        f"SeqNum=50, OpType=ALLREDUCE, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran"
+        " for 600010 milliseconds before timing out.\n"
+        f"{head}:2168] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at"
+        " work sequence id: 50 PG status: last enqueued work: 52, last completed work: 49\n"
+    )
+
+
+def test_why_a_silent_rank_does_not_come_to_the_gradients_is_not_known(tmp_path: Path) -> None:
+    """It may be in a loop, in a read, on a GPU that has stopped, or gone."""
+    log = "".join(waited(rank, 9_000) for rank in (0, 1, 2, 3, 4, 6, 7))
+    got = verdict_of(tmp_path, {"train.log": log})
+    assert (got.failure_class.value, ranks_of(got)) == ("unknown", [5])
+    assert got.ranks[0].confidence < 0.8
+
+
+def test_a_silent_rank_that_does_not_come_to_one_number_took_another_path(tmp_path: Path) -> None:
+    log = "".join(waited(rank, 1) for rank in (0, 2, 3))
+    got = verdict_of(tmp_path, {"train.log": log})
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+    assert "batches" in got.action
+
+
+def test_a_rank_whose_program_ended_left_its_peers(tmp_path: Path) -> None:
+    left = (
+        "[rank1]:[W1120 03:05:00.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING:"
+        " destroy_process_group() was not called before program exit\n"
+    )
+    log = left + "".join(waited(rank, 9_000) for rank in (0, 2, 3))
+    got = verdict_of(tmp_path, {"train.log": log})
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])

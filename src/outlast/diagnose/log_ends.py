@@ -46,7 +46,13 @@ SILENT_MIN_S = 60.0
 STILL_MIN_S = 300.0  # a save or an evaluation may take so long without a line
 CLOSING_S = 60.0  # lines so close to the end may be those of closing down
 ZONE_S, ZONE_SLACK_S = 1_800.0, 30.0  # two clocks may be in two zones, which differ by multiples
-ENDED_BY_OTHERS = ("slurm.time", "slurm.cancelled", "exit.outside")
+ENDED_BY_OTHERS = (
+    "slurm.time",
+    "slurm.cancelled",
+    "slurm.cancelled_job",
+    "stopped.by_hand",
+    "exit.outside",
+)
 _HANGS = "If no line has come since, the job hangs or was ended without a word."
 _STEP = re.compile(
     rb"(?:(?<![a-z])|_)(?:step|iter(?:ation)?|update|batch)s?[\"']?[ \t]{0,2}[:=#]?[ \t\[(]{0,10}"

@@ -44,6 +44,7 @@ _FORCED = re.compile(r"unable to shutdown process (\d{1,9})\b", re.IGNORECASE)
 # the agent found it ended, before it asked any process to end
 _AGENT_FAILED = re.compile(r"failed \(exitcode: (?:-15|-2|-1)\).{0,60}\(pid: (\d{1,9})\)")
 _ASKED = re.compile(r"(?:sending|closing) process (\d{1,9}) (?:closing|via) ", re.IGNORECASE)
+TOLD = "c10d.told"  # how far it had come, when another rank told it to dump
 OUTSIDE = "exit.outside"  # the launcher itself was sent a signal
 _SAID_RANK = re.compile(r"error: .{0,80}\brank (\d{1,6}) ", re.IGNORECASE)
 _RAISES = (Mechanism.EXCEPTION, Mechanism.SIGNAL)
@@ -191,7 +192,8 @@ def _silent(
     others = set(range(max(by_rank) + 1)) - set(lost)
     if len(lost) == 1 and not others & by_rank.keys():
         return frozenset()
-    return frozenset(others - set(closed)) if len(others) == 1 else frozenset()
+    told = {rank for rank, some in by_rank.items() if any(one.rule == TOLD for one in some)}
+    return frozenset(others - set(closed) - told) if len(others) == 1 else frozenset()
 
 
 def _ended_well(findings: Sequence[Finding]) -> bool:
@@ -289,7 +291,7 @@ def _tells(one: Finding) -> bool:
     if (
         isinstance(one, Stack)
         or rule is None
-        or one.rule == "python.fatal"
+        or one.rule in ("python.fatal", "c10d.left_open")
         or one.rule.startswith(
             ("elastic.", "exit.", "stack.", "desync.", "own.", "ledger.", "standing.", "beacon.")
         )

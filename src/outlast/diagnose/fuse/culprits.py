@@ -175,7 +175,8 @@ def find_culprits(
         return late
     if (apart := _stands_apart(findings)) is not None:
         return apart
-    if blame is None and named is FailureClass.UNKNOWN:
+    by_silence = bool(behind) and behind[0].rule.name == "desync.left"
+    if blame is None and (named is FailureClass.UNKNOWN or by_silence):
         silent = _silent(accounts)
         if silent is not None:
             return silent

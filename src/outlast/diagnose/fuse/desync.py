@@ -5,6 +5,12 @@ collectives: the program is at fault. If most ranks of the job report a wait, th
 are what the others wait for, unless they only wrote no log. If nothing was ever completed, the
 group never communicated.
 
+Why the one rank that reports nothing does not come, is not said: it may be in the user's code, in a
+read that does not return, on a GPU that has stopped, or gone. What the others wait for tells a
+little. The gradients of a step are many numbers. One number is what a script reduces by itself:
+whether there is another batch, the loss of an epoch, a barrier. A rank that came to all gradients, and not to
+that, took another path through the script.
+
 This module is pure: no clock, no files, no torch.
 """
 
@@ -16,13 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.accounts import TOLD
 from outlast.diagnose.logs.watchdog import Awaited
 from outlast.diagnose.rules import RULES
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role, Suspect
 
 RANKS_MIN = 2
-TOLD = "c10d.told"
+ONE_NUMBER = (1, 1)  # what goes into a collective, and what comes out
+LEFT_OPEN = "c10d.left_open"  # a program that ends well says this, too
 LAST_SAID = 80  # characters of a log's last line that a suspect's sentence repeats
 _NUMBER = re.compile(r"\d+")
 
@@ -47,9 +55,7 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
     found += _behind(waits, [one for one in said if one.rule == TOLD])
     absent = _absent(waits, findings)
     if absent and not any(one.rule == "desync.mismatch" for one in found):
-        found.append(
-            _deduced("desync.left" if _one_left(waits, absent) else "desync.absent", waits[0])
-        )
+        found.append(_deduced(_rule_for(waits, absent, findings), waits[0]))
         waiting = len({one.rank for one in waits})
         suspects |= {
             rank: Suspect(
@@ -183,6 +189,15 @@ def _with_a_log_like_theirs(waiting: set[int], findings: Sequence[Finding]) -> s
             by_form[_NUMBER.sub("#", one.evidence.file)].add(one.rank)
     alike = [ranks for ranks in by_form.values() if len(ranks & waiting) >= RANKS_MIN]
     return set().union(*alike)
+
+
+def _rule_for(waits: Sequence[Awaited], absent: Sequence[int], findings: Sequence[Finding]) -> str:
+    if not _one_left(waits, absent):
+        return "desync.absent"
+    if any(one.rule == LEFT_OPEN and one.rank in absent for one in findings):
+        return "desync.left"  # its program came to its end
+    numbers = {one.numel for one in waits if one.numel is not None}
+    return "desync.left" if numbers == {ONE_NUMBER} else "desync.silent"
 
 
 def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import recovery_asked
 from outlast.diagnose.fuse.culprits import Blame, Culprits
-from outlast.diagnose.fuse.desync import Desync, end_of_its_log
+from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
@@ -45,7 +45,6 @@ EVIDENCE_MAX = 12
 RANKS_SAID = 8
 TEXT_SAID = 160
 _UNKNOWN = FailureClass.UNKNOWN
-LEFT_OPEN = "c10d.left_open"  # a program that ends well says this, too
 _LAST_WORDS = ("exited", "left", "silent")  # nothing else tells what such a rank did
 LOADER_SLOW = "loader.slow"  # the rank did not hang: it gave up, and its process is gone
 _BY_GRAPH = ("graph", "mismatch")
@@ -350,9 +349,15 @@ def _all_work(conclusion: Conclusion) -> bool:
 
 def _first_said(conclusion: Conclusion) -> str:
     """Return the first line that reports the failure, as a sentence; "" if there is none."""
-    first = next((one for one in evidence_of(conclusion) if one.role is not Role.EFFECT), None)
-    if first is None and _reported_words(conclusion) is not None:
-        first = next(one.evidence for one in conclusion.findings if one.rule in REPORTED)
+    special = _reported_words(conclusion)
+    first = next(
+        (
+            one.evidence
+            for one in conclusion.findings
+            if special is not None and REPORTED.get(one.rule) is special
+        ),
+        None,
+    ) or next((one for one in evidence_of(conclusion) if one.role is not Role.EFFECT), None)
     if first is None:
         return ""
     where = f"{first.file}:{first.line}" if first.line else first.file

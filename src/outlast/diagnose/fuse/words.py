@@ -370,6 +370,13 @@ BY_RULE: dict[str, Words] = {
         "the service runs, and nvidia-smi -q shows the state of the fabric as completed",
         "systemctl status nvidia-fabricmanager, and nvidia-smi -q | grep -A 2 Fabric, on that node",
     ),
+    "desync.left": Words(
+        "one rank left the loop that the others are in, or waits elsewhere in the script",
+        "look at how many batches each rank gets, and at what only some ranks do (evaluation,"
+        " saving, an early end); a restart may hang there again",
+        "the same number of batches on all ranks, and a stack of that rank inside a training step",
+        "py-spy dump of that rank while it hangs; the last step in each rank's log",
+    ),
     "desync.mismatch": _UNEQUAL_CALLS,
     "gloo.size": _UNEQUAL_CALLS,
     "c10d.mismatch": _UNEQUAL_CALLS,
@@ -413,6 +420,22 @@ REPORTED: dict[str, Words] = {
         "",
         "the log of every rank at the time of the last step, and dmesg -T of each node for the"
         " minutes around it",
+    ),
+    "slurm.cancelled_job": Words(
+        "somebody cancelled the job",
+        "nothing, if that was meant; otherwise ask who cancelled it, and start it again from the"
+        " last checkpoint",
+        "",
+        "sacct -j JOB --format=JobID,User,State%30,End (CANCELLED by UID): was it its user, an"
+        " administrator, or a script?",
+    ),
+    "stopped.by_hand": Words(
+        "somebody stopped the program by Ctrl-C",
+        "nothing, if that was meant; if it was stopped because it hung, take stacks while it hangs"
+        " the next time: outlast diagnose --collect OUT",
+        "",
+        "whoever works in that terminal; if nobody does, what sends SIGINT (a scheduler, a shell"
+        " that was closed)",
     ),
     "exit.outside": Words(
         "the launcher was ended from outside",

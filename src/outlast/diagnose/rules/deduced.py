@@ -180,6 +180,18 @@ DEDUCED: tuple[Rule, ...] = (
         M.HANG,
     ),
     Rule(
+        "desync.silent",
+        "",
+        R.MESSENGER,
+        ORDER
+        + "; a launcher ends all when one dies, so who is silent through a time-out lives and is"
+        " elsewhere, or its whole node is gone",
+        C.USER_CODE,
+        G.HINT,
+        (C.USER_DATA, C.SOFTWARE_BUG),
+        M.HANG,
+    ),
+    Rule(
         "desync.places",
         "",
         R.ROOT,

@@ -172,6 +172,13 @@ RULES: tuple[Rule, ...] = (
         also=(C.HBM, C.CHASSIS),
         priority=6120,
     ),
+    advice(  # it tells that Slurm runs the job
+        "slurm.node_state",
+        r"(?:drain|update)_nodes?: node |validate_node_specs:"
+        r"|node \S{1,80} state set to (?:drain|down)",
+        "slurm src/slurmctld/node_mgr.c, src/slurmd",
+        priority=6125,
+    ),
     # limits and people
     root(  # the line says what ended it; other lines say whether it was slow or stood still before
         "slurm.time",
@@ -185,10 +192,25 @@ RULES: tuple[Rule, ...] = (
         mechanism=SIGNAL,
         priority=6130,
     ),
+    messenger(  # a step is cancelled too when one of its tasks fails, a job only by somebody
+        "slurm.cancelled_job",
+        r"\*\*\* job \d{1,12} on [^*]{0,80} cancelled at \S{1,40} \*\*\*|cancelled by \d+"
+        r"|jobstate=cancelled",
+        SLURM + "; " + STATES,
+        mechanism=SIGNAL,
+        priority=6135,
+    ),
+    messenger(
+        "stopped.by_hand",
+        r"keyboardinterrupt",
+        "python signal.default_int_handler: Ctrl-C, or a launcher that passes it on",
+        mechanism=SIGNAL,
+        priority=6137,
+    ),
     messenger(
         "slurm.cancelled",
-        r"cancelled at|cancelled by \d+|\bcancelled\b|job/step already"
-        r" completing|keyboardinterrupt|step cancelled",
+        r"cancelled at|\bcancelled\b|job/step already"
+        r" completing|step cancelled",
         SLURM,
         mechanism=SIGNAL,
         priority=6140,
