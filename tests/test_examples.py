@@ -32,6 +32,7 @@ def under_outlast(*words: str) -> list[str]:
     return [OUTLAST, "run", "--nproc-per-node", "2", "--run-dir", "run", *words]
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(120)
 def test_the_gpt_trains_alone(tmp_path: Path) -> None:
     line = last_line(
@@ -41,6 +42,7 @@ def test_the_gpt_trains_alone(tmp_path: Path) -> None:
     assert line.startswith("digest ")
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(120)
 def test_fsdp_trains_alone(tmp_path: Path) -> None:
     line = last_line(

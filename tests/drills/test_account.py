@@ -17,9 +17,8 @@ pytestmark = pytest.mark.timeout(150)
 SLACK_S = 0.1
 
 
-@pytest.mark.parametrize(
-    "flags", [(), pytest.param(("--spares", 1), marks=pytest.mark.drill)], ids=["fork", "spare"]
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("flags", [(), ("--spares", 1)], ids=["fork", "spare"])
 def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[object]) -> None:
     """One of two ranks with 216 MB of state is killed.
 

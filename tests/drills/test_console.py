@@ -91,7 +91,8 @@ def logged(folder: Path, rank: int) -> list[str]:
     return path.read_text().splitlines()
 
 
-@pytest.mark.parametrize("closed", [">&-", pytest.param("<&- >&- 2>&-", marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_a_run_without_standard_streams_trains_to_its_end(
     start: Start, tmp_path: Path, closed: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_run_without_standard_streams_trains_to_its_end(
     assert len(logged(tmp_path, 0)) == STEPS + 1
 
 
+@pytest.mark.drill
 def test_a_reader_that_wants_three_lines_does_not_end_the_training(
     start: Start, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
     assert len(set(drew[3].values())) == STEPS - len(unsaid)
 
 
+@pytest.mark.drill
 def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> None:
     """The function may have left another device current. Each survivor builds two groups.
 

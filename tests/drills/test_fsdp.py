@@ -154,6 +154,7 @@ def test_two_ranks_killed_at_once(tmp_path: Path, expected: dict[int, str], plac
     as_if_nothing_had_happened(outcome, expected)
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_all_ranks_killed_at_once_go_on_from_their_images(tmp_path: Path, calm: Calm) -> None:
     with Drill(tmp_path, SCRIPT, "--steps", SHARED, "--step-s", 0.05) as drill:

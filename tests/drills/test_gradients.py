@@ -45,6 +45,7 @@ def all_ranks_are_as_calm(outcome: Outcome, calm: Outcome, *, faults: int) -> No
     outcome.ledger_is_sound()
 
 
+@pytest.mark.drill
 def test_a_kill_leaves_no_trace_with_bucket_views_and_unused_parameters(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:

@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.drill
 def test_a_run_outlives_a_host_whose_processes_are_all_killed(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:

@@ -18,29 +18,18 @@ SCRIPT = "needs.py"
 STEPS = 12
 NEEDS = ("collective", "new_group", "imported", "init_mesh", "run_mesh", "run_device_mesh", "lazy")
 SUMS = {"imported": "new_group", "init_mesh": "new_group", "run_mesh": "new_group"}  # as that one
-ALWAYS = {  # of all combinations, those that are not left to `make drill`
-    ("lazy", "main", "after", "unread", "hot"),
-}
 
 
 def cases() -> list[object]:
     """Each need in both ways; the orders of wrapping and asking for the rank take turns."""
-    found = []
+    found = list[tuple[str, ...]]()
     for number, need in enumerate(NEEDS):
         for way in ("main", "module"):
             for spare in ("", "hot"):
                 for rank in ("first", "unread"):
                     wrap = "before" if (number + (rank == "first") + (spare == "")) % 2 else "after"
                     found.append((need, way, wrap, rank, spare))
-    assert set(found) >= ALWAYS, ALWAYS - set(found)
-    return [
-        pytest.param(
-            *case,
-            id="-".join(filter(None, case)),
-            marks=() if case in ALWAYS else pytest.mark.drill,
-        )
-        for case in found
-    ]
+    return [pytest.param(*case, id="-".join(filter(None, case))) for case in found]
 
 
 def struck(folder: Path, *arguments: str, spare: str, at: str = "forward") -> Outcome:
@@ -77,6 +66,7 @@ def nothing_is_lost(outcome: Outcome, calm: Outcome, way: str, *, spare: str) ->
         assert f"{SCRIPT}:" in outcome.stderr, str(outcome)  # the warning names the line
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(("need", "way", "wrap", "rank", "spare"), cases())
 def test_a_script_with_a_group_of_its_own_survives_a_kill(
     tmp_path: Path, calm_run: CalmRun, need: str, way: str, wrap: str, rank: str, spare: str

@@ -85,6 +85,7 @@ def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
     assert all("struck at count" in one["error"] for one in outcome.interruptions), outcome
 
 
+@pytest.mark.drill
 def test_a_plain_script_that_may_not_restart_ends_at_its_first_failure(tmp_path: Path) -> None:
     """As under torchrun, whose default this is. Rank 0 would not end by itself."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}]

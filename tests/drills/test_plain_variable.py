@@ -52,6 +52,7 @@ def test_a_variable_that_a_replacement_has_not_set_is_named(tmp_path: Path) -> N
     assert "kept = run.values(x=...)" in said, str(outcome)
 
 
+@pytest.mark.drill
 def test_ranks_that_are_told_other_numbers_of_steps_end_the_run(tmp_path: Path) -> None:
     with Drill(tmp_path, SCRIPT, "--later", workers=2) as drill:
         outcome = drill.finish()

@@ -50,6 +50,7 @@ def test_ctrl_c_ends_sharded_training_at_a_step_with_its_checkpoint(
     assert not alive(pids)
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: Path) -> None:
     steps = ("--steps", 100_000, "--pause", 0.1)

@@ -74,13 +74,14 @@ def test_state_that_moves_after_the_vote_is_kept(
     assert "not bit-exact" not in outcome.stderr, str(outcome)
 
 
+@drill
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         ("body", "tail_over"),
-        pytest.param("tail", "behind_over", marks=drill),
+        ("tail", "behind_over"),
         *(
-            pytest.param(place, place, marks=drill)
+            (place, place)
             for place in ("body", "tail", "tail_over", "behind_over", "passed", "committed")
         ),
     ],
