@@ -53,7 +53,7 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-class Door:
+class Leader:
     """A listener that admits who knocks, unless `answer` says something else."""
 
     def __init__(self, loop: Loop, *, token: bytes | None, answer: Admitted | str = FACTS) -> None:
@@ -63,7 +63,7 @@ class Door:
         coordinator = Coordinator(options=CoordinatorOptions(2, Restart(), nodes=2))
         self.listener = AgentListener(
             loop, CoordinatorSessions(coordinator, epoch=1, lease_s=5.0), peers=2,
-            owner=self._own, token=token, reception=self._receive,
+            owner=self._own, token=token, admit=self._receive,
         )  # fmt: skip
 
     def _receive(self, knock: Knock) -> Admitted | str:
@@ -86,11 +86,11 @@ def dialled(
 
 @pytest.mark.parametrize("token", [TOKEN, None])
 def test_who_knows_the_token_is_admitted(loop: Loop, token: bytes | None) -> None:
-    door = Door(loop, token=token)
-    ear, dialler = dialled(loop, door.listener.open(), token=token)
+    leader = Leader(loop, token=token)
+    ear, dialler = dialled(loop, leader.listener.open(), token=token)
     assert loop.run_until(lambda: bool(ear.admitted), within_s=WITHIN_S)
     assert ear.admitted == [FACTS]
-    (knock,) = door.knocks
+    (knock,) = leader.knocks
     assert (knock.wire, knock.run, knock.node, knock.script) == (
         WIRE_VERSION,
         "none",
@@ -98,7 +98,7 @@ def test_who_knows_the_token_is_admitted(loop: Loop, token: bytes | None) -> Non
         "digest",
     )
     dialler.close()
-    door.listener.close()
+    leader.listener.close()
 
 
 @pytest.mark.parametrize(
@@ -113,22 +113,22 @@ def test_nodes_without_the_same_token_do_not_meet(
     loop: Loop, ours: bytes | None, theirs: bytes | None, why: str
 ) -> None:
     """Neither end takes the other for one of the run, and the dialler does not try again."""
-    door = Door(loop, token=theirs)
-    ear, _ = dialled(loop, door.listener.open(), token=ours)
+    leader = Leader(loop, token=theirs)
+    ear, _ = dialled(loop, leader.listener.open(), token=ours)
     assert loop.run_until(lambda: bool(ear.refused), within_s=WITHIN_S)
     assert why in ear.refused[0]
     assert not ear.admitted
-    assert door.listener.nodes == 0
-    door.listener.close()
+    assert leader.listener.nodes == 0
+    leader.listener.close()
 
 
 def test_a_node_of_another_run_is_told_why_it_is_turned_away(loop: Loop) -> None:
-    door = Door(loop, token=TOKEN, answer="node b looks for another run")
-    ear, _ = dialled(loop, door.listener.open(), token=TOKEN)
+    leader = Leader(loop, token=TOKEN, answer="node b looks for another run")
+    ear, _ = dialled(loop, leader.listener.open(), token=TOKEN)
     assert loop.run_until(lambda: bool(ear.refused), within_s=WITHIN_S)
     assert ear.refused == ["node b looks for another run"]
-    assert any("looks for another run" in text for text in door.told)
-    door.listener.close()
+    assert any("looks for another run" in text for text in leader.told)
+    leader.listener.close()
 
 
 def test_a_coordinator_that_comes_later_is_reached(loop: Loop) -> None:
@@ -139,22 +139,22 @@ def test_a_coordinator_that_comes_later_is_reached(loop: Loop) -> None:
     ear, dialler = dialled(loop, address, token=None)
     assert loop.run_until(lambda: dialler.tries >= 3, within_s=WITHIN_S)
     assert "refused" in dialler.error
-    door = Door(loop, token=None)
-    door.listener.open(host=address[0], port=address[1])
+    leader = Leader(loop, token=None)
+    leader.listener.open(host=address[0], port=address[1])
     assert loop.run_until(lambda: bool(ear.admitted), within_s=WITHIN_S)
     assert not ear.refused
     dialler.close()
-    door.listener.close()
+    leader.listener.close()
 
 
 def test_a_broken_connection_is_made_again(loop: Loop) -> None:
-    door = Door(loop, token=TOKEN)
-    address = door.listener.open()
+    leader = Leader(loop, token=TOKEN)
+    address = leader.listener.open()
     ear, dialler = dialled(loop, address, token=TOKEN)
     assert loop.run_until(lambda: bool(ear.admitted), within_s=WITHIN_S)
-    door.listener.close()
+    leader.listener.close()
     assert loop.run_until(lambda: ear.broken == 1, within_s=WITHIN_S)
-    door.listener.open(host=address[0], port=address[1])
+    leader.listener.open(host=address[0], port=address[1])
     assert loop.run_until(lambda: len(ear.admitted) == 2, within_s=WITHIN_S)
     dialler.close()
-    door.listener.close()
+    leader.listener.close()

@@ -57,7 +57,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Hold what a check has found.
+    """What a check has found.
 
     remarks        what is to be changed
     seen           what was tried, in sentences

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Hold what is left of a rank: a survivor's Inventory, or what the agent found in its slots.
+    """What is left of a rank: a survivor's Inventory, or what the agent found in its slots.
 
     `ranks` are all ranks of which the same is left.
     """

@@ -51,7 +51,7 @@ XIDS = range(1, 1000)
 
 
 class Action(str, Enum):
-    """Name what a policy can do, the mildest first."""
+    """What a policy can do, the mildest first."""
 
     RETRY = "retry"  # nothing: the run has gone on already
     PAGE = "page"  # tell a person
@@ -162,7 +162,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Say what outlast does once an interruption has a verdict.
+    """What outlast does once an interruption has a verdict.
 
     `parse` reads one from TOML. The rules are asked in their order, and the first one that matches
     decides (`engine.policy.decide_action`). The policy itself does nothing: it is data.

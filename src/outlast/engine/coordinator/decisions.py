@@ -43,7 +43,7 @@ def decide_restore(
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """Say what all ranks begin from if they restart. None: a survivor has to hand over first."""
+    """What all ranks begin from if they restart. None: a survivor has to hand over first."""
 
     start: Restart | None
     reason: str
@@ -51,7 +51,7 @@ class SourceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck:
-    """Say whether what all ranks were to begin from is still there."""
+    """Whether what all ranks were to begin from is still there, and why."""
 
     is_there: bool
     reason: str
@@ -124,7 +124,7 @@ def decide_source(
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """Hold what is known of the slots in which one rank seals its private state.
+    """What is known of the slots in which one rank seals its private state.
 
     lies_sealed   they hold the step in question
     has_images    they were not lost with their node

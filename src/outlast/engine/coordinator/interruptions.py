@@ -30,7 +30,7 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """Hold what a later verdict needs to know of an interruption.
+    """What a later verdict needs to know of an interruption.
 
     outage   the first of the interruptions that were over together
     """

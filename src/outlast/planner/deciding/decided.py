@@ -17,7 +17,7 @@ from outlast.planner.scenario import Extent
 
 
 class Beside(str, Enum):
-    """Name what the engine decided, or met, that a scenario does not know.
+    """What the engine decided, or met, that a scenario does not know.
 
     With one of ENDS the run is over.
     """
@@ -81,7 +81,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Hold what a run goes back to after an interruption.
+    """What a run goes back to after an interruption.
 
     step    that all go on from
     tier    name of the tier that holds it; None where the run starts over

@@ -72,7 +72,7 @@ class Outside:
 
 @dataclass
 class _Told:
-    """Keep what the coordinator was told last.
+    """What the coordinator was told last.
 
     lives      by worker and rank
     hung       workers that hang

@@ -52,15 +52,15 @@ from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.open_files import make_room
 
 # What an agent that has knocked is told: what it needs to know of the run, or why it is turned away
-Reception = Callable[[Knock], "Admitted | str"]
+Admit = Callable[[Knock], "Admitted | str"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
-    """Who is let in, and who hears what nodes say. The fields are arguments of the listener."""
+class _Options:
+    """Which agents are admitted, and who hears what nodes say. The listener was given these."""
 
     token: bytes | None
-    reception: Reception | None
+    admit: Admit | None
     heard: Callable[[str, Message], object]
     may_speak: Callable[[], bool]
 
@@ -75,7 +75,7 @@ class _Queue:
 
 
 @dataclass(eq=False, slots=True)
-class _Visitor:
+class _Connection:
     """One connection. `node` is the name that it gave; "" before it gave one.
 
     `knocks`: it has not said yet which run it means. `facts`: what it is told once it is known.
@@ -98,7 +98,7 @@ class AgentListener:
 
     `peers` is how many agents are to be served. It raises UsageError if the process may not open so
     many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
-    `reception` is asked about each agent that knocks; without one, nobody has to knock. `heard` is
+    `admit` is asked about each agent that knocks; without it, nobody has to knock. `heard` is
     told what a node says, before the sessions are, but of an Enrol after them. While `may_speak`
     returns False, lines are dropped: they are sent again to a node that comes back.
     """
@@ -111,7 +111,7 @@ class AgentListener:
         peers: int,
         owner: Callable[[Output], None],
         token: bytes | None = None,
-        reception: Reception | None = None,
+        admit: Admit | None = None,
         heard: Callable[[str, Message], object] = lambda node, message: None,
         may_speak: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -121,10 +121,10 @@ class AgentListener:
         self._sessions = sessions
         self._peers = peers
         self._owner = owner
-        self._door = _Door(token, reception, heard, may_speak)
+        self._options = _Options(token, admit, heard, may_speak)
         self._listener: socket.socket | None = None
-        self._strangers: set[_Visitor] = set()
-        self._lines: dict[str, _Visitor] = {}
+        self._strangers: set[_Connection] = set()
+        self._lines: dict[str, _Connection] = {}
         self._queue = _Queue()
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
@@ -149,9 +149,9 @@ class AgentListener:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        for visitor in (*self._strangers, *self._lines.values()):
-            visitor.patience.cancel()
-            visitor.channel.close()
+        for connection in (*self._strangers, *self._lines.values()):
+            connection.patience.cancel()
+            connection.channel.close()
         self._strangers.clear()
         self._lines.clear()
 
@@ -172,8 +172,8 @@ class AgentListener:
 
     def tell_all(self, message: Message) -> None:
         """Send a message to all nodes that are connected."""
-        for visitor in self._lines.values():
-            visitor.channel.send(message)
+        for connection in self._lines.values():
+            connection.channel.send(message)
 
     @property
     def nodes(self) -> int:
@@ -183,7 +183,7 @@ class AgentListener:
     @property
     def unsent_bytes(self) -> int:
         """Return the bytes that the kernel has not taken yet, over all connections."""
-        return sum(visitor.channel.unsent_bytes for visitor in self._lines.values())
+        return sum(connection.channel.unsent_bytes for connection in self._lines.values())
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class AgentListener:
         """Send a grant at once. Return whether it was one."""
         if not isinstance(output, Line) or not isinstance(output.message, Grant):
             return False
-        if self._door.may_speak():
+        if self._options.may_speak():
             self.tell(output.node, output.message)
         return True
 
@@ -219,26 +219,26 @@ class AgentListener:
 
         A regroup sends something to each of a node's ranks.
         """
-        visitor = self._lines.get(line.node) if self._door.may_speak() else None
-        frames = [encode(line.message)] if visitor is not None else []
+        connection = self._lines.get(line.node) if self._options.may_speak() else None
+        frames = [encode(line.message)] if connection is not None else []
         while (
             self._queue.outputs
             and isinstance(after := self._queue.outputs[0], Line)
             and after.node == line.node
         ):
             self._queue.outputs.popleft()
-            if visitor is not None:
+            if connection is not None:
                 frames.append(encode(after.message))
-        if visitor is not None:
-            visitor.channel.send_frames(b"".join(frames))
+        if connection is not None:
+            connection.channel.send_frames(b"".join(frames))
 
     def _hang_up(self, node: str) -> None:
-        visitor = self._lines.get(node)
-        if visitor is not None:
-            visitor.channel.close()
-            self._gone(visitor)
+        connection = self._lines.get(node)
+        if connection is not None:
+            connection.channel.close()
+            self._gone(connection)
 
-    # --- who comes --------------------------------------------------------------------------------
+    # --- connections come -------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while self._listener is not None:
@@ -256,89 +256,94 @@ class AgentListener:
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_at(now_s() + limits.RECONNECT_S, self._accept_again)
                 return
-            self._welcome_in(sock, f"{address[0]} port {address[1]}")
+            self._add_connection(sock, f"{address[0]} port {address[1]}")
 
     def _accept_again(self) -> None:
         if self._listener is not None and len(self._strangers) < limits.LISTENER_STRANGERS_COUNT:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _welcome_in(self, sock: socket.socket, address: str) -> None:
+    def _add_connection(self, sock: socket.socket, address: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(limits.LISTENER_KEEPALIVE_S))
         channel = Channel(
             self._loop,
             sock,
-            on_message=lambda message: self._on_message(visitor, message),
-            on_close=lambda reason: self._on_close(visitor, reason),
+            on_message=lambda message: self._on_message(connection, message),
+            on_close=lambda reason: self._on_close(connection, reason),
         )
         patience = self._loop.call_at(
             now_s() + limits.LISTENER_WAIT_S,
-            lambda: self._refuse(visitor, f"it did not enrol within {limits.LISTENER_WAIT_S:g} s"),
+            lambda: self._refuse(
+                connection, f"it did not enrol within {limits.LISTENER_WAIT_S:g} s"
+            ),
         )
-        visitor = _Visitor(address, channel, patience)
-        self._strangers.add(visitor)
-        visitor.knocks = self._door.reception is not None
-        if not visitor.knocks and self._door.token is not None:
-            visitor.question = trust.challenge()
-            channel.send(visitor.question)
+        connection = _Connection(address, channel, patience)
+        self._strangers.add(connection)
+        connection.knocks = self._options.admit is not None
+        if not connection.knocks and self._options.token is not None:
+            connection.question = trust.challenge()
+            channel.send(connection.question)
 
     # --- what they say ----------------------------------------------------------------------------
 
-    def _on_message(self, visitor: _Visitor, message: Message) -> None:
-        if visitor.enrolled:
+    def _on_message(self, connection: _Connection, message: Message) -> None:
+        if connection.enrolled:
             if isinstance(message, Kept):
-                self._door.heard(visitor.node, message)
+                self._options.heard(connection.node, message)
             elif isinstance(message, (Beat, FromNode)):
-                self._door.heard(visitor.node, message)
-                self.carry_out(self._sessions.on_line(visitor.node, message, now_s=now_s()))
+                self._options.heard(connection.node, message)
+                self.carry_out(self._sessions.on_line(connection.node, message, now_s=now_s()))
             else:
-                self._refuse(visitor, f"it has enrolled, and says {_name(message)}")
-        elif visitor.knocks:
-            self._on_knock(visitor, message)
-        elif visitor.question is not None:
-            self._on_proof(visitor, visitor.question, message)
+                self._refuse(connection, f"it has enrolled, and says {_name(message)}")
+        elif connection.knocks:
+            self._on_knock(connection, message)
+        elif connection.question is not None:
+            self._on_proof(connection, connection.question, message)
         elif not isinstance(message, Enrol):
-            self._refuse(visitor, f"it has to enrol, and says {_name(message)}")
-        elif not message.node or visitor.node not in ("", message.node):
-            proven = f", and has proven to be {cut_at_word(visitor.node, 80)!r}"
+            self._refuse(connection, f"it has to enrol, and says {_name(message)}")
+        elif not message.node or connection.node not in ("", message.node):
+            proven = f", and has proven to be {cut_at_word(connection.node, 80)!r}"
             enrols = f"it enrols as {cut_at_word(message.node, 80)!r}"
-            self._refuse(visitor, enrols + (proven if visitor.node else ""))
+            self._refuse(connection, enrols + (proven if connection.node else ""))
         else:
-            self._on_enrol(visitor, message)
+            self._on_enrol(connection, message)
 
-    def _on_knock(self, visitor: _Visitor, message: Message) -> None:
+    def _on_knock(self, connection: _Connection, message: Message) -> None:
         """Ask an agent that means this run for its proof, or admit it."""
-        if not isinstance(message, Knock) or self._door.reception is None:
-            self._refuse(visitor, f"it has to knock, and says {_name(message)}")
+        if not isinstance(message, Knock) or self._options.admit is None:
+            self._refuse(connection, f"it has to knock, and says {_name(message)}")
             return
-        found = self._door.reception(message)
+        found = self._options.admit(message)
         if isinstance(found, str):
-            visitor.channel.send(TurnedAway(found))
-            self._refuse(visitor, found)
+            connection.channel.send(TurnedAway(found))
+            self._refuse(connection, found)
             return
-        visitor.knocks, visitor.facts = False, found
-        if self._door.token is not None:
-            visitor.question = trust.challenge(message.nonce, token=self._door.token)
-            visitor.channel.send(visitor.question)
+        connection.knocks, connection.facts = False, found
+        if self._options.token is not None:
+            connection.question = trust.challenge(message.nonce, token=self._options.token)
+            connection.channel.send(connection.question)
         else:
-            visitor.channel.send(found)
+            connection.channel.send(found)
 
-    def _on_proof(self, visitor: _Visitor, question: Challenge, message: Message) -> None:
+    def _on_proof(self, connection: _Connection, question: Challenge, message: Message) -> None:
         if not isinstance(message, Proof):
             self._refuse(
-                visitor, f"it has to prove that it knows the run's token, and says {_name(message)}"
+                connection,
+                f"it has to prove that it knows the run's token, and says {_name(message)}",
             )
-        elif not message.node or not trust.proves(message, question, token=self._door.token or b""):
-            if self._door.reception is not None:
-                visitor.channel.send(TurnedAway("its token is not the run's"))
-            self._refuse(visitor, "it does not know the run's token")
+        elif not message.node or not trust.proves(
+            message, question, token=self._options.token or b""
+        ):
+            if self._options.admit is not None:
+                connection.channel.send(TurnedAway("its token is not the run's"))
+            self._refuse(connection, "it does not know the run's token")
         else:
-            visitor.question, visitor.node = None, message.node
-            if visitor.facts is not None:
-                visitor.channel.send(visitor.facts)
+            connection.question, connection.node = None, message.node
+            if connection.facts is not None:
+                connection.channel.send(connection.facts)
 
-    def _on_enrol(self, visitor: _Visitor, message: Enrol) -> None:
+    def _on_enrol(self, connection: _Connection, message: Enrol) -> None:
         """Let a newer connection of an agent take the place of the older one, if there is one.
 
         The older one is dead, or about to be. This holds for connections of one agent only. Another
@@ -346,49 +351,49 @@ class AgentListener:
         """
         outputs = self._sessions.on_line(message.node, message, now_s=now_s())
         if outputs and isinstance(outputs[0], TurnAway):
-            visitor.channel.send(outputs[0].message)
-            visitor.channel.close()
-            self._gone(visitor)
+            connection.channel.send(outputs[0].message)
+            connection.channel.close()
+            self._gone(connection)
             self.carry_out(outputs[1:])
             return
-        visitor.patience.cancel()
-        self._no_stranger(visitor)
+        connection.patience.cancel()
+        self._is_no_stranger_now(connection)
         older = self._lines.get(message.node)
         if older is not None:
             older.channel.close()
-        visitor.node, visitor.enrolled = message.node, True
-        self._lines[message.node] = visitor
+        connection.node, connection.enrolled = message.node, True
+        self._lines[message.node] = connection
         self.carry_out(outputs)
-        self._door.heard(message.node, message)
+        self._options.heard(message.node, message)
 
-    # --- who goes ---------------------------------------------------------------------------------
+    # --- connections go ---------------------------------------------------------------------------
 
-    def _refuse(self, visitor: _Visitor, reason: str) -> None:
-        visitor.channel.close()
-        self._lost(visitor, reason)
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        connection.channel.close()
+        self._lost(connection, reason)
 
-    def _on_close(self, visitor: _Visitor, reason: str) -> None:
+    def _on_close(self, connection: _Connection, reason: str) -> None:
         if reason:
-            self._lost(visitor, reason)
+            self._lost(connection, reason)
         else:
-            self._gone(visitor)
+            self._gone(connection)
 
-    def _lost(self, visitor: _Visitor, reason: str) -> None:
-        whose = f"of node {visitor.node}" if visitor.enrolled else "of a stranger"
-        self._gone(visitor)
-        self.carry_out([Tell(f"the connection {whose} ({visitor.address}) is closed: {reason}")])
+    def _lost(self, connection: _Connection, reason: str) -> None:
+        whose = f"of node {connection.node}" if connection.enrolled else "of a stranger"
+        self._gone(connection)
+        self.carry_out([Tell(f"the connection {whose} ({connection.address}) is closed: {reason}")])
 
-    def _gone(self, visitor: _Visitor) -> None:
-        visitor.patience.cancel()
-        self._no_stranger(visitor)
-        if self._lines.get(visitor.node) is visitor:
-            del self._lines[visitor.node]
-            self.carry_out(self._sessions.on_disconnected(visitor.node))
+    def _gone(self, connection: _Connection) -> None:
+        connection.patience.cancel()
+        self._is_no_stranger_now(connection)
+        if self._lines.get(connection.node) is connection:
+            del self._lines[connection.node]
+            self.carry_out(self._sessions.on_disconnected(connection.node))
 
-    def _no_stranger(self, visitor: _Visitor) -> None:
-        if visitor in self._strangers:
+    def _is_no_stranger_now(self, connection: _Connection) -> None:
+        if connection in self._strangers:
             was_full = len(self._strangers) >= limits.LISTENER_STRANGERS_COUNT
-            self._strangers.discard(visitor)
+            self._strangers.discard(connection)
             if was_full:
                 self._accept_again()
 

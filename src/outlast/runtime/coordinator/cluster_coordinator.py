@@ -41,7 +41,7 @@ from outlast.runtime.software import difference, installed
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Hold what an agent that comes has to know, and what it is told then.
+    """What an agent that comes has to know, and what it is told then.
 
     listening  the socket at which agents are awaited. It listens already
     run        the run, as --rdzv-id names it
@@ -97,7 +97,7 @@ class ClusterCoordinator:
         self.quorum = Quorum(place)
         self._listener = AgentListener(
             parts.loop, sessions, peers=options.nodes, owner=self._carry_out, token=admission.token,
-            reception=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
+            admit=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
         )  # fmt: skip
         self.quorum.stand_before(self._listener)
         self.driver = CoordinatorDriver(

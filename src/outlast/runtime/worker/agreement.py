@@ -24,7 +24,7 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Agreement:
-    """Keep what all ranks agree on.
+    """What all ranks agree on, and how they come to it.
 
     `movers` are the private parts that were the same on all ranks in the newest vote.
     """

@@ -53,7 +53,7 @@ class Readiness(NamedTuple):
 
 @dataclass(slots=True)
 class StepsCall:
-    """Keep what is known of the present call of run.steps.
+    """What is known of the present call of run.steps.
 
     accumulate     backward passes for each step
     high_water     the newest step that this rank has committed before: doing it again books as
