@@ -130,10 +130,10 @@ def test_a_drain_waits_for_the_step_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "nth", "generations"), [("in_place", 8, 4), ("reenter", 8, 4), ("respawn", 14, 6)]
+    ("mode", "nth", "generations"), [("in_place", 8, 4), ("reenter", 8, 4), ("respawn", 14, 6)]
 )
 def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
-    way: str, nth: int, generations: int
+    mode: str, nth: int, generations: int
 ) -> None:
     """The drain comes while one rank is late at a vote: all have sealed the step, so it is
     committed. The ranks that are given up commit it in their processes, before they end.
@@ -141,7 +141,7 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     The rule FinishesSteps would see a rank that did not. A generation is begun for that.
     """
     late = PlannedFault("late", "starve", 2, "voting", nth, for_s=0.3)
-    world = a_world(replace(FOUR, way=way), KILL, late)
+    world = a_world(replace(FOUR, recovery_mode=mode), KILL, late)
     diagnosed(world, verdict(), at_s=LATE_S)
     assert ran(world).state == "ended"
     records = [record for _, record in world.host.ledger.records]

@@ -132,7 +132,7 @@ class PlanWatch:
         """
         living = {p.worker for p in self._world.population.alive() if not (p.hung or p.stopped)}
         unheard = any(member.worker not in living for member in coordinator.roster.live())
-        everybody = self._world.frame.options.way == "respawn"  # all restart
+        everybody = self._world.frame.options.recovery_mode == "respawn"  # all restart
         given_up = tuple(
             member.worker
             for member in coordinator.roster.live()
