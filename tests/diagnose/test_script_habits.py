@@ -76,6 +76,33 @@ schedule = SequentialLR(first, [warm, warm])
     assert said(text.replace("second=second)", "second=second, schedule=schedule)")) == []
 
 
+def test_an_optimizer_that_a_function_returns_is_not_said_to_be_forgotten() -> None:
+    """Under which name it is kept then, the text does not tell."""
+    made = "def make(net):\n    fresh = torch.optim.SGD(net.parameters())\n    return [fresh]\n"
+    assert said(TEXT + made) == []
+    assert [line for line, _ in said(TEXT + made[made.index("fresh") :].partition("\n")[0])] == [13]
+
+
+@pytest.mark.parametrize(
+    ("lines", "iterator"),
+    [
+        ("batches = run.draw(lambda: next(data))", "data"),
+        ("batches = run.draw(self.data.__next__)", "self.data"),
+        ("batches = run.draw(read)\ndef read():\n    return next(data)", "data"),
+        ("batches = run.draw(lambda: next(iter(loader)))", ""),
+        ("batches = run.draw(read)\ndef read():\n    it = iter(x)\n    return next(it)", ""),
+        ("batches = run.draw(lambda: get_batch('train'))", ""),
+    ],
+)
+def test_batches_drawn_from_an_iterator_are_named(lines: str, iterator: str) -> None:
+    """A rank that is replaced would begin the iterator anew."""
+    wanted = f"what run.draw calls takes the next item of {iterator}, and a rank that is replaced"
+    found = said(TEXT + lines)
+    assert [(line, what.startswith(wanted)) for line, what in found] == [(13, True)] * bool(
+        iterator
+    )
+
+
 def test_the_last_line_that_sets_a_variable_is_found() -> None:
     text = """\
 best = 1

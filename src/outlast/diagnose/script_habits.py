@@ -2,6 +2,7 @@
 
     a second outlast.join()      handlers for the signals that end a run
     a sys.argv that changes      optimizers that are called in another order on some ranks
+    run.draw over an iterator
 
 This module is pure: no clock, no files, no torch.
 """
@@ -22,6 +23,7 @@ def habits(tree: ast.AST, calls: list[tuple[str, ast.Call]], joined_at: int) -> 
     yield from _handlers(calls)
     yield from _arguments(tree, joined_at)
     yield from _by_rank(tree)
+    yield from _iterators_drawn_from(tree, calls)
 
 
 def _joined_again(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
@@ -121,6 +123,45 @@ def _by_rank(tree: ast.AST) -> Iterator[Habit]:
                 " that is interrupted between them can then not be finished alike",
                 "call the same optimizers in the same order on every rank",
             )
+
+
+def _iterators_drawn_from(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
+    """Find functions given to run.draw that take the next item of an iterator of the script."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for name, call in calls:
+        if not name.endswith(".draw") or not call.args:
+            continue
+        given = call.args[0]
+        body: ast.AST = functions.get(given.id, given) if isinstance(given, ast.Name) else given
+        for iterator in _taken_from(body):
+            yield (
+                call.lineno,
+                f"what run.draw calls takes the next item of {iterator}, and a rank that is"
+                f" replaced begins {iterator} anew",
+                "give it a function that returns the batch of a number: run.draw(read,"
+                " numbered=True)",
+            )
+            break
+
+
+def _taken_from(body: ast.AST) -> Iterator[str]:
+    """Yield the names of iterators that `body` takes items of and does not make by itself."""
+    own = {
+        node.id
+        for node in ast.walk(body)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for node in ast.walk(body):
+        match node:
+            case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as of, *_]):
+                pass
+            case ast.Attribute(value=ast.Name() | ast.Attribute() as of, attr="__next__"):
+                pass
+            case _:
+                continue
+        name = ast.unparse(of)
+        if name not in own:
+            yield name
 
 
 def _steps(body: list[ast.stmt], optimizers: set[str]) -> list[tuple[str, int]]:

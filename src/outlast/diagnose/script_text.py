@@ -198,7 +198,13 @@ def _closures(calls: Calls) -> Iterator[Remark]:
 
 
 def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
-    """Find optimizers, schedulers and scalers that run.state is not given."""
+    """Find optimizers, schedulers and scalers that run.state is not given.
+
+    A function that does not call run.state may return what it makes, under whatever name.
+    """
+    places = {
+        _function_at(tree, call.lineno) for name, call in calls if name.endswith(".state")
+    } | {None}
     kept = {
         one.id
         for name, call in calls
@@ -225,6 +231,8 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
     }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        if _function_at(tree, node.lineno) not in places:
             continue
         made = next((name for name, call in calls if call is node.value), "")
         for target in node.targets:

@@ -5,18 +5,19 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from outlast.diagnose.assignments import last_set
-from outlast.diagnose.script_calls import Remark
+from outlast.diagnose.script_calls import Remark, dotted, last_name
 from outlast.diagnose.trial_comparison import Comparison, Loop, Variable
 from outlast.model.texts import some
 
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
 _ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")  # parts of types' names
 _CHAINED = {"cycle", "count", "islice", "chain"}
-_METERS = "(?:Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage)"
+_METERS = re.compile(r"Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage")
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -65,14 +66,43 @@ def _advice(one: Variable) -> str:
 def is_of_a_meter(one: Variable, source: str) -> bool:
     """Return whether a variable is an attribute of an object that keeps averages for people.
 
-    Such an object is known by the name of what makes it, as in `top1 = AverageMeter("Acc@1")`.
+    Such an object is known by the name of what makes it, as in `top1 = AverageMeter("Acc@1")`. It
+    may be one of several: `losses, top1 = AverageMeter(), AverageMeter()`.
     """
     owner = one.name.rpartition(".")[0]
-    if not owner:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
         return False
-    name, maker = re.escape(owner), rf"[\w.]*{_METERS}\w*\("
-    assigned = rf"^\s*{name}\s*(?::[^=\n]*)?=\s*{maker}"
-    return re.search(rf"{assigned}|{maker}.*\) as {name}:", source, re.MULTILINE) is not None
+    return bool(owner) and any(
+        ast.unparse(target) == owner and _METERS.search(last_name(dotted(made.func)))
+        for node in ast.walk(tree)
+        for target, made in _made(node)
+    )
+
+
+def _made(node: ast.AST) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """Yield what a statement assigns the result of a call to, and the call."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pairs = [pair for target in targets for pair in _pairs(target, value)]
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            pairs = [(target, value)]
+        case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+            pairs = [(target, value)]
+        case _:
+            return
+    yield from ((target, made) for target, made in pairs if isinstance(made, ast.Call))
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match target, value:
+        case (ast.Tuple(elts=names), ast.Tuple(elts=values) | ast.List(elts=values)):
+            yield from zip(names, values, strict=False)
+        case (ast.Tuple(elts=names), ast.ListComp(elt=same) | ast.GeneratorExp(elt=same)):
+            yield from ((name, same) for name in names)
+        case _:
+            yield target, value
 
 
 def meters_note(found: Sequence[tuple[Variable, int]]) -> str:

@@ -13,7 +13,7 @@ from tests.drills._run import Drill, Outcome, drilled
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'outlast[hf]'")
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "accelerate_loop.py")
-KILLS = ((5, 1), (14, 0), (24, 1), (33, 0))
+KILLS = ((5, 1), (12, 0), (19, 1), (26, 0))  # far from the last step, 40: a status may be late
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_kills_under_accelerate_cost_no_update_and_no_bit(
 ) -> None:
     """Each rank is killed twice. The digest covers the buffers of all ranks."""
     flags = ("--spares", spares)
-    with Drill(tmp_path, EXAMPLE, "--pause", "0.08", workers=2, flags=flags, within_s=90) as drill:
+    with Drill(tmp_path, EXAMPLE, "--pause", "0.12", workers=2, flags=flags, within_s=90) as drill:
         for number, (step, rank) in enumerate(KILLS, 1):
             drill.until(lambda step=step: drill.status.get("step", 0) >= step, f"step {step}")
             (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == rank]
