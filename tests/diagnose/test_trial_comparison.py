@@ -142,6 +142,7 @@ with EventStorage(0) as self.storage:
 plan = Schedule()
 losses, plans = utils.AverageMeter(), Schedule()
 first, second = [AverageMeter() for _ in range(2)]
+logger = FileLogger(folder) if rank == 0 else None
 """
 
 
@@ -151,10 +152,10 @@ def lost(name: str, kind: str) -> Variable:
 
 def test_an_average_for_people_is_told_from_what_a_script_decides_by() -> None:
     named = {name: is_of_a_meter(lost(name, "int"), METERS) for name in
-             ("top1.sum", "self.storage.history", "losses.avg", "second.sum", "plan.best",
-              "plans.best", "best", "top10.sum")}  # fmt: skip
+             ("top1.sum", "self.storage.history", "losses.avg", "second.sum", "logger.rows",
+              "plan.best", "plans.best", "best", "top10.sum")}  # fmt: skip
     assert [name for name, is_meter in named.items() if is_meter] == [
-        "top1.sum", "self.storage.history", "losses.avg", "second.sum"
+        "top1.sum", "self.storage.history", "losses.avg", "second.sum", "logger.rows"
     ]  # fmt: skip
 
 

@@ -57,8 +57,8 @@ _AROUND = (
     " of the first of them and kept by run.values(...)"
 )
 _NEXT = (
-    "x, y = step.batch, with the loader in run.state(...) or a function of your own in"
-    " run.draw(...): a rank that is replaced begins an iterator anew"
+    "x, y = step.batch, with the loader in run.state(...), or a function of the batch's number in"
+    " run.draw(read, numbered=True): a rank that is replaced begins an iterator anew"
 )
 _IN_MAIN = "in a function that is given to outlast.main"
 # What changes where the loop is a library's, by the end of the name that is called.

@@ -17,7 +17,9 @@ from outlast.model.texts import some
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
 _ITERATORS = ("Iter", "iterator", "enumerate", "zip", "map", "generator")  # parts of types' names
 _CHAINED = {"cycle", "count", "islice", "chain"}
-_METERS = re.compile(r"Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage")
+_METERS = re.compile(
+    r"Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage|Logger|Writer"
+)
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -47,7 +49,7 @@ def _advice(one: Variable) -> str:
     if one.kind in _CHAINED or any(word in one.kind for word in _ITERATORS):
         return (
             "its position is lost: give the DataLoader to run.state(..., loader=loader) and read"
-            " step.batch, or draw batches by run.draw(...)"
+            " step.batch, or draw batches by their number: run.draw(read, numbered=True)"
         )
     if owner not in ("", "self"):
         name = owner.rpartition(".")[2]
@@ -64,10 +66,11 @@ def _advice(one: Variable) -> str:
 
 
 def is_of_a_meter(one: Variable, source: str) -> bool:
-    """Return whether a variable is an attribute of an object that keeps averages for people.
+    """Return whether a variable is an attribute of an object that keeps averages or logs.
 
     Such an object is known by the name of what makes it, as in `top1 = AverageMeter("Acc@1")`. It
-    may be one of several: `losses, top1 = AverageMeter(), AverageMeter()`.
+    may be one of several: `losses, top1 = AverageMeter(), AverageMeter()`. A logger may be made on
+    one rank only: `logger = FileLogger() if rank == 0 else None`.
     """
     owner = one.name.rpartition(".")[0]
     try:
@@ -101,6 +104,8 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
             yield from zip(names, values, strict=False)
         case (ast.Tuple(elts=names), ast.ListComp(elt=same) | ast.GeneratorExp(elt=same)):
             yield from ((name, same) for name in names)
+        case (_, ast.IfExp(body=first, orelse=second)):
+            yield from ((target, first), (target, second))
         case _:
             yield target, value
 
@@ -135,7 +140,8 @@ def unseen_remark(found: Comparison, place: tuple[str, str, str], source: str) -
         last_set(source, function, name),
         f"{name} is an iterator whose position is not kept, and the state differs behind step"
         f" {found.differs_from} from that of a run without a failure",
-        "draw batches by run.draw(...), or give the DataLoader to run.state and read step.batch",
+        "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state and read"
+        " step.batch",
         file=file,
         about=name,
     )
