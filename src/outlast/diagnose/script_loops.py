@@ -36,7 +36,7 @@ def training_loop(modules: Sequence[Module]) -> Place | None:
 
 
 def accumulating(place: Place, reach: Reach) -> Iterator[Place]:
-    """Find what steps at some rounds only in a loop or function, and loops over batch parts."""
+    """Find what steps at some rounds only, and loops over parts of a batch."""
     for node in ast.walk(place.node):
         match node:
             case ast.If(test=test):

@@ -140,8 +140,8 @@ def unseen_remark(found: Comparison, place: tuple[str, str, str], source: str) -
         last_set(source, function, name),
         f"{name} is an iterator whose position is not kept, and the state differs behind step"
         f" {found.differs_from} from that of a run without a failure",
-        "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state and read"
-        " step.batch",
+        "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state and"
+        " read step.batch",
         file=file,
         about=name,
     )
