@@ -96,7 +96,7 @@ def test_how_an_older_job_ended_is_not_how_this_one_did() -> None:
 
 
 def test_many_old_lines_make_one_another_no_surer() -> None:
-    """Method: three voices for a GPU, any two of which would name it."""
+    """Method: three sources for a GPU, any two of which would name it."""
     gone = [
         (-8 * HOUR, f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python, x")
         for code in (79, 62, 122)

@@ -450,11 +450,11 @@ PLAN = Regroup(
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
-    jury = Checkers()
+    checkers = Checkers()
     for one in seen:
-        jury.see(AT_S, one)
-    assert [(one.rule, one.at_s) for one in jury.violations] == [(rule, AT_S)]
-    assert jury.result == "bad"
+        checkers.see(AT_S, one)
+    assert [(one.rule, one.at_s) for one in checkers.violations] == [(rule, AT_S)]
+    assert checkers.result == "bad"
 
 
 @pytest.mark.parametrize(
@@ -466,41 +466,41 @@ def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: s
 def test_who_is_asked_to_end_at_once_does(
     asked: StopAsked, over_s: float, rules: list[str]
 ) -> None:
-    jury = Checkers()
-    jury.see(1.0, asked)
-    jury.see(
+    checkers = Checkers()
+    checkers.see(1.0, asked)
+    checkers.see(
         over_s, over(state="stopped", stop_asked=True, asked=((0, "enough"),), reason="enough")
     )
-    assert [one.rule for one in jury.violations] == rules
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(("at_s", "rules"), [(0.1, ["AllEnrol"]), (600.0, [])])
 def test_nodes_that_were_asked_for_are_waited_for(at_s: float, rules: list[str]) -> None:
-    jury = Checkers()
-    jury.see(at_s, Begun(3, 2))
-    assert [one.rule for one in jury.violations] == rules
+    checkers = Checkers()
+    checkers.see(at_s, Begun(3, 2))
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["SavedOnceAll"])])
 def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[str]) -> None:
-    jury = Checkers()
-    jury.see(1.0, ShardHeard(4, 0, 1, 2))
-    jury.see(1.1, ShardHeard(4, 1, 1, 2))
+    checkers = Checkers()
+    checkers.see(1.0, ShardHeard(4, 0, 1, 2))
+    checkers.see(1.1, ShardHeard(4, 1, 1, 2))
     if made:
-        jury.see(1.1, ManifestOrdered(4))
-    jury.see(1.2, ShardHeard(4, 1, 1, 2))
-    jury.see(1.3, Planned(2, (4,), 4, (0, 1)))
-    assert [one.rule for one in jury.violations] == rules
+        checkers.see(1.1, ManifestOrdered(4))
+    checkers.see(1.2, ShardHeard(4, 1, 1, 2))
+    checkers.see(1.3, Planned(2, (4,), 4, (0, 1)))
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
 def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
-    jury = Checkers()
-    jury.see(1.0, ToWarn("odd"))
+    checkers = Checkers()
+    checkers.see(1.0, ToWarn("odd"))
     if said:
-        jury.see(1.0, Written("warning", {"text": "odd"}))
-    jury.see(2.0, over())
-    assert [one.rule for one in jury.violations] == rules
+        checkers.see(1.0, Written("warning", {"text": "odd"}))
+    checkers.see(2.0, over())
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(
@@ -510,12 +510,12 @@ def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
 def test_a_node_without_power_is_counted_out_in_time(
     noticed_s: float | None, over_s: float, rules: list[str]
 ) -> None:
-    jury = Checkers()
-    jury.see(1.0, PowerLost("a", 6.2))
+    checkers = Checkers()
+    checkers.see(1.0, PowerLost("a", 6.2))
     if noticed_s is not None:
-        jury.see(noticed_s, Written("node_lost", {"node": "a"}))
-    jury.see(over_s, over())
-    assert [one.rule for one in jury.violations] == rules
+        checkers.see(noticed_s, Written("node_lost", {"node": "a"}))
+    checkers.see(over_s, over())
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(
@@ -530,14 +530,14 @@ def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
     Method: the run gives up at the sixth. It should not have where fewer processes ended by a
     signal, or where fewer plans were made since its newest step.
     """
-    jury = Checkers()
+    checkers = Checkers()
     reason = (
         "6 interruptions without a step committed after step 0: ranks are killed from outside"
         " again and again, and the run has stood still for 31 s"
     )
     for one in (*PLANS[:plans], failed(reason, signals=signals)):
-        jury.see(1.0, one)
-    assert [one.rule for one in jury.violations] == rules
+        checkers.see(1.0, one)
+    assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(("executed", "rules"), [(True, []), (False, ["NotGivenUp"])])
@@ -548,12 +548,12 @@ def test_a_crash_loop_counts_from_the_first_time_a_step_is_executed(
 
     Method: step 1 is executed under the first of six plans, and committed under the third.
     """
-    jury = Checkers()
+    checkers = Checkers()
     done = [Executed(1)] if executed else []
     reason = "6 interruptions without a step executed after step 1: a crash loop"
     for one in (PLANS[0], *done, *PLANS[1:3], *STEP, *PLANS[3:6], failed(reason)):
-        jury.see(1.0, one)
-    assert [one.rule for one in jury.violations] == rules
+        checkers.see(1.0, one)
+    assert [one.rule for one in checkers.violations] == rules
 
 
 FINE: tuple[Observation, ...] = (
@@ -641,12 +641,12 @@ FINE: tuple[Observation, ...] = (
 
 
 def test_what_is_as_it_should_be_breaks_none() -> None:
-    jury = Checkers()
+    checkers = Checkers()
     for one in FINE:
-        jury.see(1.0, one)
-    assert jury.result == "unknown", "the run is not over"
-    jury.see(2.0, over())
-    assert (jury.result, jury.violations) == ("ok", [])
+        checkers.see(1.0, one)
+    assert checkers.result == "unknown", "the run is not over"
+    checkers.see(2.0, over())
+    assert (checkers.result, checkers.violations) == ("ok", [])
 
 
 @pytest.mark.parametrize(
@@ -667,10 +667,10 @@ def test_what_is_as_it_should_be_breaks_none() -> None:
     ids=["plain", "refused", "no node", "never trained", "at one step", "restarts"],
 )
 def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None:
-    jury = Checkers()
+    checkers = Checkers()
     for one in end:
-        jury.see(AT_S, one)
-    assert (jury.result, jury.violations) == ("ok", [])
+        checkers.see(AT_S, one)
+    assert (checkers.result, checkers.violations) == ("ok", [])
 
 
 # --- a protocol that is broken on purpose ---------------------------------------------------------

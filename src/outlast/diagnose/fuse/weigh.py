@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.weights import LATER_THAN_S, ONE_VOICE, SAME_FAULT, Weights, explains
+from outlast.diagnose.fuse.weights import LATER_THAN_S, ONE_SOURCE, SAME_FAULT, Weights, explains
 from outlast.diagnose.rules import RULES, Grade, Rule
 from outlast.diagnose.rules.xid import EFFECT_OF
 from outlast.model.terms import FailureClass, Mechanism
@@ -200,20 +200,20 @@ def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass,
 
     What is missing to 1 is the probability that none of them is the cause.
     """
-    voices: dict[FailureClass, dict[str, float]] = defaultdict(dict)
+    sources: dict[FailureClass, dict[str, float]] = defaultdict(dict)
     kin: dict[FailureClass, set[FailureClass]] = defaultdict(set)
     for vote in votes:
-        voice = ONE_VOICE.get(
+        source = ONE_SOURCE.get(
             vote.rule.name,
             vote.rule.name.partition(".")[0] if vote.rule.grade is Grade.HINT else vote.rule.name,
         )
         if vote.finding.doubt:  # all are in doubt for one reason, and make one another no surer
-            voice = "killed" if vote.finding.doubt == "untied" else vote.finding.doubt
-        said = voices[vote.failure_class]
-        said[voice] = max(said.get(voice, 0.0), vote.probability)
+            source = "killed" if vote.finding.doubt == "untied" else vote.finding.doubt
+        said = sources[vote.failure_class]
+        said[source] = max(said.get(source, 0.0), vote.probability)
         kin[vote.failure_class].update(vote.rule.also)
     odds: dict[FailureClass, float] = {}
-    for name, said in voices.items():
+    for name, said in sources.items():
         doubt = 1.0
         for probability in said.values():
             doubt *= 1 - probability

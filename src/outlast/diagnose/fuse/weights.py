@@ -66,7 +66,7 @@ LATER_THAN_S = 5.0  # clocks of two files may differ by this much before an orde
 
 # Rules that report one thing from several sources count once, as the strongest of them. Others are
 # grouped by what stands before the dot.
-ONE_VOICE: dict[str, str] = {
+ONE_SOURCE: dict[str, str] = {
     **dict.fromkeys(
         ("exit.kill", "exit.killed_bare", "slurm.kill", "loader.gone", "loader.killed"), "killed"
     ),
