@@ -21,7 +21,7 @@ AGENT = "I1120 03:40:08.200000 7001 torch/distributed/elastic/agent/server/api.p
 AGAIN = AGENT + "Worker group FAILED. 3/3 attempts left; will restart worker group\n"
 KILLED = (
     "E1120 03:40:08.120000 7001 torch/distributed/elastic/multiprocessing/api.py:874] failed"
-    " (exitcode: -9) local_rank: 1 (pid: 7012) of binary: /opt/bin/python\n"
+    " (exitcode: -9) local_rank: 1 (pid: 7012) of binary: /usr/bin/python\n"
 )
 ENDED_WELL = AGENT + "worker group successfully finished. Waiting 300 seconds for other agents.\n"
 
@@ -145,10 +145,10 @@ def test_the_name_of_a_kernels_log_tells_its_node(name: str, node: str | None) -
 # --- what a good end prints ----------------------------------------------------------------------
 
 CLOSED = (
-    "[rank2]:[W1120 03:20:00.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=7): Failed"
-    " to recv, got 0 bytes. Connection was likely closed.\n"
-    "[rank1]:[W1120 03:20:00.1 ProcessGroupNCCL.cpp:1659] [PG ID 0 PG GUID 0 Rank 1] Failed to check"
-    ' the "should dump" flag on TCPStore, with error: Broken pipe\n'
+    "[rank2]:[W1120 03:20:00.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=7):"
+    " Failed to recv, got 0 bytes. Connection was likely closed.\n"
+    "[rank1]:[W1120 03:20:00.1 ProcessGroupNCCL.cpp:1659] [PG ID 0 PG GUID 0 Rank 1] Failed to"
+    ' check the "should dump" flag on TCPStore, with error: Broken pipe\n'
 )
 
 
@@ -190,7 +190,7 @@ def test_a_job_that_somebody_cancelled_did_not_fail(
     assert "OOM" not in got.next_test
 
 
-def test_a_step_that_is_cancelled_for_a_failed_task_was_not_cancelled_by_hand(
+def test_a_step_cancelled_for_a_failed_task_was_not_cancelled_by_hand(
     tmp_path: Path,
 ) -> None:
     log = STEPS + SCANCEL.splitlines()[0] + "\nsrun: error: n1: task 3: Killed\n"

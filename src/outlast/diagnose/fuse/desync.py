@@ -8,8 +8,8 @@ group never communicated.
 Why the one rank that reports nothing does not come, is not said: it may be in the user's code, in a
 read that does not return, on a GPU that has stopped, or gone. What the others wait for tells a
 little. The gradients of a step are many numbers. One number is what a script reduces by itself:
-whether there is another batch, the loss of an epoch, a barrier. A rank that came to all gradients, and not to
-that, took another path through the script.
+whether there is another batch, the loss of an epoch, a barrier. A rank that came to all gradients,
+and not to that, took another path through the script.
 
 This module is pure: no clock, no files, no torch.
 """
