@@ -14,6 +14,7 @@ import argparse
 import atexit
 import time
 
+import misdeeds
 import strikes
 import torch
 import torch.distributed as dist
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--dropout", type=float, default=0.1)
     args = parser.parse_args()
+    strikes.also.update(misdeeds.ALL)
     strikes.strike("start", rank=-1, step=0)
     run = outlast.join()
     if args.tangle:

@@ -60,9 +60,9 @@ def _act(fault: dict[str, Any]) -> None:
     if do == "raise":
         raise Struck(f"struck at {fault['at']}")
     if do == "exit":
-        os._exit(int(fault["code"]))
+        os._exit(int(fault.get("code", 0)))
     if do == "sysexit":
-        sys.exit(int(fault["code"]))
+        sys.exit(int(fault.get("code", 0)))
     if do == "sleep":
         time.sleep(float(fault.get("for_s", 3600.0)))
     elif do == "gil":

@@ -84,6 +84,12 @@ def do_nothing(around: Around) -> Undo:
     return _nothing
 
 
+def see_strike(around: Around) -> Undo:
+    """The rank does it by itself."""
+    around.drill.until(lambda: around.drill.fired(kind="strike"), "the rank's own deed")
+    return _nothing
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 

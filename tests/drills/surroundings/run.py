@@ -54,6 +54,7 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
     """Run the cell; what is wrong with it."""
     row, word, begun_s = cell.row, uuid.uuid4().hex, time.monotonic()
     late = [{"at": "after", "rank": rank, "do": "sleep", "for_s": LATE_S} for rank in (0, 1)]
+    own = [{"at": "forward", "rank": 1, "step": 10, "do": row.does}] if row.does else []
     flags = row.flags
     if cell.moment is Moment.CHECKPOINT and "--checkpoint-every" not in flags:
         flags += SAVES
@@ -65,13 +66,13 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
         drill = closing.enter_context(
             Drill(
                 scratch, setting.script, "--steps", STEPS, *setting.arguments, workers=2,
-                flags=flags, strikes=late if cell.moment is Moment.END else (),
+                flags=flags, strikes=late if cell.moment is Moment.END else own,
                 within_s=BOUND_S + row.within_s, **options,
             )
         )  # fmt: skip
         around = Around(drill, setting, scratch, cell.moment, closing)
         try:
-            if row.act != "do_nothing":
+            if row.act != "do_nothing" and not row.does:
                 wait_for(around)
             struck_s = time.monotonic()
             undo = getattr(acts, row.act)(around)

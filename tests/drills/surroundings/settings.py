@@ -177,7 +177,7 @@ def _loaders(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None
 def _own_script(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
     folder = scratch / "own"
     folder.mkdir()
-    for name in ("quick.py", "strikes.py", "commits.py"):
+    for name in ("quick.py", "strikes.py", "misdeeds.py", "commits.py"):
         shutil.copy(SCRIPTS / name, folder)
     one.script = str(folder / "quick.py")
 

@@ -39,6 +39,7 @@ class Row:
     kept             for the page, where the run ends
     resumes          the run ends, and `--resume` brings it to the same weights
     setting          name of the setting in settings.py that the run is started in
+    does             what rank 1 does by itself in step 10 (scripts/strikes.py, misdeeds.py)
     within_s         nothing may wait longer, from the fault on; `because`: why it is more than 30 s
     """
 
@@ -55,6 +56,7 @@ class Row:
     resumes: bool = False
     setting: str = ""
     flags: tuple[str, ...] = ()
+    does: str = ""
     within_s: float = 30.0
     because: str = ""
 
@@ -202,6 +204,28 @@ ROWS: tuple[Row, ...] = (
     Row("rank", "stops", "stop_rank", (T, C, E)),
     Row("rank", "all die", "kill_all_ranks", (S, T, C), flags=SAVES,
         sees="how many steps are trained again"),
+    # --- what a rank does by itself
+    Row("rank", "leaves by os._exit(0)", "see_strike", (T,), does="exit"),
+    Row("rank", "leaves by sys.exit(), and the others do not", "see_strike", (T,), does="sysexit",
+        said="exit code 0", sees="an interruption that names the rank"),
+    Row("rank", "crashes (SIGSEGV)", "see_strike", (T,), does="SIGSEGV"),
+    Row("rank", "runs another program (exec)", "see_strike", (T,), does="run_another_program"),
+    Row("rank", "dies of an alarm of its own", "see_strike", (T,), does="ring"),
+    Row("rank", "locks itself up", "see_strike", (T,), does="lock_twice"),
+    Row("rank", "opens files until it may open no more", "see_strike", (T,),
+        does="use_up_descriptors"),
+    Row("rank", "closes descriptors that are not its own", "see_strike", (T,),
+        does="close_descriptors"),
+    Row("rank", "closes its stdout and stderr", "see_strike", (T,), does="close_output"),
+    Row("rank", "prints a line of 30 MB, and bytes that are no text", "see_strike", (T,),
+        does="print_much"),
+    Row("rank", "changes its folder and umask, and dies", "see_strike", (T,),
+        does="change_folder_and_mask", flags=SAVES),
+    Row("rank", "leaves a process behind that holds its pipes, and dies", "see_strike", (T,),
+        does="leave_a_daemon"),
+    Row("rank", "has a child that nobody waits for", "see_strike", (T,), does="leave_a_zombie"),
+    Row("rank", "raises in a thread of its own", "see_strike", (T,), does="raise_in_thread",
+        sees="the thread's traceback"),
     Row("loader worker", "dies", "kill_loader", (T, G), setting="loaders"),
     Row("loader worker", "stops", "stop_loader", (T,), setting="loaders"),
     # --- what a replacement needs

@@ -167,7 +167,7 @@ class CommitMachine:
 
     def give_out(self) -> None:
         """Note that the script has the next step. From here on it is taken back as a whole."""
-        self.stage = StepStage.GIVEN
+        self.stage, self.worker.cut = StepStage.GIVEN, False
 
     def enter_block(self) -> None:
         """Note that the block of the step begins."""
@@ -175,7 +175,7 @@ class CommitMachine:
 
     def drop_block(self) -> None:
         """Note that an exception which is not for outlast, such as an exit, leaves the block."""
-        self.stage = StepStage.CUT
+        self.stage, self.worker.cut = StepStage.CUT, True
 
     def begin_steps_call(self) -> None:
         """Note that run.steps is called again. A step of the call before may not be committed."""

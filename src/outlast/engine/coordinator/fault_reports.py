@@ -7,6 +7,7 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.epilogue import Epilogue
+from outlast.engine.coordinator.left_in_step import LeftInStep
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
@@ -27,6 +28,7 @@ class FaultReports:
         self.stop = stop
         self.regroup = regroup
         self.epilogue = Epilogue(run, stop)
+        self.left = LeftInStep(run, stop, regroup)
 
     def on_hung(self, now_s: float, member: Member, message: WorkerHung) -> list[Output]:
         """Kill a process that makes no progress, and book its fault."""
@@ -107,6 +109,9 @@ class FaultReports:
         run = self.run
         if not run.course.is_in(*IN_A_GENERATION):
             return run.records()  # collateral of a fault that is already being handled
+        if blamed := self.left.blame(now_s):
+            # A peer has left the script, and this collective failed for it.
+            return blamed
         if run.links and run.interruptions.open:
             # The generation failed for a link that is known to be cut,
             # so the same interruption goes on.

@@ -246,6 +246,8 @@ class Coordinator:
                 return self._spares.refill(now_s)
             case Timer.POLICY:
                 return self.policy.on_timer(now_s)
+            case Timer.LEFT:
+                return self._exits.left.on_timer(now_s)
             case Timer.REBUILD:
                 return [*self._takeover.on_timer(now_s), *self._catch_up(now_s)]
             case _:

@@ -34,12 +34,14 @@ class Script:
     registration   its newest word of how it can be healed; None: it has not called outlast.join
     attached       its state is known to run.steps
     finished       it is past the last step
+    left_in_step   it has ended well in the middle of a step, where its peers may wait for it
     lingers        it is over, and its process does not end
     """
 
     registration: Registered | None = None
     attached: bool = False
     finished: bool = False
+    left_in_step: bool = False
     lingers: bool = False
 
     @property

@@ -6,6 +6,7 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.epilogue import Epilogue, script_had_ended
+from outlast.engine.coordinator.left_in_step import LeftInStep
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.regroup import Regroup
@@ -30,6 +31,7 @@ class ProcessExits:
         self.regroup = regroup
         self.spares = spares
         self.epilogue = Epilogue(run, stop)
+        self.left = LeftInStep(run, stop, regroup)
 
     def on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
         """Take in that a process has ended. What it left in its slots is kept for its successor."""
@@ -94,7 +96,7 @@ class ProcessExits:
         run = self.run
         member.life.done = True
         if run.roster.first("not done", lambda m: not m.life.done) is not None:
-            return self._go_on(now_s)
+            return [*self.left.on_done(now_s, member), *self._go_on(now_s)]
         if self.stop.end is None:
             if not run.roster.outlast:
                 run.interruptions.not_seen()  # the script ended well, and made no step before

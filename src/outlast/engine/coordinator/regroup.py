@@ -493,6 +493,7 @@ class Regroup:
         run = self.run
         for member in members:
             member.script.finished, member.path.said = True, (message.generation, message.step)
+            member.script.left_in_step = message.in_step
         run.progress.note(message.step, message.step)
         present = message.generation == run.course.generation
         return run.resumed(now_s, now_s) if present and run.course.is_in(Stage.TRAINING) else []

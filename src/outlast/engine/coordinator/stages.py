@@ -43,6 +43,7 @@ class Timer(Enum):
     SPARES = "spares"  # missing spares may be started now
     POLICY = "policy"  # a run that is to shrink has waited long enough for a node
     STOP = "stop"  # a run that was asked to stop has had time for its last step
+    LEFT = "left"  # all ranks must have left the script where one has, in the middle of a step
     REBUILD = "rebuild"  # every node that is still alive has enrolled with the new coordinator
 
 

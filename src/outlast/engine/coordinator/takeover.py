@@ -280,6 +280,7 @@ class Takeover:
                 run.progress.has_trained()
             case Finished():
                 member.script.finished = True
+                member.script.left_in_step = said.in_step
             case Broke():
                 member.path.note_break(said.mechanism)
                 self._found.broke.append((member, said))

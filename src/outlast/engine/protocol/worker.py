@@ -69,6 +69,7 @@ class WorkerMachine:
     phases      how many phases behind `committed` are done
     begun       the step after `committed` was asked for, so all phases lie behind
     over        no step follows `committed`
+    cut         the script is leaving out of the middle of a step (sys.exit)
     """
 
     def __init__(self, *, worker: int) -> None:
@@ -87,6 +88,7 @@ class WorkerMachine:
         self.phases = 0
         self.begun = False
         self.over = False
+        self.cut = False
         self._first_commit_said = True
 
     @property
@@ -319,7 +321,7 @@ class WorkerMachine:
         """Say that this rank is past its last step."""
         if self.state is State.TRAINING:
             self.state = State.FINISHED
-        return [Say(Finished(self.worker, self.generation, self.committed, stopped))]
+        return [Say(Finished(self.worker, self.generation, self.committed, stopped, self.cut))]
 
     def goes_on(self) -> None:
         """Note that run.steps is called again after it had ended."""

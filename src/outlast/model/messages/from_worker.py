@@ -170,12 +170,14 @@ class Finished:
     """The loop over run.steps has ended on this worker, and `step` is committed.
 
     stopped  it ended because a stop was requested
+    in_step  the script has left in the middle of a step (sys.exit), for which it has not voted
     """
 
     worker: int
     generation: int
     step: int
     stopped: bool
+    in_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""A rank that leaves the script in the middle of a step, with exit code 0.
+
+    all ranks do            the script has meant to end there, and the run ends well
+    some do, others do not  the step can never be voted on: those that left are taken for lost
+
+Which of the two it is shows when a collective of another rank fails, or after LEFT_IN_STEP_S. This
+module is pure.
+"""
+
+from __future__ import annotations
+
+from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.stages import Stage, Timer, set_timer
+from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.protocol.outputs import Output
+from outlast.model import limits
+from outlast.model.terms import Mechanism
+
+
+class LeftInStep:
+    """Decide about ranks that left in a step. It has no state of its own."""
+
+    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+        self.run = run
+        self.stop = stop
+        self.regroup = regroup
+
+    def on_done(self, now_s: float, member: Member) -> list[Output]:
+        """Wait for the others to leave there, too, now that the process of one has ended."""
+        if not member.script.left_in_step:
+            return []
+        return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
+
+    def on_timer(self, now_s: float) -> list[Output]:
+        """Give up those that have left, if another rank has not."""
+        if not self._left():
+            return []
+        if not self.run.course.is_in(Stage.TRAINING):
+            # Another fault is being handled, and may take them along.
+            return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
+        return self.blame(now_s)
+
+    def blame(self, now_s: float) -> list[Output]:
+        """Book a fault of each rank that has left, if another one is still in the script."""
+        run = self.run
+        others = [m for m in run.roster.live() if not m.script.finished]
+        if not others or self.stop.by_signal or self.stop.end is not None:
+            return []
+        out: list[Output] = []
+        for member in self._left():
+            ended, member.life.done = member.life.dead, False
+            member.script.finished = member.script.left_in_step = False
+            why = (
+                f"rank {member.rank} (pid {member.process.pid}) has left the script in the middle"
+                f" of a step, with exit code 0, and rank {others[0].rank} has not"
+            )
+            member.life.condemned = not ended
+            out += self.regroup.fault(
+                now_s, member, Mechanism.EXIT, None, "the script left with exit code 0", "", why
+            )
+            if not ended:
+                out += run.kill(now_s, [member], why)
+        return out
+
+    def _left(self) -> list[Member]:
+        return [m for m in self.run.roster.members() if m.script.left_in_step]

@@ -1,0 +1,91 @@
+"""What a rank's own code, or a library in it, does to its process, for strikes (`strikes.also`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+_kept: list[object] = []
+
+
+def use_up_descriptors() -> None:
+    """Open files until no more can be opened, and keep them."""
+    try:
+        while True:
+            _kept.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        return
+
+
+def close_output() -> None:
+    os.close(1)
+    os.close(2)
+
+
+def close_descriptors() -> None:
+    """Close all that somebody else has opened, as a daemon's code does."""
+    os.closerange(3, 256)
+
+
+def change_folder_and_mask() -> None:
+    """Go elsewhere, and let no new file be read; then die."""
+    os.chdir("/")
+    os.umask(0o777)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_another_program() -> None:
+    os.execv("/bin/true", ["true"])
+
+
+def leave_a_daemon() -> None:
+    """Start a process that holds this one's pipes, in a session of its own; then die."""
+    _kept.append(subprocess.Popen(["sleep", "15"], start_new_session=True))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_a_zombie() -> None:
+    _kept.append(subprocess.Popen(["true"]))
+
+
+def print_much() -> None:
+    """One line of 30 MB, and bytes that are no text."""
+    sys.stdout.write("x" * 30_000_000 + "\n")
+    os.write(1, bytes(range(256)) * 64)
+
+
+def lock_twice() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def raise_in_thread() -> None:
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def ring() -> None:
+    """An alarm of a library's own, which nobody handles."""
+    signal.alarm(1)
+    time.sleep(5)
+
+
+ALL: dict[str, Callable[[], None]] = {
+    one.__name__: one
+    for one in (
+        use_up_descriptors, close_output, close_descriptors, change_folder_and_mask,
+        run_another_program, leave_a_daemon, leave_a_zombie, print_much, lock_twice,
+        raise_in_thread, ignore_sigterm, ring,
+    )
+}  # fmt: skip
