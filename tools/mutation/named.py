@@ -465,7 +465,7 @@ NAMED = (
         "self.silent.discard(node)\n\ndef lose(",
         "\n    def lose(",
     ),
-    Mutant("who_cannot_be_reached_hangs", HANG, "    if apart:\n", "    if False:\n"),
+    Mutant("who_cannot_be_reached_hangs", HANG, "    if not apart:\n", "    if True:\n"),
     Mutant(
         "it_is_not_heard_who_cannot_be_reached",
         REPORTS,

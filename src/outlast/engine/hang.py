@@ -167,8 +167,20 @@ def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
 def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
     """Find the culprits among members that were pinged PING_DEADLINE_S ago.
 
-    `overdue`: worker -> its deadline, for those past it.
+    `overdue`: worker -> its deadline, for those past it. What a member shows by itself comes first.
+    Only then are the places of members compared, which tells who waits for whom.
     """
+    return (
+        _find_by_itself(members, overdue)
+        or _find_cut_off(members)
+        or _find_by_place(members, overdue)
+    )
+
+
+def _find_by_itself(
+    members: Sequence[MemberReport], overdue: Mapping[int, float]
+) -> HangVerdict | None:
+    """Find overdue members whose own report says that they hang."""
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
         # Its listener does not answer.
@@ -177,16 +189,25 @@ def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, floa
     if alone:
         # It stands where a rank waits for no peer.
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
+    return None
+
+
+def _find_cut_off(members: Sequence[MemberReport]) -> HangVerdict | None:
+    """Blame no process where ranks cannot reach each other: the link is at fault."""
     apart = sorted((m.rank, rank) for m in members for rank in m.cut_off)
-    if apart:
-        # These ranks cannot reach each other, so no process is to blame.
-        first, second = apart[0]
-        return HangVerdict(
-            (),
-            f"rank {first} cannot reach rank {second}: who has come less far may wait for what does"
-            " not come through",
-            awaited=True,
-        )
+    if not apart:
+        return None
+    first, second = apart[0]
+    return HangVerdict(
+        (),
+        f"rank {first} cannot reach rank {second}: who has come less far may wait for what does"
+        " not come through",
+        awaited=True,
+    )
+
+
+def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
+    """Find overdue members that have come less far than their peers, which wait for them."""
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
     places = [_came_to(m) for m in shared]
     least = min(places, default=None)

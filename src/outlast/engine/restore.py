@@ -75,23 +75,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
         return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
-    newest = max(max(held.committed, held.passed) for held in live)
-    seen = (
-        "is committed on a live rank"
-        if any(held.committed == newest for held in live)
-        else "was seen to pass its vote by a live rank"
-    )
-    if planned > newest and any(_can_apply(held, planned) for held in live):
-        # The last plan decided a later step than any live rank has committed or seen pass. A rank
-        # may have followed it and gone, so that step stays decided.
-        newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
-    reason = f"step {newest} {seen}"
-    # the step that all may have sealed follows the newest one that a live rank has committed or
-    # seen pass
-    if _all_sealed(holdings, live, newest + 1):
-        # All ranks had sealed the step, the dead included, so it can go forward.
-        newest += 1
-        reason = f"all ranks, the dead included, had sealed step {newest} as prepared"
+    newest, reason = _newest_decided(holdings, live, planned)
     settle: dict[int, str] = {}
     left_out: list[int] = []
     for held in holdings:
@@ -125,6 +109,32 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
         begun=begun,
         over=any(held.over for held in there),
     )
+
+
+def _newest_decided(
+    holdings: Sequence[Holding], live: Sequence[Holding], planned: int
+) -> tuple[int, str]:
+    """Return the newest step that must not be undone, and why.
+
+    `live` are those of `holdings` that hold the state.
+    """
+    newest = max(max(held.committed, held.passed) for held in live)
+    seen = (
+        "is committed on a live rank"
+        if any(held.committed == newest for held in live)
+        else "was seen to pass its vote by a live rank"
+    )
+    if planned > newest and any(_can_apply(held, planned) for held in live):
+        # The last plan decided a later step than any live rank has committed or seen pass. A rank
+        # may have followed it and gone, so that step stays decided.
+        newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
+    # the step that all may have sealed follows the newest one that a live rank has committed or
+    # seen pass
+    if _all_sealed(holdings, live, newest + 1):
+        # All ranks had sealed the step, the dead included, so it can go forward.
+        step = newest + 1
+        return step, f"all ranks, the dead included, had sealed step {step} as prepared"
+    return newest, f"step {newest} {seen}"
 
 
 def _settles(held: Holding, step: int) -> str:

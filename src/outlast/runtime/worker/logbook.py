@@ -153,18 +153,23 @@ class Logbook:
                 else:
                     value = next(total)[1] / (world if entry.reduce == "mean" else 1)
             if not note:
-                entry.step.logged[entry.name] = self.newest[entry.name] = value
-                if entry.call is not None and rank == 0:
-                    entry.call.values[entry.name] = value
-                    if entry.call not in self._due:
-                        self._due.append(entry.call)
+                self._deliver_value(entry, value, rank=rank)
             said.setdefault(entry.step, []).append(f"{entry.name} {value:.6g}{note}")
         self._entries = [entry for entry in self._entries if entry not in self._sent]
         self._sent = []
         self.newest_step = max((self.newest_step, *(one.number for one in said)))
-        for one, values in said.items():
-            if rank == 0 and self.every and (one.number % self.every == 0 or one.number == 1):
-                _say(f"step {one.number} {' '.join(values)}")
+        if rank == 0 and self.every:
+            for one, values in said.items():
+                if one.number % self.every == 0 or one.number == 1:
+                    _say(f"step {one.number} {' '.join(values)}")
+
+    def _deliver_value(self, entry: _Entry, value: float, *, rank: int) -> None:
+        """Give its step the value of an entry. Rank 0 alone calls the script's functions."""
+        entry.step.logged[entry.name] = self.newest[entry.name] = value
+        if entry.call is not None and rank == 0:
+            entry.call.values[entry.name] = value
+            if entry.call not in self._due:
+                self._due.append(entry.call)
 
 
 def _say(line: str) -> None:
