@@ -99,30 +99,36 @@ class Regroup:
             reason=reason,
         )  # fmt: skip
         faults.note_times(first=first, fault_s=fault_s, now_s=now_s)
-        out = run.records()
-        if run.course.is_in(*IN_A_GENERATION):
-            collateral = mechanism is Mechanism.LOST_CONTACT
+        return [*run.records(), *self._answer(now_s, member, mechanism, reason)]
+
+    def _answer(
+        self, now_s: float, member: Member, mechanism: Mechanism, reason: str
+    ) -> list[Output]:
+        """Begin a regroup for a fault that was booked, or let the one under way take it in."""
+        course, collateral = self.run.course, mechanism is Mechanism.LOST_CONTACT
+        if course.is_in(*IN_A_GENERATION):
             wait_s = limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
-            out += self.gather(now_s, max(wait_s, self._pause_s()))
-        elif (
-            run.course.is_in(Stage.GATHERING)
-            and mechanism is not Mechanism.LOST_CONTACT
-            and not self._pause_s()
-        ):
-            out.append(set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S))
-        elif (
-            run.course.is_in(Stage.HANDOVER)
-            and member.path.plan is not None
-            and member.path.plan.donate
-        ):
-            # The donor is lost before it has handed over.
-            # The others have not moved, so another one hands over once this one is dead.
-            run.course.enter(Stage.LEAVING)
-            faults.note_cut_short(False)
-            out.append(cancel(Timer.HANDOVER))
-            if not member.life.dead and not member.life.condemned:
-                out += run.kill(now_s, [member], reason)
-        return out
+            return self.gather(now_s, max(wait_s, self._pause_s()))
+        if course.is_in(Stage.GATHERING) and not collateral and not self._pause_s():
+            # The fault that collateral has waited for is here, so wait for its companions only.
+            return [set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
+        plan = member.path.plan
+        if course.is_in(Stage.HANDOVER) and plan is not None and plan.donate:
+            return self._lose_donor(now_s, member, reason)
+        # The stage that is under way waits for this member, and sees its end.
+        return []
+
+    def _lose_donor(self, now_s: float, donor: Member, reason: str) -> list[Output]:
+        """Let another member hand over, once the donor that was lost is dead.
+
+        The others have not moved.
+        """
+        run = self.run
+        run.course.enter(Stage.LEAVING)
+        run.faults.note_cut_short(False)
+        ends = not donor.life.dead and not donor.life.condemned
+        killed = run.kill(now_s, [donor], reason) if ends else []
+        return [cancel(Timer.HANDOVER), *killed]
 
     def _pause_s(self) -> float:
         """Return how long to wait for the end of kills that keep the run from any step."""
