@@ -241,3 +241,92 @@ def test_a_rank_whose_program_ended_left_its_peers(tmp_path: Path) -> None:
     log = left + "".join(waited(rank, 9_000) for rank in (0, 2, 3))
     got = verdict_of(tmp_path, {"train.log": log})
     assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+
+
+# --- which rank a process was --------------------------------------------------------------------
+
+ENTRY = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-20_03:14:09
+  host      : n5
+  rank      : 9 (local_rank: 1)
+  exitcode  : -6 (pid: 8812)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 8812
+============================================================
+"""
+XID = "Nov 20 03:14:07 {node} kernel: NVRM: Xid (PCI:0000:2a:00): 79, pid={pid}, name=python\n"
+
+
+@pytest.mark.parametrize(
+    ("node", "pid", "ranks"), [("n5", 8812, [9]), ("n5", 8813, []), ("n6", 8812, [])]
+)
+def test_the_pid_in_a_drivers_line_is_that_of_a_rank_of_its_node(
+    tmp_path: Path, node: str, pid: int, ranks: list[int]
+) -> None:
+    files = {"train.log": ENTRY, "kern.log": XID.format(node=node, pid=pid)}
+    got = verdict_of(tmp_path, files)
+    assert (got.failure_class.value, ranks_of(got)) == ("gpu", ranks)
+
+
+RAY = """\
+(TorchTrainer pid=2001) - (node_id=ab, ip=10.0.0.4, pid=2113) world_rank=0, local_rank=0
+(TorchTrainer pid=2001) - (node_id=cd, ip=10.0.0.5, pid=3113) world_rank=1, local_rank=0
+(RayTrainWorker pid=2113, ip=10.0.0.4) step 12 loss 2.5
+"""
+RAY_RAISED = """\
+ray.exceptions.RayTaskError(ValueError): ray::_RayTrainWorker__execute.get_next() (pid=3113, \
+ip=10.0.0.5, actor_id=99, repr=<object>)
+  File "/home/me/tune.py", line 61, in train_func
+    raise ValueError(f"unknown label {x}")
+ValueError: unknown label 17
+"""
+
+
+def test_ray_tells_which_rank_raised_and_on_which_node(tmp_path: Path) -> None:
+    got = verdict_of(tmp_path, {"driver.log": RAY + RAY_RAISED})
+    assert (got.failure_class.value, ranks_of(got), got.nodes) == (
+        "user_code",
+        [1],
+        ("10.0.0.5",),
+    )
+
+
+def test_ray_tells_the_node_whose_memory_ran_out(tmp_path: Path) -> None:
+    killed = (
+        "(raylet, ip=10.0.0.5) [2026-11-20 03:20:11,004 E 90 90] (raylet) node_manager.cc:3064: 1"
+        " Workers (tasks / actors) killed due to memory pressure (OOM)\n"
+    )
+    got = verdict_of(tmp_path, {"driver.log": RAY + killed})
+    assert (got.failure_class.value, got.nodes) == ("host_memory", ("10.0.0.5",))
+
+
+# --- stacks in numbered files --------------------------------------------------------------------
+
+
+def spied(pid: int, function: str, path: str) -> str:
+    return (
+        f"Process {pid}: python train.py\nPython v3.11.9 (/usr/bin/python3.11)\n\nThread {pid}"
+        f' (idle): "MainThread"\n    {function} ({path}:12)\n    <module> (train.py:120)\n'
+    )
+
+
+def stacks_in(names: str, pids: list[int]) -> dict[str, str]:
+    odd = ("decode", "data/video.py")
+    waits = ("barrier", "torch/distributed/distributed_c10d.py")
+    return {
+        names.format(at): spied(pid, *(odd if at == 3 else waits)) for at, pid in enumerate(pids)
+    }
+
+
+@pytest.mark.parametrize("names", ["stack.{}", "pyspy_r{}.txt", "spy/{}/out.txt"])
+def test_stacks_of_several_processes_are_numbered_by_rank(tmp_path: Path, names: str) -> None:
+    got = verdict_of(tmp_path, stacks_in(names, [300, 301, 302, 303, 304]))
+    assert (ranks_of(got), got.failure_class.value) == ([3], "user_code")
+
+
+def test_stacks_of_one_process_are_numbered_by_time(tmp_path: Path) -> None:
+    got = verdict_of(tmp_path, stacks_in("stack.{}", [300] * 5))
+    assert got.ranks == ()

@@ -5,6 +5,10 @@
 of them. Where no line names a rank, the numbers have to be those of all ranks, as the logs tell the
 world size. Lines of a launcher in these files show that they are of nodes.
 
+Stacks are collected that way too ("stack.0", "pyspy_r6.txt"). Such files are of ranks if each of
+them has the stack of another process: a person who takes stacks of one process again and again also
+numbers the files.
+
 This module is pure: no clock, no files, no torch.
 """
 
@@ -18,6 +22,7 @@ from dataclasses import replace
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs.prefixes import rank_of_name
 from outlast.diagnose.rules import RULES
+from outlast.diagnose.stacks.reader import Stack
 from outlast.model.verdict import Evidence
 
 NUMBERS_MAX = 8  # in one name
@@ -55,8 +60,11 @@ def _ranks_by_name(
     findings: Sequence[Finding], names: Iterable[str], world_size: int
 ) -> dict[str, int]:
     said: dict[str, set[int]] = defaultdict(set)
+    stood: dict[str, set[str]] = defaultdict(set)
     of_launcher = set()
     for one in findings:
+        if isinstance(one, Stack):
+            stood[one.evidence.file].add(one.process)
         if one.rule.startswith("elastic."):
             of_launcher.add(one.evidence.file)
         elif one.rank is not None:
@@ -67,8 +75,10 @@ def _ranks_by_name(
         files = set(series.values())
         if len(series) < 2 or files & of_launcher or files & ranks.keys():
             continue
-        if _are_ranks(series, said, world_size) or (
-            set(series) in sure and not any(said.get(name) for name in files)
+        if (
+            _are_ranks(series, said, world_size)
+            or _has_each_a_process(series, stood)
+            or (set(series) in sure and not any(said.get(name) for name in files))
         ):
             sure.append(set(series))
             ranks |= {name: number for number, name in sorted(series.items())}
@@ -84,6 +94,14 @@ def _series(names: Iterable[str]) -> list[dict[int, str]]:
                 form = f"{name[: found.start()]}#{name[found.end() :]}"
                 forms[form].setdefault(int(found[0]), name)
     return sorted(forms.values(), key=len, reverse=True)
+
+
+def _has_each_a_process(series: Mapping[int, str], stood: Mapping[str, set[str]]) -> bool:
+    """Return True if the files number all processes of a job from 0, each by its own stack."""
+    owners = [stood.get(name, set()) for name in series.values()]
+    is_whole = sorted(series) == list(range(len(series)))
+    different = set().union(*owners)
+    return is_whole and all(len(one) == 1 for one in owners) and len(different) == len(owners) > 2
 
 
 def _are_ranks(series: Mapping[int, str], said: Mapping[str, set[int]], world_size: int) -> bool:

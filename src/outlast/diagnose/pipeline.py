@@ -36,6 +36,7 @@ from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.at_that_hour import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
+from outlast.diagnose.processes import with_ranks_of_processes
 from outlast.diagnose.recovered import has_recovered, with_recovery
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.together import with_shared_waits
@@ -85,6 +86,7 @@ def conclude(material: Material) -> Conclusion:
         [sample.name for sample in material.samples],
         same_job.world_size(material.samples),
     )
+    own = with_ranks_of_processes(own)
     own = with_recovery(own, {end.name for end in material.ends if end.is_finished})
     own, handled = with_handled_marked(own, recovered=has_recovered(own))
     notes += [handled] if handled else []

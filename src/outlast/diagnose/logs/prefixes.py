@@ -69,6 +69,8 @@ _SRUN_HOST = re.compile(
     r" /]['\"]?(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
     re.IGNORECASE,
 )
+# Ray's labels: "(raylet, ip=10.0.0.5)", "(RayTrainWorker pid=3113, ip=10.0.0.5)"
+_RAY_HOST = re.compile(r"\([\w.:]{0,80}[ ,]{0,2}(?:pid=\d{1,9}, )?ip=(\d{1,3}(?:\.\d{1,3}){3})[,)]")
 # JSON, labels
 _FIELD_HOST = re.compile(
     r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"",
@@ -106,7 +108,7 @@ def read_prefix(text: str) -> Prefix:
     head = text[:HEAD]
     at_s, node = (
         time_of(head),
-        _first(head, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST, _PEER_HOST),
+        _first(head, _RAY_HOST, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST, _PEER_HOST),
     )
     if (node is None and '="' in text) or head.startswith("{"):
         fields = text[:FIELDS]

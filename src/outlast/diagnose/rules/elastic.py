@@ -252,6 +252,19 @@ RULES: tuple[Rule, ...] = (
         mechanism=Mechanism.LOST_CONTACT,
         priority=11180,
     ),
+    advice(
+        "ray.worker",
+        r"\(node_id=\w{1,64}, ip=[\d.]{7,15}, pid=\d{1,9}\) world_rank=\d{1,6}",
+        "ray train/_internal/backend_executor.py: which process is which rank",
+        priority=11185,
+    ),
+    messenger(  # the exception itself stands at the end of what follows
+        "ray.task_error",
+        r"raytaskerror\(\w{1,80}\): {0,4}(?:.\[\d{1,2}m)?ray::",
+        "ray python/ray/exceptions.py, RayTaskError: which process raised",
+        mechanism=Mechanism.EXCEPTION,
+        priority=11187,
+    ),
     root(
         "ray.memory",
         r"killed due to memory pressure|outofmemoryerror: task was killed|memory"

@@ -1,0 +1,60 @@
+"""Whose process a line is about, where it tells a process and no rank.
+
+A GPU driver writes the pid of the program that met the fault, and Ray labels lines with the pid and
+the address of their writer. Which process was which rank, others say: torchrun's table of failures,
+and Ray where it starts its workers.
+
+    torchrun    exitcode  : -6 (pid: 8812)            in the entry of rank 9
+    Ray         (node_id=ab, ip=10.0.0.5, pid=3113) world_rank=2, local_rank=0, node_rank=1
+    the driver  NVRM: Xid (PCI:0000:2a:00): 94, pid=8812, name=python, ...
+
+A pid counts only if one rank alone had it; on two nodes two processes may have the same one, and
+then the node decides. A container counts pids of its own: the driver's are the node's, and do not
+meet them but by chance.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outlast.diagnose.findings import Finding
+
+_TABLE = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
+_RAY = re.compile(r"ip=([\d.]{7,15}), pid=(\d{1,9})\) world_rank=(\d{1,6})")
+_PID = re.compile(r"\bpid=(\d{1,9})\b")
+_BY_DRIVER = ("xid.",)
+_BY_RAY = re.compile(r"\(\w[\w.:() ]{0,80}?pid=\d{1,9}, ip=|\(pid=\d{1,9}, ip=")
+
+Owner = tuple[int, str]  # the rank, and the node or address of its process ("" if not told)
+
+
+def with_ranks_of_processes(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; those that tell a process whose rank is known have the rank."""
+    owners: dict[str, set[Owner]] = defaultdict(set)
+    for one in findings:
+        if one.rule.startswith("elastic.") and one.rank is not None:
+            if found := _TABLE.match(one.evidence.text):
+                owners[found[1]].add((one.rank, one.node or ""))
+        elif one.rule == "ray.worker" and (found := _RAY.search(one.evidence.text)):
+            owners[found[2]].add((int(found[3]), found[1]))
+    if not owners:
+        return list(findings)
+    return [_owned(one, owners) for one in findings]
+
+
+def _owned(one: Finding, owners: dict[str, set[Owner]]) -> Finding:
+    text = one.evidence.text
+    if one.rank is not None or not (one.rule.startswith(_BY_DRIVER) or _BY_RAY.search(text)):
+        return one
+    pid = _PID.search(text)
+    here = {
+        rank
+        for rank, node in owners.get(pid[1] if pid else "", ())
+        if not node or not one.node or node == one.node
+    }
+    return replace(one, rank=here.pop()) if len(here) == 1 else one
