@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -330,3 +331,33 @@ def test_stacks_of_several_processes_are_numbered_by_rank(tmp_path: Path, names:
 def test_stacks_of_one_process_are_numbered_by_time(tmp_path: Path) -> None:
     got = verdict_of(tmp_path, stacks_in("stack.{}", [300] * 5))
     assert got.ranks == ()
+
+
+# --- lists of Kubernetes -------------------------------------------------------------------------
+
+
+def pod(number: int, *, reason: str) -> dict[str, object]:
+    """A pod as long as they are, whose end stands behind all that says nothing."""
+    ended = {"exitCode": 137, "reason": reason, "finishedAt": "2026-11-20T03:14:07Z"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"job-{number}", "annotations": {"long": "x" * 6_000}},
+        "spec": {
+            "containers": [{"env": [{"name": f"A{at}", "value": "y" * 40} for at in range(99)]}],
+            "nodeName": f"ip-10-0-0-{number}",
+        },
+        "status": {
+            "containerStatuses": [
+                {"name": "pytorch", "state": {"terminated": ended} if reason else {"running": {}}}
+            ]
+        },
+    }
+
+
+def test_each_pod_of_a_list_is_a_record_with_its_own_node(tmp_path: Path) -> None:
+    pods = [pod(number, reason="OOMKilled" if number == 3 else "") for number in range(5)]
+    listed = {"apiVersion": "v1", "items": pods, "kind": "List", "metadata": {}}
+    got = verdict_of(tmp_path, {"pods.json": json.dumps(listed, indent=4)})
+    assert (got.failure_class.value, got.nodes) == ("host_memory", ("ip-10-0-0-3",))
+    assert "OOMKilled" in got.evidence[0].text

@@ -50,6 +50,7 @@ from outlast.model.verdict import Evidence, Role
 
 LINE_BYTES = 8192
 TEXT_CHARACTERS = 400  # of a line that evidence keeps
+BEGINNING, BEFORE = 80, 20  # of a record: so much of its beginning, and before what was found
 SAME_MAX = 24
 SAME_LATER = 2
 LATER_S = 3_600.0
@@ -378,6 +379,7 @@ class LineReader:
             groups=match.groupdict() if match else {},
             low=low,
             place="" if raised is None else raised.place,
+            at=match.start() if match else 0,
         )
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
@@ -486,6 +488,7 @@ class LineReader:
         groups: dict[str, str | Any] | None = None,
         low: str = "",
         place: str = "",
+        at: int = 0,
     ) -> Finding:
         groups, prefix = groups or {}, read_prefix(text)
         rank = next(
@@ -509,8 +512,7 @@ class LineReader:
                 else None
             )
         )
-        said = cut_at_word(ANSI.sub("", text).strip(), TEXT_CHARACTERS)
-        evidence = Evidence(self._name, line, said, rule.role)
+        evidence = Evidence(self._name, line, _shown(text, at), rule.role)
         common: tuple[Any, ...] = (
             evidence,
             rule.name,
@@ -529,6 +531,15 @@ class LineReader:
         if awaited:
             return Awaited(*common, **awaited)  # type: ignore[arg-type]
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
+
+
+def _shown(text: str, at: int) -> str:
+    """Return what is shown of a line: its beginning, and of a record what was found in it."""
+    if at > BEGINNING and text.startswith("{"):
+        beginning = cut_at_word(" ".join(text[:at].split()), BEGINNING)
+        start = text.rfind(" ", at - BEFORE, at) + 1 or at
+        text = f"{beginning} {' '.join(text[start : at + TEXT_CHARACTERS].split())}"
+    return cut_at_word(ANSI.sub("", text).strip(), TEXT_CHARACTERS)
 
 
 def _kind_of(one: Finding) -> tuple[object, ...]:
