@@ -3,8 +3,8 @@
 Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970
            (UTC).
 Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own
-           readings. `Records.run_s` places them on one line: seconds since the run began (the first
-           launcher's start).
+           readings. `began_s` of a session is where the run's second zero, the start of the first
+           launcher, lies on its clock.
 Identity   A record is replaced by a later one with the same key: Generation by generation, Life by
            (worker, rank), Interruption by id. StepsBucket and Event are only ever added.
 

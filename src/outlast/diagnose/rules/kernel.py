@@ -1,4 +1,4 @@
-"""Lines of the Linux kernel and of machine controllers, except Xid and SXid (`xid.py`, `sxid.py`).
+"""Lines of the Linux kernel and of machine controllers, except Xid and SXid (`xid.py`).
 
 This module is pure: no clock, no files, no torch.
 """

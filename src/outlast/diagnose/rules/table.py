@@ -1,7 +1,7 @@
 """What a rule is: a pattern, the worth of a line that matches it, and the source for that.
 
-A rule looks at one line, in lower case and at most `limits.LOG_LINE_BYTES` long. Patterns run in
-linear time: every repeat that can match the same text as its neighbour is bounded, and no repeat
+A rule looks at one line, in lower case and at most `LINE_BYTES` of logs/lines.py long. Patterns run
+in linear time: every repeat that can match the same text as its neighbour is bounded, and no repeat
 stands in a repeat. A test checks that, on the parsed patterns and on adversarial lines.
 
 The source is a vendor's catalogue, the source of a driver, kernel or library, or two independent

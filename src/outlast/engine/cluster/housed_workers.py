@@ -90,7 +90,7 @@ class HousedWorker:
             self.said[type(message)] = message
 
     def follow(self, plan: Regroup, rank: int) -> None:
-        """The worker was sent `plan`: words of older generations are not kept any more."""
+        """The worker was sent `plan`: what it said in older generations is not kept any more."""
         self.plan, self.rank = plan, rank
         self.said = {
             kind: one

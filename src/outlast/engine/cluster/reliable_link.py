@@ -134,9 +134,8 @@ class Offset:
 class AgentLink:
     """An agent's end of its link: what it says is numbered, and said again until it is heard.
 
-    connected       there is a connection
-    is_in           the agent was welcomed over that connection; before that, what it says is kept
-    enrolled_with   the newest number that was said when the agent enrolled
+    connected   there is a connection
+    is_in       the agent was welcomed over that connection; before that, what it says is kept
     """
 
     def __init__(self) -> None:
@@ -145,7 +144,7 @@ class AgentLink:
         self.inbox = Inbox()
         self.offset = Offset()
         self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
-        self._enrolled_with = 0
+        self._enrolled_with = 0  # the newest number that was said when the agent enrolled
 
     @property
     def may_enrol(self) -> bool:

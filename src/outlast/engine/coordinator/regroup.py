@@ -488,7 +488,7 @@ class Regroup:
             return []
         first = run.progress.has_trained()
         if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
-            # All have joined, for they voted. Their words of that are still on their way.
+            # All have joined, for they voted. Their messages that say so are still on their way.
             return []
         told = first and not run.roster.outlast
         went_on = [run.noted(now_s, WENT_ON, {"step": behind})] if told else []

@@ -69,7 +69,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start a process. The driver answers with the machine's `on_started` or `on_start_failed`."""
+    """Start a process. WorkerStarted or WorkerFailedToStart follows."""
 
     worker: int
     rank: int

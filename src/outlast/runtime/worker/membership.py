@@ -4,8 +4,8 @@ It also says how the process gets from one generation into the next.
 
 There are three kinds of process. A rank that starts (or enters main's function again) builds its
 group at once. A process that replaces a rank while survivors wait in their steps builds it at
-run.steps, where they wait. A hot spare has no rank at all until it is given one. `Alone` needs none
-of this.
+run.steps, where they wait. A hot spare has no rank at all until it is given one. A process without
+`outlast run` needs none of this.
 
 The latter two have a solo group until then, on which DDP can be made. Torch tells the script its
 true rank there, but nothing that needs peers may be done on it. So a spare parks in front of a
