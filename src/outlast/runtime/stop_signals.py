@@ -1,8 +1,8 @@
 """The signals that end a run in good order, and the exit codes that go with them (128 and the
 signal's number).
 
-SIGUSR1, SIGUSR2 and SIGXCPU mean the same as SIGTERM, and have its exit code: schedulers send them
-as a notice that the machine is about to be taken away, or the time of a job is nearly over.
+SIGUSR1, SIGUSR2 and SIGXCPU mean the same as SIGTERM, and have its exit code. Schedulers send them
+as a notice: the machine is about to be taken away, or the time of a job is nearly over.
 
 SIGHUP comes when a terminal is closed, SIGQUIT from Ctrl-\\. Where a process was started with one
 of these two ignored (nohup, a shell's background job), it stays ignored, and the run goes on.

@@ -110,6 +110,7 @@ def test_a_sleeping_rank_of_four_is_named_from_real_dumps(four: Four) -> None:
         assert CULPRIT in {one.rank for one in (*blame.ranks, *blame.suspects)}
 
 
+@pytest.mark.drill
 def test_a_rank_that_brings_another_shape_is_named_from_real_dumps(tmp_path: Path) -> None:
     """Method: try until enough ranks have left a dump of that step.
 

@@ -92,8 +92,8 @@ class Coordinator:
     The other calls are `on_verdict` (an interruption was diagnosed), `ask_stop`, and the answers to
     outputs: `on_manifest` to a Manifest, `on_checkpoint_found` to a FindCheckpoint. The output
     `End` is the last. Where there are several nodes, `CoordinatorSessions` (engine/cluster/) stands
-    between the driver and the coordinator, and calls `node_joined` and `node_lost` as well; a
-    coordinator after another one that died begins with `remember` and `rebuild`.
+    between the driver and the coordinator, and calls `node_joined` and `node_lost` as well. A
+    coordinator that follows another one, which died, begins with `remember` and `rebuild`.
 
     How it is made. `run` holds the parts that know something: each owns its fields, and changes
     them by its own methods only. The others carry out a piece of the story with these parts:

@@ -39,11 +39,14 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Bookkeeping:
-    """Write the ledger. `show` gets each snapshot.
+    """Write the ledger.
 
-    `records` is what the ledger holds at the start, the new session included; `start_step` is the
-    step that this session goes on from; `living` returns the lives that have not ended; `gauges`
-    returns what the first rank says of its training; `also` gets each record that is written.
+    records      what the ledger holds at the start, the new session included
+    start_step   the step that this session goes on from
+    living       returns the lives that have not ended
+    gauges       returns what the first rank says of its training
+    show         gets each snapshot
+    also         gets each record that is written
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class VaultKeeper:
     def look(self) -> list[str]:
         """Hold what is new, and name again what has lost its name; return those paths.
 
-        Only what matters to a successor is named again where the rest of the vault is there: a
+        Where the rest of the vault is there, only what matters to a successor is named again. A
         worker may take back slots that it has just made, and in which nothing was ever sealed.
         """
         lost = [name for name, fd in self._held.items() if self._has_lost_its_name(name, fd)]

@@ -1,8 +1,8 @@
 """A process that replaces a rank in place comes to a collective in front of run.steps.
 
 Such a process is alone until run.steps. A rank is replaced in place only if the script made no
-collective before that, but a script may make one at some starts only: it loads a checkpoint by
-`dcp.load` once it has one of its own. Then this process cannot go on, and nor can any other that
+collective before that. But a script may make one at some starts only. It loads a checkpoint by
+`dcp.load`, for example, once it has one of its own. Then this process cannot go on, and nor can any other that
 replaces the rank. So all ranks begin the script again: by entering main's function again, or, where
 there is none, by a restart. Either way they go on from the step that the survivors hold.
 """

@@ -173,16 +173,18 @@ class Membership:
         """Take in that the script comes to a collective, or with `group` to its own group or mesh.
 
         See Calls.on_need of guards.py. Once run.steps was called, a collective of a process that
-        has no group yet does not count: it belongs to a rehearsed step, or to code between calls of
-        run.steps that are skipped. It runs on the solo group. A group cannot be made there. So a
+        has no group yet does not count, and runs on the solo group. It belongs to a rehearsed step,
+        or to code between calls of run.steps that are skipped. A group cannot be made there. So a
         spare parks, and what it has done so far is done again on the run's group.
         """
-        if self._made.group is not None or (self.script.in_steps and not group):
-            return
-        was_spare, in_body = self.is_spare, self.script.in_body
-        self.rank()
         if self._made.group is not None:
-            return
+            return  # this process is in the run's group already
+        if self.script.in_steps and not group:
+            return  # the solo group will do, as said above
+        was_spare, in_body = self.is_spare, self.script.in_body
+        self.rank()  # a spare parks here
+        if self._made.group is not None:
+            return  # the spare has a rank now, and its plan has built the group
         if self.script.rehearses and in_body:
             raise StepInterrupted
         if self.script.rehearses and was_spare and self.reenters:

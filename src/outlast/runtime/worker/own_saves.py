@@ -2,8 +2,8 @@
 
 Many optimizers (SGD) keep no count of their own steps. After a restart nobody could then tell from
 which step the script's own checkpoint goes on. So each file that the script writes by `torch.save`
-is noted in the run's folder with the number of steps before it, and looked up when a later process
-loads it by `torch.load`.
+is noted in the run's folder, with the number of steps before it. When a later process loads the
+file by `torch.load`, that number is looked up.
 
 A file is known by its device, inode, size and time of change: a file that is written under another
 name first, and then renamed, is the same one. A copy is another.
