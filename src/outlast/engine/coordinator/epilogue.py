@@ -57,7 +57,7 @@ class Epilogue:
     def script_exited(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
         """Note that a process has ended with an exit code, unless its script has said why."""
         if member.path.raised:
-            return []
+            return []  # its script has said why
         member.path.raised = message.error or f"exit code {message.exit_code}", ""
         why = f"rank {member.rank} (pid {member.process.pid}) left behind the last step"
         return self._fail(now_s, member, Mechanism.EXIT, message.fault_s, why)

@@ -203,15 +203,12 @@ class Regroup:
     def check_quiesced(self, now_s: float) -> list[Output]:
         """Decide, once every survivor stands still and every lost process is confirmed dead."""
         run, roster = self.run, self.run.roster
-        if (
-            roster.first("not still", lambda m: m.answers_leave and m.path.inventory is None)
-            is not None
-        ):
-            return []
+        if roster.first("not still", lambda m: m.answers_leave and m.path.inventory is None):
+            return []  # a survivor has not said yet what it holds
         if roster.first("not dead", lambda m: m.life.condemned and not m.life.dead) is not None:
-            return []
+            return []  # a process that is being killed may still commit
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
-            return []
+            return []  # what a node has left behind is not known yet
         if run.short_of_places():
             # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
@@ -524,11 +521,11 @@ class Regroup:
         """Return True if only members that are late hold the replicated state, for a while."""
         run = self.run
         if run.roster.sharded or run.roster.recovery_mode == "plain":
-            return False
+            return False  # the state lies in images, or outlast knows nothing of it
         if not any(m.script.attached for m in late):
-            return False
+            return False  # those that are late hold nothing
         if any(m.script.attached and m not in late for m in run.roster.live()):
-            return False
+            return False  # another survivor holds the same
         began_s = run.faults.detected_s
         return began_s is not None and now_s < began_s + limits.LEAVE_LAST_S
 

@@ -48,9 +48,9 @@ class ScriptReports:
         for member in members:
             member.process.running = True
         if run.roster.outlast or run.links or run.progress.trained:
-            return []
+            return []  # a step tells better that training goes on
         if run.roster.first("not running", lambda m: not m.process.running) is not None:
-            return []
+            return []  # not all processes run yet
         run.interruptions.not_seen()
         return run.resumed(now_s, now_s)
 
@@ -100,7 +100,7 @@ class ScriptReports:
         Each message about it is shown, and the first one is kept for the report.
         """
         if member.life.dead or member.life.condemned or member.rank < 0:
-            return []
+            return []  # it is being ended, or it is a spare that nobody waits for
         first, member.script.lingers = not member.script.lingers, True
         at = f"it stands at {message.where}" if message.where else "nobody can tell where it stands"
         text = (

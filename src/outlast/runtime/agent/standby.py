@@ -262,7 +262,7 @@ class Standby:
     def _hear(self, node: str, message: Message) -> None:
         absence, agent = self._absence, self._agent
         if absence is None or agent is None:
-            return
+            return  # the coordinator is back, so the answer does not matter any more
         if isinstance(message, Claimed):
             self._on_vote(absence, node, message)
         elif isinstance(message, Answer):
@@ -286,11 +286,11 @@ class Standby:
         if attempt is not None:
             lease_s = self._place.facts.lease_s
             if now_s < attempt.claimed_s + limits.CLAIM_LEASES * lease_s:
-                return
+                return  # votes may still come
             attempt.listening.close()
             absence.attempt, absence.since_s = None, now_s
         if absence.since_s is None or self._kept.ledger is None:
-            return
+            return  # others still hear the coordinator, or this node has nothing to go on from
         turn = self._named.nodes.index(self._place.caller.node) - 1
         if now_s >= absence.since_s + turn * limits.CLAIM_STAGGER_S:
             self._claim(absence, now_s)
@@ -309,17 +309,17 @@ class Standby:
         claim = Claim(epoch, leader, position.epoch, position.number)
         if not self.voter.on_claim(claim, now_s=now_s):
             listening.close()
-            return
+            return  # this node has promised its own vote to another one
         absence.attempt = _Attempt(epoch, now_s, listening, {place.caller.node})
         self._calls.ask(self._named, claim)
 
     def _on_vote(self, absence: _Absence, node: str, claimed: Claimed) -> None:
         attempt, nodes = absence.attempt, self._named.nodes
         if attempt is None or claimed.epoch != attempt.epoch or not claimed.granted:
-            return
+            return  # the vote is for an older attempt, or it is none
         attempt.votes.add(node)
         if len(attempt.votes & set(nodes)) < majority(len(nodes)):
-            return
+            return  # more votes are needed
         ledger = self._kept.hand_over()
         if ledger is None:
             return
