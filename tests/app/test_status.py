@@ -135,7 +135,13 @@ def outlook_run(root: Path, *, ranks: int) -> tuple[a_run.RunFolder, a_run.Ledge
         "target_step": 400,
         "time_left_s": 20.0,
         "logged": {"step": 199, "values": {"loss": 2.5}},
-        "redundancy": {"sharded": False, "copies": ranks, "nodes": 2, "spares_ready": 1},
+        "redundancy": {
+            "sharded": False,
+            "copies": ranks,
+            "nodes": 2,
+            "spares_ready": 1,
+            "kept_step": 196,
+        },
         "steps_seen": True,
     }
     ledger.set_snapshot({**a_run.SNAPSHOT, **said}, now_s=now_s)
@@ -160,7 +166,8 @@ def test_it_says_target_time_left_nodes_last_checkpoint_and_redundancy(tmp_path:
     assert facts["interruptions"][0]["verdict"] == "host memory (97 % sure): Rank 1 was killed."
     for said in (
         "step 200 of 400", "loss 2.5", "50.0 %   20.0 s left", "checkpoint: step 150, ",
-        "4 copies of the state on 2 nodes", "host memory (97 % sure): Rank 1 was killed.",
+        "4 copies of the state on 2 nodes, one of step 196 in shared memory",
+        "host memory (97 % sure): Rank 1 was killed.",
     ):  # fmt: skip
         assert said in page, said
     by_node = [line.split() for line in page.splitlines() if " 90" in line]

@@ -77,7 +77,7 @@ def nothing_shows(
 
 def kill_at(place: str, rank: int, step: int, **more: Any) -> Fault:
     return {
-        "at" if place not in MARKS else "mark": place,
+        "mark" if place in (*MARKS, "keeping") else "at": place,
         "rank": rank,
         "step": step,
         "do": "SIGKILL",
@@ -231,12 +231,11 @@ def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
     ("workers", "every", "said"),
     [(1, 0, "back to the beginning"), (1, 5, "back to the newest checkpoint"), (2, 0, "")],
 )
-def test_one_rank_is_told_what_a_kill_costs(
+def test_one_rank_without_copies_is_told_what_a_kill_costs(
     tmp_path: Path, workers: int, every: int, said: str
 ) -> None:
-    outcome = drilled(
-        tmp_path, "ddp.py", workers=workers, flags=("--checkpoint-every", every) if every else ()
-    )
+    more = ("--checkpoint-every", every) if every else ()
+    outcome = drilled(tmp_path, "ddp.py", workers=workers, flags=("--keep", "vault:never", *more))
     assert outcome.code == 0, str(outcome)
     assert outcome.stderr.count("nobody but this one rank") == bool(said), str(outcome)
     assert said in outcome.stderr, str(outcome)
@@ -254,14 +253,14 @@ def test_a_spare_that_took_a_rank_has_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.parametrize("every", [0, 5])
-def test_all_ranks_lost_start_from_the_newest_checkpoint_or_step_zero(
+def test_all_ranks_lost_without_copies_start_from_a_checkpoint_or_zero(
     tmp_path: Path, calm: Calm, every: int
 ) -> None:
     """No process that held the state is left.
 
     The ledger says how many committed steps that cost.
     """
-    flags = ("--checkpoint-every", every) if every else ()
+    flags = ("--keep", "vault:never", *(("--checkpoint-every", every) if every else ()))
     with Drill(tmp_path, "ddp.py", "--steps", 60, flags=flags) as drill:
         drill.until(lambda: drill.step >= 18, "step 18")
         if every:
@@ -276,6 +275,56 @@ def test_all_ranks_lost_start_from_the_newest_checkpoint_or_step_zero(
         outcome
     )
     assert outcome.report["rank_seconds"]["repeated"] > 0
+
+
+@pytest.mark.parametrize(
+    ("keep", "workers"),
+    [
+        ("vault:step", 2),
+        *(pytest.param(*one, marks=pytest.mark.drill) for one in (
+            ("vault:auto", 4), ("vault:step", 1), ("vault:3steps", 2), ("vault:50ms", 2),
+        )),
+    ],
+)  # fmt: skip
+def test_all_ranks_lost_start_from_their_copies_in_the_vault(
+    tmp_path: Path, calm_run: CalmRun, keep: str, workers: int
+) -> None:
+    """Nobody lives who held the state. With a copy of each step, only one is lost that was just
+    committed: its copy is made when the next step begins.
+    """
+    flags = ("--keep", keep)
+    with Drill(tmp_path, "ddp.py", "--steps", 60, workers=workers, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 18, "step 18")
+        for rank in range(workers):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    expected = calm_run("ddp.py", "--steps", 60, workers=workers).digests
+    nothing_shows(outcome, expected, faults=1, rungs={"restart"}, lossless=False)
+    (one,) = outcome.interruptions
+    assert sorted(one["ranks"]) == list(range(workers))
+    assert "from the copy of step" in one["reason"], str(outcome)
+    if keep == "vault:step":
+        assert one["steps_lost"] <= 1, str(outcome)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("place", ["keeping", "prepared", "committed"])
+def test_all_ranks_are_lost_while_one_copies_its_state(
+    tmp_path: Path, calm_run: CalmRun, place: str, rank: int
+) -> None:
+    """One is struck, and the launcher's answer finds the other dead too: no copy is half of two.
+
+    Method: both ranks strike themselves, each at its own mark of the same step.
+    """
+    marks = [kill_at(place, rank, 12), kill_at("keeping", 1 - rank, 12)]
+    outcome = drilled(
+        tmp_path, "ddp.py", "--steps", 40, workers=2, flags=("--keep", "vault:step"), marks=marks
+    )
+    expected = calm_run("ddp.py", "--steps", 40, workers=2)
+    assert outcome.code == 0, str(outcome)
+    assert outcome.digests == expected.digests, str(outcome)
+    assert all(one["steps_lost"] <= 1 for one in outcome.interruptions), str(outcome)
 
 
 # --- what is not a rank ---------------------------------------------------------------------------

@@ -69,6 +69,24 @@ def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
     assert f"{seen['steps']} lost ({seen['steps']} of them between sessions)" in said.stdout
 
 
+def test_a_killed_launcher_leaves_copies_that_a_resumed_run_goes_on_from(
+    tmp_path: Path, calm_run: CalmRun
+) -> None:
+    """Replicated state, no checkpoint: the vault has a copy of the newest step."""
+    flags = ("--keep", "vault:step")
+    with Drill(tmp_path, "quick.py", "--steps", STEPS, workers=2, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 30, "step 30")
+        pids = below(drill.process.pid)
+        drill.process.kill()
+        drill.process.wait(10)
+        until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
+    outcome = quick(tmp_path, STEPS, "--resume", *flags)
+    assert outcome.code == 0, str(outcome)
+    assert "from what lies in shared memory" in outcome.stderr, str(outcome)
+    assert outcome.report["steps_lost_between_sessions"] <= 1, str(outcome)
+    assert outcome.digests == calm_run("quick.py", "--steps", STEPS, workers=2).digests
+
+
 def test_a_run_that_ended_well_goes_on_from_its_newest_checkpoint(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -260,6 +261,65 @@ def test_a_damaged_checkpoint_is_told_and_an_older_one_is_taken() -> None:
         for member in one.roster.members()
         if member.path.plan is not None
     } == {(4, "four")}
+
+
+def copied(rank: int, step: int, generation: int = 1, error: str = "") -> Checkpointed:
+    return Checkpointed(rank + 1, generation, rank, step, "", 0, "", error, in_vault=True)
+
+
+def test_a_copy_in_the_vault_counts_once_all_ranks_have_sealed_it() -> None:
+    """No manifest is asked for, and the ledger is not written."""
+    one = coordinator()
+    assert one.on_message(copied(1, 5), now_s=1.0) == []
+    assert one.run.sources.kept_step == 0
+    assert one.on_message(copied(0, 5), now_s=1.0) == []
+    assert one.run.sources.kept_step == 5
+    assert one.run.sources.checkpoint.step == 0, "it lies on no disk"
+
+
+def test_a_rank_without_room_for_a_copy_is_told_of() -> None:
+    one = coordinator()
+    (told,) = one.on_message(copied(1, 5, error="no room"), now_s=1.0)
+    assert isinstance(told, Tell)
+    assert "rank 1 keeps no copies" in told.text
+    one.on_message(copied(0, 5), now_s=1.0)
+    assert one.run.sources.kept_step == 0
+
+
+def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
+    """One rank has copied step 7 when all are lost; step 7 comes again, in another generation."""
+    one = coordinator()
+    one.on_message(copied(0, 7), now_s=1.0)
+    one.run.sources.begin_generation(generation=2, step=5)
+    one.on_message(copied(1, 7), now_s=1.0)
+    assert one.run.sources.kept_step == 0
+    for rank in range(RANKS):
+        one.on_message(copied(rank, 7, generation=2), now_s=2.0)
+    assert one.run.sources.kept_step == 7
+
+
+@pytest.mark.parametrize("good", [9, 6, 0])
+def test_no_rank_starts_from_a_copy_before_it_was_read(good: int) -> None:
+    """A damaged copy is told. An older one is taken if it is newer than the checkpoint."""
+    one = clearing()
+    one.on_manifest(now_s=1.0, step=5, folder="five", error="")
+    one.run.sources.kept(9)
+    one.run.sources.choose(Restart(9, "kept", "kept"))
+    first = one.regroup.plans.when_cleared(2.0)
+    assert [output for output in first if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]
+    found = one.on_checkpoint_found(
+        now_s=3.0, step=5, folder="five", refused=() if good == 9 else ("the copy of step 9",),
+        kept_step=good,
+    )  # fmt: skip
+    assert started(found) == RANKS
+    assert [output.text for output in found if isinstance(output, Tell)] == (
+        [] if good == 9 else ["warning: a checkpoint was refused: the copy of step 9"]
+    )
+    plans = [member.path.plan for member in one.roster.members()]
+    expected = (good, "kept", "kept", "") if good else (5, "checkpoint", "checkpoint", "five")
+    assert [
+        (plan.step, plan.replicated, plan.private, plan.checkpoint) for plan in plans if plan
+    ] == [expected] * RANKS
 
 
 def test_a_rank_that_has_sealed_nothing_reads_its_checkpoint_again() -> None:

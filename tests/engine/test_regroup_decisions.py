@@ -59,6 +59,11 @@ DRAINED = Quiesced(
             ),
             "the images that all began from are lost with a node",
         ),
+        (replace(HANDED_OVER, kept_step=6), "by now there is a copy of step 6"),
+        (
+            replace(HANDED_OVER, begin_from=Restart(5, "kept", "kept"), kept_step=4),
+            "the copies that all began from are not there any more",
+        ),
     ],
 )
 def test_a_source_that_is_gone_is_said_to_be_gone_and_why(facts: SourceFacts, reason: str) -> None:
@@ -85,6 +90,40 @@ def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> 
             at_step=at_step,
         )
         assert (verdict.start, verdict.reason) == (facts.begin_from, reason)
+
+
+@pytest.mark.parametrize(
+    ("kept_step", "checkpoint", "start"),
+    [
+        (7, Checkpoint(), Restart(7, "kept", "kept")),
+        (7, Checkpoint(6, "six"), Restart(7, "kept", "kept")),
+        (6, Checkpoint(6, "six"), Restart(6, "checkpoint", "checkpoint", "six")),
+        (0, Checkpoint(), Restart()),
+    ],
+)
+def test_all_begin_from_the_newest_of_copies_and_checkpoints(
+    kept_step: int, checkpoint: Checkpoint, start: Restart
+) -> None:
+    """No rank lives. Of two that are of the same step the disk is taken: it outlives the run."""
+    facts = SourceFacts(Restart(), None, checkpoint, sharded=False, images_lost=False)
+    verdict = decide_source(
+        facts=replace(facts, kept_step=kept_step), restore=NOTHING, recovery_mode="respawn",
+        finished=False, step=8, at_step=1,
+    )  # fmt: skip
+    assert verdict.start == start
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (Restart(), "begin from the beginning: no state was saved"),
+        (Restart(7, "kept", "kept"), "from the copy of step 7 in shared memory"),
+        (Restart(4, "checkpoint", "checkpoint", "four"), "from the checkpoint of step 4"),
+        (Restart(4, "none", "slot"), "from the images of step 4"),
+    ],
+)
+def test_people_are_told_what_all_begin_from(start: Restart, words: str) -> None:
+    assert start.words.endswith(words)
 
 
 def test_a_survivor_hands_over_if_it_stands_in_a_step_with_the_state_of_it() -> None:
@@ -176,6 +215,8 @@ def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
     image = Restart(7, "transfer", "slot")
     sealed = decide(NOTHING, start=image, donor_lives=False)
     assert (sealed.method, sealed.step) == ("sealed", 7), "its donor is gone, and its image is not"
+    copied = decide(NOTHING, start=Restart(6, "kept", "kept"), donor_lives=False)
+    assert (copied.method, copied.step) == ("kept", 6), "nobody lives, and the copies lie there"
     for nothing, reason in (
         (decide(NOTHING), NOTHING.reason),
         (decide(NOTHING, start=Restart(4, "checkpoint", "checkpoint", "four")), NOTHING.reason),

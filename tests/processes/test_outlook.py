@@ -45,7 +45,13 @@ def test_before_anything_is_known_all_is_null(records: Records) -> None:
         "time_left_s": None,
         "logged": None,
         "last_checkpoint": None,
-        "redundancy": {"sharded": None, "copies": None, "nodes": None, "spares_ready": 0},
+        "redundancy": {
+            "sharded": None,
+            "copies": None,
+            "nodes": None,
+            "spares_ready": 0,
+            "kept_step": None,
+        },
     }
 
 
@@ -123,6 +129,7 @@ def test_ranks_that_hold_the_whole_state_are_copies_of_it(
         "copies": copies,
         "nodes": None if sharded else 1,
         "spares_ready": 0,
+        "kept_step": None,
     }
 
 

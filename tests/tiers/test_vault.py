@@ -312,7 +312,7 @@ def test_where_there_is_no_room_beside_it_a_transfer_image_is_written_over(
     def full(missing: int, what: str) -> None:
         raise CapacityError(what)
 
-    monkeypatch.setattr(vault, "_require", full)
+    monkeypatch.setattr(vault, "need_room", full)
     vault.write_transfer(4, 7, state(7), {})
     assert vault.read_transfer(4, 7).metadata == {}
     with pytest.raises(CorruptError):

@@ -50,7 +50,7 @@ class Beginning:
         """Say where the state comes from, for people."""
         if self.start.checkpoint:
             return self.start.checkpoint
-        return "the images in shared memory" if self.start.step else "nothing"
+        return "what lies in shared memory" if self.start.step else "nothing"
 
     def event(self) -> Event:
         """Return the ledger's record of this beginning."""

@@ -6,6 +6,7 @@ At the end of the run, it returns an exit code.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import platform
@@ -295,5 +296,7 @@ def _specs(
             "checkpoint_every": options.checkpoints.every_steps or 0,
             "checkpoint_root": str(checkpoint_root),
             "snapshot_every": options.snapshot_every,
+            "keep_vault": dataclasses.astuple(options.copies),
+            "keep_disk": dataclasses.astuple(options.checkpoints.timed),
         },
     )

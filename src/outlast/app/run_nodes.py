@@ -8,6 +8,7 @@ own workers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -327,7 +328,7 @@ def open_node(
 ) -> tuple[NodeParts, str]:  # fmt: skip
     """Open what this node's agent needs, and say where it serves images. `closing` closes it."""
     options, nodes, location = resources.options, resources.nodes, resources.location
-    if options.checkpoints.every_steps and not location.leads:
+    if options.checkpoints.are_written and not location.leads:
         node_folders.check_shared(Path(facts.checkpoints), facts.run)
     clean_stale()
     path = vault_folder(f"{facts.run}-{nodes.name}")
@@ -357,6 +358,7 @@ def open_node(
             "checkpoint_every": options.checkpoints.every_steps or 0,
             "checkpoint_root": facts.checkpoints,
             "snapshot_every": options.snapshot_every,
+            "keep_disk": dataclasses.astuple(options.checkpoints.timed),
             "leased": True,
             "serves": serves,
             "ports": nodes.ports,

@@ -206,7 +206,9 @@ def _is_sound_outlook(snapshot: Facts) -> bool:
     return (
         isinstance(values, dict)
         and all(isinstance(one, int | float) for one in values.values())
-        and all(isinstance(redundancy.get(name) or 0, int) for name in ("copies", "nodes"))
+        and all(
+            isinstance(redundancy.get(name) or 0, int) for name in ("copies", "nodes", "kept_step")
+        )
     )
 
 
@@ -356,11 +358,16 @@ def checkpoint_words(facts: Facts) -> str:
 
 
 def copies_words(redundancy: Facts | None) -> str:
-    """Return `4 copies of the state on 1 node`, or "" where that is not known."""
+    """Return `4 copies of the state on 1 node`, or "" where that is not known.
+
+    The copy in shared memory is said too, if there is one.
+    """
     if not redundancy or not redundancy.get("copies"):
         return ""
     copies = words.count(redundancy["copies"], "copy", "copies")
-    return f"{copies} of the state on {words.count(redundancy['nodes'], 'node')}"
+    kept_step = redundancy.get("kept_step")
+    kept = f", one of step {kept_step:,} in shared memory" if kept_step else ""
+    return f"{copies} of the state on {words.count(redundancy['nodes'], 'node')}{kept}"
 
 
 def leader_words(coordinator: Facts) -> str:

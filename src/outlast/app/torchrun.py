@@ -21,6 +21,7 @@ from outlast.app.nodes import Nodes, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import UsageError
+from outlast.model.keep import AUTO, NEVER, Every, Keep, read_keep
 from outlast.model.limits import (
     GIVEN_FILE_MAX_BYTES,
     STATUS_EVERY_S,
@@ -66,6 +67,7 @@ class Checkpoints:
     """The options of checkpoints.
 
     every_steps    None: only those that the script asks for
+    timed          how often one is written by the clock
     folder         "": in the run's folder
     from_scratch   nothing that was saved is used when a run is resumed
     retention      which ones are kept as newer ones are written
@@ -76,6 +78,12 @@ class Checkpoints:
     resume: bool
     from_scratch: bool = False
     retention: Retention = field(default_factory=Retention)
+    timed: Every = NEVER
+
+    @property
+    def are_written(self) -> bool:
+        """Return whether the run writes checkpoints of its own accord."""
+        return bool(self.every_steps) or not self.timed.is_never
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class RunOptions:
     """All options of `outlast run`. `log_dir` and `run_dir` "": the usual place.
 
     `workers`: on each node. `nodes`: None where there is one. `notes`: flags without effect here,
-    each in a sentence.
+    each in a sentence. `copies`: how often replicated state is copied to the vault.
     """
 
     program: Program
@@ -127,6 +135,7 @@ class RunOptions:
     spares: Spares
     checkpoints: Checkpoints
     snapshot_every: int
+    copies: Every
     console: ConsolePolicy
     status: StatusOptions
     preload: tuple[str, ...]
@@ -164,6 +173,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     given: set[str] = set(asked["given"])
     _refuse(asked, given)
     workers, spares = _counts(asked)
+    keep = _keep(asked)
     nodes = read_nodes(asked, given)
     if nodes is not None and asked["spares"] is None:
         spares = workers * nodes.spares
@@ -174,13 +184,15 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
         checkpoints=Checkpoints(
-            asked["checkpoint_every"],
+            asked["checkpoint_every"] or (keep.disk or NEVER).steps or None,
             asked["checkpoint_dir"] or "",
             asked["resume"],
             asked["from_scratch"],
             Retention(asked["keep_last"], asked["keep_every"]),
+            Every(seconds=(keep.disk or NEVER).seconds),
         ),
-        snapshot_every=asked["snapshot_every"],
+        snapshot_every=asked["snapshot_every"] or (keep.vault or NEVER).steps or 1,
+        copies=AUTO if keep.vault is None else keep.vault,
         console=_console(asked, prefix),
         status=StatusOptions(
             asked["quiet"],
@@ -298,6 +310,24 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
     for name, instead in _REFUSED.items():
         if name in given:
             raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
+
+
+def _keep(asked: dict[str, Any]) -> Keep:
+    """Return what `--keep` says. Raises UsageError, also if another option says it too."""
+    if asked["keep"] is None:
+        return Keep()
+    keep = read_keep(asked["keep"])
+    for place, said, option in (
+        ("vault", keep.vault, "snapshot_every"),
+        ("disk", keep.disk, "checkpoint_every"),
+    ):
+        if said is not None and asked[option] is not None:
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(
+                f"--keep names {place}, and {flag} is given too: both say how often",
+                hint=f"leave {flag} out, or {place} out of --keep",
+            )
+    return keep
 
 
 def _metrics(asked: str | None) -> str:

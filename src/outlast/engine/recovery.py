@@ -229,10 +229,7 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
     if situation.recovery_mode == "plain":
         why = "a script that has made no outlast call is restarted as a whole"
     elif not situation.state:
-        why = (
-            "no live or sealed state is left: all ranks start from the newest checkpoint, or from"
-            " the beginning"
-        )
+        why = "no live or sealed state is left: all ranks restart"
     elif not situation.state_is_live:
         why = "no process stands in a step with the state that there is: all ranks restart"
     elif not left:

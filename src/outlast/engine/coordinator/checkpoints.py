@@ -1,5 +1,8 @@
 """Checkpoints as they are written: shards come in, and a manifest makes them one.
 
+Copies in the vault are reported in the same way. They have no manifest: each is there once all
+ranks have sealed theirs.
+
 This module is pure.
 """
 
@@ -13,6 +16,8 @@ from outlast.model.messages import Checkpointed
 
 def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
     """Take in that a rank has written its shard of a checkpoint, or has failed to."""
+    if message.in_vault:
+        return _on_copy(run, message)
     saves = run.sources.saves
     if not saves.takes(message):
         # The shard belongs to steps that were rolled back.
@@ -26,6 +31,18 @@ def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
         return []
     files = tuple((shard.file, shard.length, shard.checksum) for shard in shards)
     return [Manifest(message.step, run.roster.sharded, files)]
+
+
+def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
+    """Take in that a rank has sealed a copy of its state in the vault, or had no room for it."""
+    copies = run.sources.copies
+    if message.error:
+        copies.fail(message.step)
+        lack = f"rank {message.rank} keeps no copies of its state in shared memory any more"
+        return [Tell(f"warning: {lack}: {message.error}")]
+    if copies.takes(message) and copies.put(message):
+        run.sources.kept(message.step)
+    return []
 
 
 def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:

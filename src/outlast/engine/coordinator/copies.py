@@ -8,13 +8,14 @@ from __future__ import annotations
 from outlast.engine.coordinator.members import Roster
 
 
-def count_copies(roster: Roster) -> dict[str, object]:
-    """Return what may be lost before a checkpoint is needed.
+def count_copies(roster: Roster, *, kept_step: int) -> dict[str, object]:
+    """Return what may be lost before a checkpoint is needed. `kept_step` as in `RestoreSources`.
 
     sharded        whether the state is sharded; None while no script has said
     copies, nodes  how many ranks hold all of the state, and on how many nodes; None if it is
                    sharded or not known
     spares_ready   how many spares can take a rank now
+    kept_step      the newest step of which all ranks have a copy in the vault; None: there is none
     """
     at_work = [member for member in roster.members() if member.path.joined and not member.life.dead]
     replicated = roster.outlast and not roster.sharded
@@ -23,4 +24,5 @@ def count_copies(roster: Roster) -> dict[str, object]:
         "copies": len(at_work) if replicated else None,
         "nodes": len({member.process.node for member in at_work}) if replicated else None,
         "spares_ready": sum(1 for member in roster.spares() if member.process.parked),
+        "kept_step": kept_step or None,
     }

@@ -62,12 +62,15 @@ def check_source(facts: SourceFacts) -> SourceCheck:
 
     It is not if the donor died before it had handed over, or if the node that held it is lost.
     """
-    start, newest = facts.begin_from, facts.checkpoint
+    start, newest, saved = facts.begin_from, facts.checkpoint, facts.saved
     if facts.sharded and start.private == "slot" and facts.images_lost:
         # The images went with their node.
         return SourceCheck(False, "the images that all began from are lost with a node")
-    if start.step < newest.step:
-        return SourceCheck(False, f"by now there is a checkpoint of step {newest.step}")
+    if start.step < saved.step:
+        what = "a checkpoint" if saved.checkpoint else "a copy"
+        return SourceCheck(False, f"by now there is {what} of step {saved.step}")
+    if start.replicated == "kept" and start.step != facts.kept_step:
+        return SourceCheck(False, "the copies that all began from are not there any more")
     if start.checkpoint not in ("", newest.folder):
         return SourceCheck(False, "the checkpoint that all began from was refused since")
     # A node that came back may hold an older transfer image, so compare its step.
@@ -91,7 +94,7 @@ def decide_source(
     step      the newest step that was committed
     at_step   interruptions at the place of the newest one: the source itself may be what fails
     """
-    newest = facts.checkpoint.restart()
+    newest = facts.saved
     if recovery_mode == "plain":
         return SourceVerdict(newest, "a script without outlast calls begins from its beginning")
     from_nothing = restore.step is None
@@ -308,8 +311,8 @@ def _extended(
 class LastSave:
     """How the newest state is saved by a run that gives up.
 
-    method   "none"; "sealed": all of it lies in shared memory; "hand_over": a survivor first writes
-             the replicated state
+    method   "none"; "sealed": all of it lies in shared memory; "kept": copies of it do;
+             "hand_over": a survivor first writes the replicated state
     step     of that state; -1: none
     """
 
@@ -331,13 +334,16 @@ def decide_last_save(
     start   what all ranks would begin from if they restarted; None: a survivor would hand over
     """
     handed_over = start is not None and start.replicated == "transfer"
-    step = start.step if start is not None and handed_over else restore.step
+    kept = start is not None and start.replicated == "kept"
+    step = start.step if start is not None and (handed_over or kept) else restore.step
     if step is None:
         return LastSave("none", -1, restore.reason)
     if step <= 0:
         return LastSave("none", -1, "no step was committed")
     if step <= checkpoint.step:
         return LastSave("none", -1, f"the checkpoint of step {checkpoint.step} is as new")
+    if kept:
+        return LastSave("kept", step, f"copies of the state of step {step} lie in shared memory")
     if sharded or handed_over:
         return LastSave("sealed", step, f"the images of step {step} lie in shared memory")
     if not donor_lives:

@@ -213,11 +213,11 @@ class Coordinator:
         return [*out, *self.requests.look(now_s)]
 
     def on_checkpoint_found(
-        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
+        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...], kept_step: int = 0
     ) -> list[Output]:
-        """Take in the checkpoints that were read; see `Plans.on_checkpoint_found`."""
+        """Take in the copies and checkpoints that were read; see `Plans.on_checkpoint_found`."""
         return self.regroup.plans.on_checkpoint_found(
-            now_s=now_s, step=step, folder=folder, refused=refused
+            now_s=now_s, step=step, folder=folder, refused=refused, kept_step=kept_step
         )
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:

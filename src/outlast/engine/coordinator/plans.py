@@ -239,7 +239,7 @@ class Plans:
             return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         if not check_source(self.source_facts()).is_there:
             # What all were to begin from was lost while they were killed.
-            self._begin_from(run.sources.checkpoint.restart())
+            self._begin_from(self.source_facts().saved)
         if not looked and self._has_to_look():
             return [FindCheckpoint()] if run.sources.begin_to_look() else []
         plain = run.roster.recovery_mode == "plain"
@@ -286,19 +286,21 @@ class Plans:
         """
         run, start = self.run, self.run.sources.begin_from
         by_checkpoint = start.private != "slot" and start.replicated != "transfer"
-        durable = run.options.durable or bool(run.sources.checkpoint.folder)
+        there = bool(run.sources.checkpoint.folder or run.sources.kept_step)
+        durable = run.options.durable or there
         return durable and run.roster.recovery_mode != "plain" and by_checkpoint
 
     def on_checkpoint_found(
-        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...]
+        self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...], kept_step: int = 0
     ) -> list[Output]:
-        """Go on with the newest good checkpoint, now that the checkpoints were read.
+        """Go on with the newest good state, now that copies and checkpoints were read.
 
-        step, folder   of that checkpoint; step 0 and no folder: there is none
+        step, folder   of the newest checkpoint; step 0 and no folder: there is none
+        kept_step      of the newest good copies in the vault; 0: there are none
         refused        why each newer one was refused
         """
         run = self.run
-        run.sources.found(step, folder)
+        run.sources.found(step, folder, kept_step=kept_step)
         out: list[Output] = []
         for why in refused:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
@@ -307,7 +309,7 @@ class Plans:
             # What all begin from has changed while the checkpoints were read.
             return out
         start = self.source(self.restore(), finished=True).start
-        self._begin_from(start or run.sources.checkpoint.restart())
+        self._begin_from(start or self.source_facts().saved)
         out += run.records()
         return [*out, *self.when_cleared(now_s, looked=True)]
 

@@ -342,6 +342,8 @@ class Regroup:
         )  # fmt: skip
         links = [run.links.reason] if run.links else []
         held = [restore.reason] if run.roster.outlast else []  # else it holds nothing for us
+        if held and restore.step is None and start is not None:
+            held.append(start.words)
         why = "; ".join([*links, verdict.reason, *held])
         run.interruptions.left(
             now_s=now_s, rung=verdict.rung, reason=why, repeated=cost.repeated, lost=cost.lost
@@ -380,13 +382,14 @@ class Regroup:
         if save.method == "hand_over":
             self._gives_up = end
             return [*self.plans.hand_over(now_s, restore)]
-        if save.method == "sealed":
-            last: list[Output] = [SaveLast(save.step, run.roster.sharded)]
+        if save.method in ("sealed", "kept"):
+            kept = save.method == "kept"
+            last: list[Output] = [SaveLast(save.step, run.roster.sharded, kept=kept)]
         else:
-            kept = "" if run.roster.recovery_mode == "plain" else describe_kept(
+            said = "" if run.roster.recovery_mode == "plain" else describe_kept(
                 committed=run.progress.step, checkpoint=run.sources.checkpoint, reason=save.reason
             )  # fmt: skip
-            last = [Tell(kept)] if kept else []
+            last = [Tell(said)] if said else []
         return [*last, *self.stop.kill_all(now_s, end)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:

@@ -1,6 +1,6 @@
 """What a generation can begin from when no rank goes on in its process.
 
-That is images, a transfer image, or a checkpoint.
+That is images, a transfer image, the copies that all ranks keep in the vault, or a checkpoint.
 
 This module is pure.
 """
@@ -21,6 +21,17 @@ class Restart:
     replicated: str = "none"
     private: str = "none"
     checkpoint: str = ""
+
+    @property
+    def words(self) -> str:
+        """Say for people what all ranks begin from."""
+        if not self.step:
+            return "all ranks begin from the beginning: no state was saved"
+        if self.replicated == "kept":
+            return f"all ranks begin from the copy of step {self.step} in shared memory"
+        if self.checkpoint:
+            return f"all ranks begin from the checkpoint of step {self.step}"
+        return f"all ranks begin from the images of step {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,7 @@ class RestoreSources:
     transfer     the transfer image that lies sealed; None: there is none
     donating     a donor of the newest plans has not handed over its state yet
     checkpoint   the newest that was written, or was found to be good
+    kept_step    the newest step of which all ranks have a copy in the vault; 0: none
     verified     the folder that was read as a whole last, and found good
     failed       step and error of the newest save that failed; None: none did
     """
@@ -70,7 +82,9 @@ class RestoreSources:
         self.donating = False
         self.checkpoint = Checkpoint(checkpoint[1], checkpoint[0])
         self.verified = start.checkpoint or checkpoint[0]
+        self.kept_step = start.step if start.replicated == "kept" else 0
         self.saves = Saves(world_size)
+        self.copies = Saves(world_size)  # in the vault
         self.failed: tuple[int, str] | None = None
         self._looking = False
 
@@ -90,6 +104,7 @@ class RestoreSources:
         """Note that the generation goes on from `step`: saves of later steps were rolled back."""
         self.donating = False
         self.saves.went_back(generation=generation, step=step)
+        self.copies.went_back(generation=generation, step=step)
 
     def await_image(self, step: int) -> None:
         """Note that a donor is about to write a transfer image of `step`.
@@ -120,7 +135,11 @@ class RestoreSources:
         """Return the node that holds the transfer image; "": there is none."""
         return self.transfer.home if self.transfer is not None else ""
 
-    # --- checkpoints ---------------------------------------------------------------------------
+    # --- copies in the vault, and checkpoints ----------------------------------------------------
+
+    def kept(self, step: int) -> None:
+        """Note that all ranks have sealed a copy of `step` in the vault."""
+        self.kept_step = max(self.kept_step, step)
 
     def written(self, step: int, folder: str) -> None:
         """Note that a checkpoint was written. It is the newest unless a newer one is known."""
@@ -128,10 +147,15 @@ class RestoreSources:
         step, folder = max((known.step, known.folder), (step, folder))
         self.checkpoint = Checkpoint(step, folder)
 
-    def found(self, step: int, folder: str) -> None:
-        """Note the newest good checkpoint, now that they were read. No folder: there is none."""
-        self._looking = False
-        self.checkpoint, self.verified = Checkpoint(step, folder), folder
+    def found(self, step: int, folder: str, *, kept_step: int) -> None:
+        """Note what was found good, now that it was read: the copies of `kept_step`, or 0.
+
+        If they are older than the newest checkpoint, that was read too: `step` and `folder`. No
+        folder: there is none.
+        """
+        self._looking, self.kept_step = False, kept_step
+        if kept_step <= self.checkpoint.step:
+            self.checkpoint, self.verified = Checkpoint(step, folder), folder
 
     def begin_to_look(self) -> bool:
         """Return True, once, if the driver has to be asked to read the checkpoints."""
@@ -143,7 +167,9 @@ class RestoreSources:
     def facts(self, *, sharded: bool, imageless: Collection[int]) -> SourceFacts:
         """Return what decisions need. `imageless`: the ranks whose images are lost."""
         lost = len(imageless) > 0
-        return SourceFacts(self.begin_from, self.transfer, self.checkpoint, sharded, lost)
+        return SourceFacts(
+            self.begin_from, self.transfer, self.checkpoint, sharded, lost, self.kept_step
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +177,7 @@ class SourceFacts:
     """What a decision about sources is made from.
 
     images_lost   the images of some rank were lost with their node
+    kept_step     the newest step of which all ranks have a copy in the vault; 0: none
     """
 
     begin_from: Restart
@@ -158,3 +185,11 @@ class SourceFacts:
     checkpoint: Checkpoint
     sharded: bool
     images_lost: bool
+    kept_step: int = 0
+
+    @property
+    def saved(self) -> Restart:
+        """Return what all ranks begin from if no process and no image is left to go on from."""
+        if self.kept_step > self.checkpoint.step:
+            return Restart(self.kept_step, "kept", "kept")
+        return self.checkpoint.restart()

@@ -148,17 +148,21 @@ class SaveLast:
 
     The images of all ranks are in their slots. Under replicated state, the transfer image has what
     all ranks hold alike. The driver carries this out before any output behind it.
+
+    kept   the copies that all ranks have sealed of this step are written, and no images
     """
 
     step: int
     sharded: bool
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Read the checkpoints on the disk, and say which is the newest good one.
+    """Read the copies in the vault and the checkpoints on the disk, and say which is the newest.
 
-    See engine/durable.py. The answer is `on_checkpoint_found`.
+    What is not as it was written does not count. See engine/durable.py. The answer is
+    `on_checkpoint_found`.
     """
 
 

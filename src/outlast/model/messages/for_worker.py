@@ -36,10 +36,10 @@ class Regroup:
     step        the step of all ranks' state, after settling and restoring
     donor       the rank whose replicated state is the source, or -1
     donate      this worker writes the transfer image before it joins
-    replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer" or
-                "checkpoint"
-    private     where this rank takes private and sharded state from: "keep", "slot", "checkpoint"
-                or "none"
+    replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer",
+                "kept" or "checkpoint"
+    private     where this rank takes private and sharded state from: "keep", "slot", "kept",
+                "checkpoint" or "none"
     checkpoint  folder of the checkpoint, or ""
     high_water  the newest step that this rank has ever committed; to execute it again is booked as
                 repeated work

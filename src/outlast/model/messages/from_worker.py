@@ -153,6 +153,7 @@ class Checkpointed:
 
     generation  the one in which the step was committed here
     file        the shard's file, relative to the checkpoint's folder
+    in_vault    it is no shard: the rank has sealed a copy of its state in the vault
     """
 
     worker: int
@@ -163,6 +164,7 @@ class Checkpointed:
     length: int
     checksum: str
     error: Text
+    in_vault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

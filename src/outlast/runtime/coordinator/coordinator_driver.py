@@ -39,6 +39,7 @@ from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.saves import (
     KEPT,
     find_checkpoint,
+    find_kept,
     save_images,
     write_checkpoint,
 )
@@ -244,20 +245,26 @@ class CoordinatorDriver:
         parts.tell(f"the state of step {order.step} is saved in {folder}; {hint}")
 
     def _find_checkpoint(self) -> None:
-        """Read the checkpoints. No process is alive that would have to wait.
+        """Read the copies in the vault, and the checkpoints if they may be newer.
 
-        A checkpoint that cannot be read does not count (supervision boundary).
+        No process is alive that would have to wait. What cannot be read does not count (supervision
+        boundary).
         """
-        root = self._parts.checkpoint_root
-        try:
-            step, folder, refused = find_checkpoint(root, self._parts.specs.run_id)
-        except OSError as error:
-            step, folder, refused = 0, "", [f"{root} cannot be read: {error.strerror}"]
+        root, run = self._parts.checkpoint_root, self.coordinator.run
+        kept_step, refused = find_kept(self._parts.vault, run.options.world_size)
+        step, folder = 0, ""
+        if kept_step <= run.sources.checkpoint.step:
+            try:
+                step, folder, also = find_checkpoint(root, self._parts.specs.run_id)
+            except OSError as error:
+                also = [f"{root} cannot be read: {error.strerror}"]
+            refused += also
         self.do(
             self.coordinator.on_checkpoint_found(
-                now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused)
+                now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused),
+                kept_step=kept_step,
             )
-        )
+        )  # fmt: skip
 
     # --- the ledger -------------------------------------------------------------------------------
 

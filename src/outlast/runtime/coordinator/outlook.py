@@ -79,7 +79,9 @@ class Outlook:
                 else None
             ),
             "last_checkpoint": self._checkpoint,
-            "redundancy": count_copies(coordinator.roster),
+            "redundancy": count_copies(
+                coordinator.roster, kept_step=coordinator.run.sources.kept_step
+            ),
         }
 
     def _time_left_s(self, step: int, target: int | None, now_s: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from outlast.engine.coordinator.restore_sources import Restart
@@ -12,6 +13,7 @@ from outlast.errors import CorruptError, OutlastError
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece
+from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault
 
 KEPT = Retention()
@@ -49,17 +51,21 @@ def write_checkpoint(
 def save_images(
     vault: Vault, root: Path, order: SaveLast, run_id: str, generation: int, world_size: int
 ) -> tuple[str, str]:
-    """Write the images in the vault as a checkpoint. Return its folder, or "" and why not.
+    """Write what lies in the vault as a checkpoint. Return its folder, or "" and why not.
 
-    Under replicated state, rank 0's shard has what all ranks hold alike, from the transfer image.
+    That is the ranks' images or their copies. Under replicated state, rank 0's shard has what all
+    ranks hold alike: its copy has that too, and its image does not, so it is taken from the
+    transfer image.
     """
     folder = local.checkpoint_folder(root, order.step)
     kind = "sharded" if order.sharded else "replicated"
+    copies = KeptCopies(vault)
     try:
         files = []
         for rank in range(world_size):
-            tensors = dict(vault.read(rank, order.step).tensors)
-            if rank == 0 and not order.sharded:
+            image = copies.read(rank, order.step) if order.kept else vault.read(rank, order.step)
+            tensors = dict(image.tensors)
+            if rank == 0 and not order.sharded and not order.kept:
                 handed_over = vault.read_transfer(None, order.step).tensors
                 tensors |= {
                     name: one for name, one in handed_over.items() if name.startswith("shared/")
@@ -82,15 +88,24 @@ def newest_start(
 ) -> tuple[Restart, tuple[str, int], list[str]]:
     """Return what --resume goes on from: (start, newest good checkpoint, what was refused and why).
 
-    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images of
-    one step are whole in it. `run` is as for `find_checkpoint`.
+    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images or
+    copies of one step are whole in it. `run` is as for `find_checkpoint`.
     """
     step, folder, refused = find_checkpoint(root, run)
     start = Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
     images = _newest_whole(vault, world_size) if vault is not None else None
     if images is not None and begins_from_images(images, checkpoint=start.step):
         start = Restart(images, "none", "slot", "")
-    return start, (folder, step), refused
+    kept, damaged = (0, []) if vault is None else find_kept(vault, world_size)
+    if kept > start.step:
+        start = Restart(kept, "kept", "kept", "")
+    return start, (folder, step), [*refused, *damaged]
+
+
+def find_kept(vault: Vault, world_size: int) -> tuple[int, list[str]]:
+    """Return what `KeptCopies.newest_good` does, and leave no file open."""
+    with contextlib.closing(KeptCopies(vault)) as copies:
+        return copies.newest_good(world_size)
 
 
 def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[str]]:

@@ -57,7 +57,13 @@ class Area:
         return tuple(_size(self.slot_path(slot)) for slot in range(self._slots_count))
 
     def reserve(self, slot_bytes: int) -> None:
-        """Make every slot at least this large, and touch it. What was sealed stays sealed.
+        """Allocate every slot as `allocate` does, and touch it."""
+        self.allocate(slot_bytes)
+        for slot in range(self._slots_count):
+            self._slot(slot, slot_bytes)
+
+    def allocate(self, slot_bytes: int) -> None:
+        """Make every slot at least this large. What was sealed stays sealed.
 
         Raises CapacityError if memory does not suffice. Then everything is as it was before the
         call.
@@ -80,8 +86,6 @@ class Area:
                     ),
                 ) from error
             raise
-        for slot in range(self._slots_count):
-            self._slot(slot, slot_bytes)
 
     def write(
         self,

@@ -3,7 +3,7 @@
 The vault is a folder on tmpfs. The launcher makes it, and holds its `owner` file under flock as
 long as the launcher or a fork of it lives. Workers open it. A rank has two slots, so that one whole
 image lies sealed at any time while the other is being written. One more area per node, `transfer`,
-carries replicated state from a survivor to a newcomer.
+carries replicated state from a survivor to a newcomer. kept_copies.py lays copies beside them.
 
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
 Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, and
@@ -44,7 +44,7 @@ _GROWTH = 1.5  # how much more than an image that has outgrown its slot the new 
 
 
 def vault_folder(run_id: str) -> Path:
-    """Return the folder of a run's vault, unless the user names another."""
+    """Return the folder of a run's vault."""
     return SHARED_MEMORY / f"{_prefix()}{run_id}"
 
 
@@ -57,17 +57,15 @@ class Vault:
     def __init__(
         self, folder: Path, run_id: str, owner_fd: int, groups: list[Hierarchy] | None = None
     ) -> None:
-        """Prepare the vault. `groups` are those whose memory limits count; by default this
-        process's own.
-        """
+        """Prepare the vault. `groups` are those whose memory limits count (None: our own)."""
         self.folder = folder
         self._groups = groups
         self.run_id = run_id
         self._owner_fd = owner_fd  # -1 for processes that only opened it
-        self._run = run_hash(run_id)
+        self.run = run_hash(run_id)
         self._ranks: dict[int, Area] = {}
         self._transfers = [
-            Area(folder / name, run=self._run, rank=NO_RANK, slots_count=1)
+            Area(folder / name, run=self.run, rank=NO_RANK, slots_count=1)
             for name in ("transfer", "transfer-beside")
         ]
         self._beacons: dict[int, memoryview] = {}
@@ -160,7 +158,7 @@ class Vault:
             missing = companions * SLOTS_COUNT * slot_bytes - sum(
                 min(size, slot_bytes) for size in self._allocated()
             )
-            self._require(
+            self.need_room(
                 missing, f"{companions} ranks with {SLOTS_COUNT} slots of {slot_bytes:,} bytes each"
             )
         area.reserve(slot_bytes)
@@ -179,12 +177,11 @@ class Vault:
 
         The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
         passes `step // n % SLOTS_COUNT`, because otherwise even n would always meet the same slot.
-        Writing the same step again rewrites its slot in place. Slots that the image has outgrown
-        are made larger. Raises CapacityError if there is no room for that, and StateError as
-        `write_image` does.
+        Writing the same step again rewrites its slot in place. Raises CapacityError as `write_area`
+        does, and StateError as `write_image` does.
         """
         slot = step % SLOTS_COUNT if slot is None else slot
-        return self._write(self._area(rank), slot, generation, step, pieces, metadata)
+        return self.write_area(self._area(rank), slot, generation, step, pieces, metadata)
 
     def memory(self, rank: int) -> list[memoryview]:
         """Return the slots of `rank` as this process has mapped them."""
@@ -197,10 +194,7 @@ class Vault:
         return (max(others)[1] + 1) % SLOTS_COUNT if others else step % SLOTS_COUNT
 
     def seals(self, rank: int) -> tuple[Seal, ...]:
-        """Return the valid seals of `rank`, newest step first.
-
-        The bytes below are not verified; `read` does that.
-        """
+        """Return the valid seals of `rank`, newest step first. `read` verifies the bytes."""
         return tuple(
             sorted(
                 self._area(rank).sealed().values(),
@@ -301,7 +295,7 @@ class Vault:
         for area in self._transfers:
             if area is not kept and area.sealed():
                 area.unseal(0)
-        return self._write(target, 0, generation, step, pieces, metadata)
+        return self.write_area(target, 0, generation, step, pieces, metadata)
 
     def expect_transfer(self) -> None:
         """Map the transfer image, if room has been made for it.
@@ -354,7 +348,7 @@ class Vault:
                 one.unseal(0)
         area.receive(0, seal, fill)
 
-    def _write(
+    def write_area(
         self,
         area: Area,
         slot: int,
@@ -363,6 +357,10 @@ class Vault:
         pieces: Sequence[Piece],
         metadata: Mapping[str, str],
     ) -> Seal:
+        """Seal an image in one slot of an area. Slots that it has outgrown are made larger.
+
+        Raises CapacityError if there is no room for that.
+        """
         try:
             return area.write(
                 slot, generation=generation, step=step, pieces=pieces, metadata=metadata
@@ -371,7 +369,7 @@ class Vault:
             sizes, needed = area.allocated(), image_bytes([piece.spec for piece in pieces])
         if needed > sizes[slot]:
             larger = int(needed * _GROWTH)
-            self._require(
+            self.need_room(
                 sum(larger - size for size in sizes),
                 f"an image of {needed:,} bytes, which has outgrown its slot of {sizes[slot]:,}",
             )
@@ -402,7 +400,7 @@ class Vault:
     def _make_room(self, area: Area, nbytes: int) -> None:
         (size,) = area.allocated()
         if size < nbytes:
-            self._require(nbytes - size, f"a transfer image of {nbytes:,} bytes")
+            self.need_room(nbytes - size, f"a transfer image of {nbytes:,} bytes")
         area.reserve(nbytes)
 
     def beacon(self, worker: int, create: bool) -> memoryview:
@@ -472,7 +470,7 @@ class Vault:
     def _area(self, rank: int) -> Area:
         if rank not in self._ranks:
             self._ranks[rank] = Area(
-                self.folder / f"rank-{rank}", run=self._run, rank=rank, slots_count=SLOTS_COUNT
+                self.folder / f"rank-{rank}", run=self.run, rank=rank, slots_count=SLOTS_COUNT
             )
         return self._ranks[rank]
 
@@ -480,7 +478,8 @@ class Vault:
         for rank in self.ranks():
             yield from self._area(rank).allocated()
 
-    def _require(self, missing: int, what: str) -> None:
+    def need_room(self, missing: int, what: str) -> None:
+        """Raise CapacityError unless `missing` more bytes have room. `what` they are for."""
         room = room_in(self.folder, memory_hierarchies() if self._groups is None else self._groups)
         if missing + VAULT_SPARE_BYTES > room.free:
             raise CapacityError(

@@ -211,9 +211,15 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         help="With --resume: train the run again from step 0, and use nothing that it saved.",
     )
     group.add_argument(
+        "--keep",
+        metavar="WHERE:EVERY,...",
+        help="Where state is kept, and how often: vault (shared memory) and disk (checkpoints),"
+        " each with a number of steps (10steps), a time (10min) or never; vault:auto copies as"
+        " often as costs at most half a percent of the time. Default: vault:auto.",
+    )
+    group.add_argument(
         "--snapshot-every",
         type=_at_least(1),
-        default=1,
         metavar="STEPS",
         help="With sharded state: copy it to shared memory every STEPS steps. Default: 1.",
     )

@@ -7,7 +7,7 @@ agree on.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from torch.nn.parallel import DistributedDataParallel
@@ -35,6 +35,7 @@ from outlast.runtime.worker.images import (
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.private import described
 from outlast.runtime.worker.state import State
+from outlast.runtime.worker.state_copies import Copies
 from outlast.runtime.worker.undo import Undo
 
 
@@ -65,6 +66,7 @@ class StepsCall:
     donate_s       how long this rank took to hand its state over, in the regroup at hand
     awaited        since when this rank is ready in this generation; None once a vote has passed in
                    it
+    strangers      the modules that ran in the first step and that nobody registered
     """
 
     accumulate: int
@@ -75,6 +77,7 @@ class StepsCall:
     again: tuple[Regroup, Image] | None = None
     donate_s: float = 0.0
     awaited: Readiness | None = None
+    strangers: list[str] = field(default_factory=list)
 
     def waits_for_others(self, plan: Regroup, *, ready_s: float) -> None:
         """Note that this rank is in the group of `plan`, with its state, since `ready_s`."""
@@ -90,6 +93,7 @@ class Attachment:
     agreement     lets all ranks begin from the same state
     undo          takes a step back
     checkpoints   writes to the disk
+    copies        writes what all ranks go on from if all are lost at once
     call          what is known of this call of run.steps
     """
 
@@ -108,11 +112,11 @@ class Attachment:
         self.images = Images(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
+        self.copies = Copies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)
         # the line that needed a group before run.steps; collectives of the steps do not count
         self._need = ""
-        self._strangers: list[str] = []
 
     # --- attaching --------------------------------------------------------------------------------
 
@@ -127,6 +131,7 @@ class Attachment:
             return self._begin_behind(self.call.first - 1)
         session.enter(Phase.REGROUP, cause=session.wait_plan(newer_than=-1).attaching)
         self.images.reserve()
+        self.copies.reserve()
         while True:
             plan = self._plan()
             member.came_to(Waypoint.RESTORES if member.has_group else Waypoint.AWAITS_STATE)
@@ -207,6 +212,7 @@ class Attachment:
         step = plan.step
         self.call.high_water = plan.high_water
         self.images.begin(step)
+        self.copies.forget_after(step)
         self._need = self.member.guards.first_need
         self.register()
         self._warn_if_alone()
@@ -244,16 +250,17 @@ class Attachment:
         )
 
     def _warn_if_alone(self) -> None:
-        """Warn of what a kill costs if no other rank holds the replicated state.
+        """Warn of what a kill costs if nothing but this rank holds the replicated state.
 
         The warning is shown once in a run, however often it is sent.
         """
-        session = self.member.session
-        if session is not None and self.member.world_size == 1 and not self.state.sharded:
+        session, alone = self.member.session, self.member.world_size == 1
+        copied = self.state.sharded or self.copies.keeping.copies_to_vault
+        if session is not None and alone and not copied:
             back = (
                 "to the newest checkpoint"
-                if self.checkpoints.every
-                else "to the beginning (--checkpoint-every STEPS keeps more)"
+                if self.checkpoints.on_stop
+                else "to the beginning (--keep disk:10min keeps more)"
             )
             session.warn(
                 "nobody but this one rank holds the parameters: if its process is lost, training"
@@ -314,6 +321,9 @@ class Attachment:
             load_checkpoint(
                 plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts
             )
+        elif plan.private == "kept":
+            for image in self.copies.read(plan.step):
+                self._load_parts(image)
         elif plan.private == "slot":
             self._load_slot(plan, donated)
         elif plan.private == "none" and plan.step and donated is not None:
@@ -414,7 +424,7 @@ class Attachment:
         )
 
     def _load_parts(self, image: Image) -> None:
-        """Load an image of a checkpoint.
+        """Load an image of a checkpoint, or a copy.
 
         Rank 0's comes first and holds the replicated state; this rank's own comes second.
         """
@@ -488,15 +498,16 @@ class Attachment:
 
     def watch(self, until_left: contextlib.ExitStack) -> None:
         """Watch which modules run in the first step."""
-        self._strangers = until_left.enter_context(self.state.watch_modules())
+        self.call.strangers = until_left.enter_context(self.state.watch_modules())
 
     def after_first_step(self) -> None:
         """Warn of modules that ran in the first step and that nobody registered."""
         self.call.first_step = False
-        if self._strangers and self.member.session is not None:
-            one = len(self._strangers) == 1
+        strangers = self.call.strangers
+        if strangers and self.member.session is not None:
+            one = len(strangers) == 1
             self.member.session.warn(
-                f"{', '.join(self._strangers)} ran in the first step, and {'is' if one else 'are'}"
+                f"{', '.join(strangers)} ran in the first step, and {'is' if one else 'are'}"
                 f" not in run.state(...): {'its' if one else 'their'} parameters and buffers would"
                 " not survive"
             )

@@ -37,7 +37,7 @@ class Checkpoints:
         options = session.spec.options if session is not None else {}
         self.every = int(options.get("checkpoint_every", 0))
         self.root = Path(str(options.get("checkpoint_root", "")))
-        self.on_stop = self.every > 0
+        self.on_stop = self.every > 0 or any(options.get("keep_disk", ()))
         self._session = session
         self._pieces = pieces
         self._staging = bytearray()

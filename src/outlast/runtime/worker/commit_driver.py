@@ -46,6 +46,7 @@ from outlast.runtime import clock
 from outlast.runtime.worker import ddp, devices
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.batches import Batches
+from outlast.runtime.worker.keeping import DISK, VAULT
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.shared_rows import Cut
 from outlast.runtime.worker.step import Step
@@ -238,10 +239,17 @@ class CommitDriver:
     def _save(self, command: Save) -> None:
         session, checkpoints = self._session, self._attachment.checkpoints
         step, last = command.step, command.stopping and checkpoints.on_stop
-        if checkpoints.due(step) or last or command.asked:
+        keeping, sharded = self._attachment.copies.keeping, self._attachment.state.sharded
+        timed = keeping.is_due(DISK, step)
+        if checkpoints.due(step) or last or command.asked or timed:
             session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
             session.mark("saving", step)
-            checkpoints.save(step, sharded=self._attachment.state.sharded)
+            checkpoints.save(step, sharded=sharded)
+            keeping.copied(DISK, cost_s=0.0)
+            session.enter(Phase.BETWEEN, cause=Cause.OTHER)
+        if keeping.is_due(VAULT, step) and not sharded:
+            session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+            self._attachment.copies.make(step)
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _hand_over(self, step: int) -> bool:

@@ -26,6 +26,7 @@ next optimizer call, and notes in `fired-<id>` when that was (`outlast drill`).
     grouping   about to build the next group                 grouped    it stands
     restoring  about to load state                           joined     in the new generation
     saving     about to copy a checkpoint                    finishing  past the last step
+    keeping    about to copy the state into the vault
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each rank gives a row of float64, and gets the rows of all ranks:
   [1 for a vote, newest step is sealed, wishes, ready, key, key', movers, watched, logged
   values ...]
 `wishes` adds up 1 if the rank was asked to stop, 2 if it was asked for a checkpoint, 4 if it votes
-late, and 8 if it is not sure that it need not.
+late, and 8 if it is not sure that it need not. From 16 on there are the bits of `Ballot.keep`.
 `ready` is how long the rank has been ready, in seconds; the least is what counts. `key` and `key'`
 stand for the names of the logged values of the step in hand and of steps before;
 values are only summed if all ranks logged the same names. They are kept apart because a rank that
@@ -47,6 +47,8 @@ class Ballot:
     save               this rank was asked for a checkpoint of the step
     late               this rank votes behind the optimizer
     unsure             this rank has seen private parts move that no vote has compared yet
+    keep               where this rank wishes a copy of the state behind this step: bits of
+                       keeping.py
     current, earlier   names and values that were logged in the step in hand and in steps before, to
                        be summed over ranks
     movers             a checksum of the private parts that change behind the vote; 0 if none do
@@ -67,6 +69,7 @@ class Ballot:
     save: bool = False
     late: bool = False
     unsure: bool = False
+    keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Outcome:
     save                        some rank was asked for a checkpoint of the step
     unsure                      some rank has seen private parts move that no vote has compared yet,
                                 and no rank votes behind the optimizer
+    keep                        the bits of all ranks' `keep` together
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number
     ready_s                     the least and the most of all ranks' `ready_s`
@@ -92,6 +96,7 @@ class Outcome:
     ready_s: tuple[float, float] = (0.0, 0.0)
     save: bool = False
     unsure: bool = False
+    keep: int = 0
 
 
 def vote(member: Membership, mine: Ballot) -> Outcome:
@@ -101,8 +106,8 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    wishes = float(mine.stop) + 2.0 * mine.save + 4.0 * mine.late + 8.0 * mine.unsure
-    said = [1.0, float(mine.sealed), wishes, mine.ready_s]
+    wishes = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.keep
+    said = [1.0, float(mine.sealed), float(wishes), mine.ready_s]
     head = [*said, *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
     votes, sealed, wished, ready, *same = (
@@ -126,7 +131,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
         ready_s=(min(ready), max(ready)), save=bool(wished_bits & 2),
-        unsure=wished_bits & 12 == 8,
+        unsure=wished_bits & 12 == 8, keep=wished_bits >> 4,
     )  # fmt: skip
 
 

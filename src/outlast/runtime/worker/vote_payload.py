@@ -56,8 +56,13 @@ class VotePayload:
             save=session.machine.saves_now,
             late=attachment.undo.late.on,
             unsure=attachment.agreement.is_unsure,
+            keep=0
+            if step is None
+            else attachment.copies.keeping.wishes(step.number, rank=self._member.rank()),
         )
         outcome = vote(self._member, ballot)
+        if step is not None:
+            attachment.copies.keeping.agreed(step.number, outcome.keep)
         if awaited is not None:
             # Ranks that were ready before the last one have waited for it. Where a fault was seen,
             # all count from there, so it does not matter that they vote at different times.

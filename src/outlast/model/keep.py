@@ -1,0 +1,88 @@
+"""What `--keep` says: where the state of a run is kept, and how often.
+
+    vault:auto              in shared memory, as often as costs next to nothing
+    vault:10steps           each ten steps
+    vault:auto, disk:10min  and a checkpoint on the disk each ten minutes
+    vault:never             no copies in shared memory
+
+A list of WHERE[:EVERY], with commas. EVERY is `step`, a number of steps, a time with its unit,
+`auto` or `never`; `step` if it is left out.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from outlast.errors import UsageError
+from outlast.model.quantities import Kind, parse, parse_count
+
+PLACES = ("vault", "disk")
+_STEPS = re.compile(r"(\S+?)\s*steps?")
+_HINT = "for example --keep 'vault:auto, disk:10min'"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How often a copy is made: each `steps` steps, or once `seconds` are over, or `auto`.
+
+    Never, if none of them is set. `auto` weighs what a copy costs against what it saves.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    auto: bool = False
+
+    @property
+    def is_never(self) -> bool:
+        """Return whether no copy is made at all."""
+        return not (self.steps or self.seconds or self.auto)
+
+
+NEVER, AUTO = Every(), Every(auto=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Where state is kept. None: nothing was said of this place."""
+
+    vault: Every | None = None
+    disk: Every | None = None
+
+
+def read_keep(text: str) -> Keep:
+    """Read the value of `--keep`. Raises UsageError."""
+    found: dict[str, Every] = {}
+    for entry in text.split(","):
+        where, colon, every = entry.strip().rpartition(":")
+        if not colon:
+            where, every = entry.strip(), "step"
+        if where not in PLACES:
+            raise UsageError(
+                f"--keep {text!r}: {where!r} is no place where state can be kept",
+                hint=f"the places are vault and disk; {_HINT}",
+            )
+        if where in found:
+            raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
+        found[where] = _read_every(every.strip(), text)
+    if found.get("disk", NEVER).auto:
+        raise UsageError(
+            f"--keep {text!r}: a checkpoint on the disk needs a number of steps, or a time",
+            hint=f"`outlast plan` says which interval pays; {_HINT}",
+        )
+    return Keep(**found)
+
+
+def _read_every(text: str, whole: str) -> Every:
+    if text in ("auto", "never"):
+        return AUTO if text == "auto" else NEVER
+    if text == "step":
+        return Every(steps=1)
+    name = f"--keep {whole!r}: EVERY"
+    if found := _STEPS.fullmatch(text):
+        return Every(steps=parse_count(found[1], name=name))
+    if text.isdecimal():
+        raise UsageError(f"{name} {text!r} has no unit", hint=f"{text}steps, or {text}s; {_HINT}")
+    return Every(seconds=parse(text, Kind.DURATION, name=name))

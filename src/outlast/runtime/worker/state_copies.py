@@ -1,0 +1,106 @@
+"""This rank's copies in the vault: what all ranks go on from if all are lost at once.
+
+Only under replicated state, and only if all ranks are on one node. Sharded state is sealed whole
+each few steps anyway, and on several nodes no vault has all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlast.errors import CapacityError
+from outlast.model.keep import NEVER
+from outlast.model.messages import Checkpointed
+from outlast.runtime import clock
+from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.kept_copies import KeptCopies
+from outlast.runtime.worker.images import Images
+from outlast.runtime.worker.keeping import VAULT, Keeping
+from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.session import Session, one_line
+from outlast.runtime.worker.state import State
+
+_SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
+
+
+class Copies:
+    """Make this rank's copies, and read them.
+
+    keeping   says when one is made
+    """
+
+    def __init__(self, membership: Membership, state: State, images: Images) -> None:
+        session = membership.session
+        self.keeping = Keeping({} if session is None else session.spec.options)
+        self._member = membership
+        self._state = state
+        self._images = images
+        self._kept = None if session is None else KeptCopies(session.vault)
+
+    @property
+    def _session(self) -> Session:
+        assert self._member.session is not None, "only a run with a launcher keeps copies"
+        return self._member.session
+
+    @property
+    def _vault(self) -> KeptCopies:
+        assert self._kept is not None, "only a run with a launcher keeps copies"
+        return self._kept
+
+    def reserve(self) -> None:
+        """Make room for copies, if there are to be any. Raises CapacityError.
+
+        Where there is no room, and nobody has said how often, none are made, and that is said.
+        """
+        keeping, sharded = self.keeping, self._state.sharded
+        if sharded or self._member.local_world_size < self._member.world_size:
+            if sharded and keeping.vault.seconds:
+                self._session.warn(
+                    "--keep vault: sharded state is sealed at each step, not by the clock"
+                )
+            keeping.vault = NEVER
+        if keeping.vault.is_never:
+            return
+        private, shared = self._state.bytes_needed()
+        rank = self._member.rank()
+        own = private if rank else private + shared + len(self._state.layout.data)
+        try:
+            self._vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES)
+        except CapacityError as error:
+            if not keeping.vault.auto:
+                raise
+            keeping.give_up_vault()
+            self._session.warn(f"no copies of the state are kept in shared memory: {error}")
+
+    def make(self, step: int) -> None:
+        """Copy the state behind `step`, and report it.
+
+        A copy for which there is no room ends nothing: none is made any more.
+        """
+        session, rank, began_s = self._session, self._member.rank(), clock.now_s()
+        generation, error = self._member.generation, ""
+        session.mark("keeping", step)
+        session.look_at_lease()
+        try:
+            self._vault.write(
+                rank, generation=generation, step=step, pieces=self._images.pieces(rank == 0),
+                world_size=self._member.world_size,
+            )  # fmt: skip
+        except CapacityError as lack:
+            self.keeping.give_up_vault()
+            error = one_line(lack)
+        worker = session.spec.worker
+        session.say(Checkpointed(worker, generation, rank, step, "", 0, "", error, in_vault=True))
+        self.keeping.copied(VAULT, cost_s=clock.now_s() - began_s)
+
+    def read(self, step: int) -> Iterator[Image]:
+        """Yield what makes up this rank's state of `step`: rank 0's copy, then its own.
+
+        Raises CorruptError.
+        """
+        for rank in sorted({0, self._member.rank()}):
+            yield self._vault.read(rank, step)
+
+    def forget_after(self, step: int) -> None:
+        """Forget this rank's copies of later steps, which were rolled back."""
+        self._vault.forget_after(self._member.rank(), step)

@@ -1,0 +1,50 @@
+"""What `--keep` says is read as it is written, and what cannot be meant is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.errors import UsageError
+from outlast.model.keep import AUTO, NEVER, Every, Keep, read_keep
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("vault", Keep(vault=Every(steps=1))),
+        ("vault:step", Keep(vault=Every(steps=1))),
+        ("vault:auto", Keep(vault=AUTO)),
+        ("vault:never", Keep(vault=NEVER)),
+        ("vault: 10steps , disk:10min", Keep(Every(steps=10), Every(seconds=600.0))),
+        ("disk:1step", Keep(disk=Every(steps=1))),
+        ("disk:1h30m,vault:2s", Keep(Every(seconds=2.0), Every(seconds=5400.0))),
+    ],
+)
+def test_places_and_intervals_are_read(text: str, kept: Keep) -> None:
+    assert read_keep(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' is no place"),
+        ("peers=1:step", "'peers=1' is no place"),
+        ("s3://bucket/run:1h", "'s3://bucket/run' is no place"),
+        ("vault:step, vault:auto", "names vault twice"),
+        ("disk:auto", "needs a number of steps, or a time"),
+        ("vault:10", "has no unit"),
+        ("vault:0steps", "EVERY"),
+        ("vault:-5s", "EVERY"),
+        ("vault:soon", "EVERY"),
+        ("vault:", "EVERY"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match="--keep") as refused:
+        read_keep(text)
+    assert said in str(refused.value)
+
+
+def test_only_never_is_never() -> None:
+    assert NEVER.is_never
+    assert not any(one.is_never for one in (AUTO, Every(steps=1), Every(seconds=0.5)))
