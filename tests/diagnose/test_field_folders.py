@@ -280,7 +280,7 @@ RAY = """\
 RAY_RAISED = """\
 ray.exceptions.RayTaskError(ValueError): ray::_RayTrainWorker__execute.get_next() (pid=3113, \
 ip=10.0.0.5, actor_id=99, repr=<object>)
-  File "/home/me/tune.py", line 61, in train_func
+  File "/data/tune.py", line 61, in train_func
     raise ValueError(f"unknown label {x}")
 ValueError: unknown label 17
 """

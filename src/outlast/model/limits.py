@@ -73,8 +73,8 @@ STARVED_MAX_S = 60.0
 # the script of a rank is over, and its process goes on: that is reported after so long, and again
 # each time that twice as long has passed
 LINGER_S = 10.0
-# a rank has left the script in the middle of a step (sys.exit): so long the others may take to do the
-# same, or it is replaced
+# a rank has left the script in the middle of a step (sys.exit): so long the others may take to do
+# the same, or it is replaced
 LEFT_IN_STEP_S = 15.0
 LINGER_ANSWER_S = 1.0  # such a process says by then where it stands, or is looked at from outside
 INQUIRY_DEADLINE_S = 0.6  # all agents have said how their ranks stand: pings included

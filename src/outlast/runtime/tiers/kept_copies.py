@@ -1,8 +1,8 @@
 """Copies of the state of all ranks, of one step, in the vault of a node.
 
-Under replicated state every live rank holds all of it. These copies are what all ranks go on from if
-all are lost at once. A rank has two slots for them, beside those of its images. Rank 0's hold the
-replicated state, and every rank's hold what is its own.
+Under replicated state every live rank holds all of it. These copies are what all ranks go on from
+if all are lost at once. A rank has two slots for them, beside those of its images. Rank 0's hold
+the replicated state, and every rank's hold what is its own.
 
 Promises   The newest step of which all ranks have a copy stays, until they all have a newer one.
 Limits     All ranks of the run are on this node.
