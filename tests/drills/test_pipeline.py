@@ -74,7 +74,8 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
 @pytest.mark.parametrize(
     ("way", "places"),
     [
-        ("main", ("backward", "passed", "tail")),
+        ("main", ("passed",)),
+        pytest.param("main", ("backward", "passed", "tail"), marks=pytest.mark.drill),
         pytest.param("module", ("backward", "passed"), marks=pytest.mark.drill),
     ],
 )
@@ -82,8 +83,10 @@ def test_each_stage_has_its_own_weights_after_a_kill(
     struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]
 ) -> None:
     """Inside main the survivors, of a mesh here, enter it again; outside all ranks start over."""
-    outcome = struck(places, "--steps", 30, "--way", way)
-    assert outcome.digests == calm_run(SCRIPT, "--steps", 30, "--way", way).digests, str(outcome)
+    steps = 6 + 8 * len(places)
+    outcome = struck(places, "--steps", steps, "--way", way)
+    calm = calm_run(SCRIPT, "--steps", steps, "--way", way)
+    assert outcome.digests == calm.digests, str(outcome)
     outcome.ledger_is_sound()
     if way == "main":
         all_entered_main_again(outcome)

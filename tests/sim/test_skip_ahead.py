@@ -21,7 +21,7 @@ from outlast.sim.world.script import script_of
 from outlast.sim.world.timeline import FIXED, ROUTINE, Timeline
 from outlast.sim.world.world import World
 
-SEEDS = 12
+SEEDS, MORE = range(6), pytest.mark.drill  # so many by default, and the others in `make drill`
 BOUND_S = 50_000.0
 
 
@@ -74,13 +74,14 @@ def stretches(world: World) -> int:
     return sum("all ranks have committed step" in what for _, what in said(world))
 
 
-def test_a_stretch_is_the_course_that_its_steps_take() -> None:
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(range(SEEDS.stop, 12), marks=MORE)])
+def test_a_stretch_is_the_course_that_its_steps_take(seeds: range) -> None:
     """The same lives both ways: each line of the trace (a stretch is one line), each mark, and
     where it leads. Sums of thousands of steps differ from their product in the last digits, so that
     a time may be rounded otherwise.
     """
     count = saved = 0
-    for seed in range(SEEDS):
+    for seed in seeds:
         options, faults = drawn(seed)
         leapt, walked = (
             run(seed, options, faults, every_step=every_step) for every_step in (False, True)
@@ -112,12 +113,16 @@ def test_a_stretch_is_the_course_that_its_steps_take() -> None:
         )
         count += stretches(leapt)
         saved += walked.timeline.events - leapt.timeline.events
-    assert count >= SEEDS
+    assert count >= len(seeds)
     assert saved > 0
 
 
 @pytest.mark.parametrize(
-    "beat_s", [0.1, 1.0], ids=["more heartbeats than steps", "more steps than heartbeats"]
+    "beat_s",
+    [
+        pytest.param(0.1, id="more heartbeats than steps", marks=MORE),
+        pytest.param(1.0, id="more steps than heartbeats"),
+    ],
 )
 def test_leases_and_times_are_after_a_stretch_what_they_would_be(beat_s: float) -> None:
     """A node loses power at some moment after it: when it is counted out tells when it was heard

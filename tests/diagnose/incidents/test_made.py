@@ -193,6 +193,7 @@ def test_what_is_lost_is_lost_for_the_ranks_that_are_named(made: tuple[make.Stan
             assert (left.read_bytes() == whole.read_bytes()) == (way is None)
 
 
+@pytest.mark.slow
 def test_an_ended_stand_takes_its_processes_with_it(tmp_path: Path) -> None:
     """It is left in the middle of a job: with a rank that is stopped."""
     plan = next(
