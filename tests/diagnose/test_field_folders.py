@@ -361,3 +361,35 @@ def test_each_pod_of_a_list_is_a_record_with_its_own_node(tmp_path: Path) -> Non
     got = verdict_of(tmp_path, {"pods.json": json.dumps(listed, indent=4)})
     assert (got.failure_class.value, got.nodes) == ("host_memory", ("ip-10-0-0-3",))
     assert "OOMKilled" in got.evidence[0].text
+
+
+# --- what is said of signals, and by whom --------------------------------------------------------
+
+
+def test_words_about_a_signal_after_which_training_goes_on_ended_nothing(tmp_path: Path) -> None:
+    shown = "eval: prompt='Segmentation fault (core dumped)' -> 'ok'\n"
+    got = verdict_of(tmp_path, {"train.log": STEPS + shown + STEPS})
+    assert got.failure_class.value == "unknown"
+    assert "Nothing that was read tells of a failure" in got.reason
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("9 (Killed)", "signal"), ("11 (Segmentation fault)", "signal")],
+)
+def test_mpirun_names_the_rank_and_the_node(tmp_path: Path, how: str, said: str) -> None:
+    line = f"mpirun noticed that process rank 3 with PID 881 on node n2 exited on signal {how}.\n"
+    got = verdict_of(tmp_path, {"job.out": STEPS + line})
+    assert (ranks_of(got), got.nodes) == ([3], ("n2",))
+    assert got.mechanism is not None
+    assert got.mechanism.value == said
+
+
+def test_another_group_that_may_not_fork_is_no_failure_of_a_quiet_job(tmp_path: Path) -> None:
+    kernel = (
+        "2026-11-20T03:31:00+00:00 n1 kernel: cgroup: fork rejected by pids controller in /ci\n"
+    )
+    logs = {f"rank_{rank}.log": STEPS for rank in range(2)}
+    got = verdict_of(tmp_path, {**logs, "dmesg-of-n1.txt": kernel, "a.log": "NCCL version 2.21\n"})
+    assert "Nothing that was read tells of a failure" in got.reason
+    assert "Both logs end at step 29" in got.reason

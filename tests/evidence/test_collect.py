@@ -20,7 +20,7 @@ from outlast.runtime.collect import collect, find_processes
 from outlast.runtime.collect.collector import refuse_several_jobs
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import JobProcess, activity_of
-from outlast.runtime.collect.watch import Pace, watch
+from outlast.runtime.collect.watch import Logs, Pace, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
 BRISK = Pace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1)
@@ -249,6 +249,18 @@ def test_a_followed_job_that_fails_is_said_to_have_failed(tmp_path: Path) -> Non
         process.wait(30)
     assert ended.how == "failed"
     assert "exitcode: 1" in ended.reason
+
+
+def test_the_time_before_the_first_line_is_no_gap_between_two(tmp_path: Path) -> None:
+    """A job imports for half a minute before it prints: that is not how often its lines come."""
+    log = tmp_path / "rank_0.log"
+    log.write_text("")
+    logs = Logs([str(log)], last_line_s=100.0)
+    for now_s in (100.0, 130.0, 131.0, 132.0):
+        if now_s > 100.0:
+            log.write_text(f"{log.read_text()}step {now_s:.0f}\n")
+        logs.look(now_s)
+    assert logs.gaps_s == [1.0, 1.0]
 
 
 def test_watching_ends_when_it_is_asked_to(tmp_path: Path) -> None:

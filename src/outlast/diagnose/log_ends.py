@@ -375,7 +375,7 @@ def _compare(ends: Sequence[LogEnd], steps: dict[str, Series], usual_s: float | 
         low = min(one.last for one in steps.values())
         return _Said(f"{len(steps)} logs end at steps {low} to {furthest}{when}.", _HANGS)
     return _silent(ends, usual_s) or _Said(
-        f"All {len(steps)} logs end at step {furthest}{when}.",
+        f"{'Both' if len(steps) == 2 else f'All {len(steps)}'} logs end at step {furthest}{when}.",
         f"{_HANGS} Their ends do not tell the ranks apart.",
     )
 

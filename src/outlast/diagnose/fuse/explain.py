@@ -307,6 +307,7 @@ def _is_quiet(conclusion: Conclusion) -> bool:
         one.evidence.role is Role.ADVICE
         or one.doubt in ("handled", "stranger", "older")
         or one.rule == LEFT_OPEN
+        or (one.rule == "kernel.pids" and one.doubt == "untied")
         or (finished and one.evidence.role is Role.EFFECT)
         for one in conclusion.findings
     )

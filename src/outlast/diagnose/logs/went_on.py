@@ -33,6 +33,7 @@ from outlast.model.terms import Mechanism
 from outlast.model.verdict import Role
 
 RULE, RESTARTED = "log.went_on", "log.restarted"
+SIGNALS = ("exit.killed_bare", "exit.bus", "exit.segv", "exit.illegal", "exit.fpe", "exit.abort")
 BEFORE_LINES = 80  # so many before are looked at, and a form has to be there so often
 BEFORE_COUNT = 3
 AFTER_COUNT = 5  # lines of the same writer
@@ -222,7 +223,12 @@ def says_finished(line: bytes) -> bool:
 
 
 def may_be_handled(one: Finding) -> bool:
-    """Return True for a line about an exception, which a program may have handled."""
+    """Return True for a line about an exception, which a program may have handled.
+
+    The same holds for words about a signal: a text that the program shows, or a helper of its own.
+    """
+    if one.rule in SIGNALS:
+        return True
     return one.mechanism in (Mechanism.EXCEPTION, Mechanism.CORRUPT) and one.evidence.role in (
         Role.ROOT,
         Role.MESSENGER,

@@ -100,7 +100,8 @@ RULES: tuple[Rule, ...] = (
         "exit.kill",
         r"signal 9 \(sigkill\)|exitcode ?:? ?-9\b|exit code:? -9\b|(?:exitcode|exit"
         r" code|exit_code)[\"' ]{0,2}[:=]? {0,8}137\b"
-        r"|killed by signal 9|exit (?:status|code) 137|return code = -9|died with <signals\.sigkill"
+        r"|killed by signal 9|exited on signal 9\b|exit (?:status|code) 137|return code = -9"
+        r"|died with <signals\.sigkill"
         r"|worker .{0,40}was sent sigkill|terminated with signal sigkill",
         KILLED,
         failure_class=C.HOST_MEMORY,

@@ -55,13 +55,14 @@ class Ended:
 
 
 @dataclass(slots=True)
-class _Logs:
+class Logs:
     """The followed files: how far each was read, and when lines came."""
 
     paths: Sequence[str]
     sizes: dict[str, int] = field(default_factory=dict)
     gaps_s: list[float] = field(default_factory=list)
     last_line_s: float = 0.0
+    has_lines: bool = False  # some came since watching began
     failure: str = ""
 
     def look(self, now_s: float) -> None:
@@ -80,9 +81,11 @@ class _Logs:
             grew = True
             self._read(path, min(before, size), size)
         if grew:
-            self.gaps_s.append(now_s - self.last_line_s)
-            del self.gaps_s[:-GAPS_KEPT]
-            self.last_line_s = now_s
+            # Before the first line the job started, or was not watched: that is no gap.
+            if self.has_lines:
+                self.gaps_s.append(now_s - self.last_line_s)
+                del self.gaps_s[:-GAPS_KEPT]
+            self.last_line_s, self.has_lines = now_s, True
 
     def _files(self) -> Iterator[str]:
         for path in self.paths:
@@ -120,7 +123,7 @@ def watch(
     for path in paths:
         if not os.path.exists(path):
             raise UsageError(f"{path} does not exist", hint="name the job's logs, or their folder")
-    logs = _Logs(paths, last_line_s=time.monotonic())
+    logs = Logs(paths, last_line_s=time.monotonic())
     asked_s = 0.0  # when stacks were last taken; they are not taken again at once
     while not is_over():
         now_s = time.monotonic()
