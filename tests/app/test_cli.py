@@ -67,6 +67,11 @@ def test_an_interpreter_that_may_not_be_run_is_named_and_no_limit(
     assert caught.value.hint == f"may this user run {file}?"
 
 
+def test_help_is_a_command_as_well() -> None:
+    assert outlast_anew("help").stdout == outlast_anew("--help").stdout
+    assert outlast_anew("help", "status").stdout.startswith("usage: outlast status")
+
+
 def test_version_is_the_packages() -> None:
     assert outlast_anew("--version").stdout == f"outlast {version('outlast')}\n"
 
@@ -111,7 +116,8 @@ def test_version_is_the_packages() -> None:
         (
             ["report"],
             "there is no run under runs/",
-            "start one with `outlast run script.py`, or name its folder",
+            "start one with `outlast run script.py`, name its folder, or go to the folder in which"
+            " it was started: this is FOLDER",
         ),
     ],
 )
@@ -119,6 +125,7 @@ def test_a_wrong_command_line_is_an_error_with_a_hint_and_exit_code_2(
     tmp_path: Path, arguments: list[str], error: str, hint: str
 ) -> None:
     done = outlast_anew(*arguments, cwd=tmp_path)
+    hint = hint.replace("FOLDER", os.path.realpath(tmp_path))
     assert done.stderr == f"error: {error}\n\nhint: {hint}\n"
     assert (done.returncode, done.stdout) == (2, "")
 

@@ -212,6 +212,23 @@ def test_a_name_that_is_not_there_gets_the_nearest_one(tmp_path: Path) -> None:
         run_folder.find(None, root=tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize("given", ["", "runs"])
+def test_a_folder_that_holds_runs_is_answered_with_one_of_them(tmp_path: Path, given: str) -> None:
+    """Who stands in the wrong folder names the one above."""
+    (tmp_path / "runs" / "other").mkdir(parents=True)
+    made = make(tmp_path / "runs" / "train")
+    made.close()
+    with pytest.raises(RunFolderError, match="it has no run") as caught:
+        run_folder.find(str(tmp_path / given))
+    assert (
+        caught.value.hint
+        == f"{tmp_path / 'runs'} holds runs: name one of them, such as {made.path}"
+    )
+    with pytest.raises(RunFolderError) as caught:
+        run_folder.find(str(tmp_path / "runs" / "other"))
+    assert caught.value.hint == "name a folder that `outlast run` made"
+
+
 def test_a_folder_says_what_of_it_is_missing(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "run", tmp_path / "moved"
     with contextlib.closing(make(path, tmp_path)) as folder:

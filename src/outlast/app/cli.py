@@ -159,6 +159,8 @@ def _dispatch(arguments: list[str]) -> int:
             importlib.import_module(command.module), command.function
         )
         return run(rest)
+    if name == "help":
+        return _dispatch([*rest[:1], "--help"])
     if name.startswith("-"):
         if name in ("-h", "--help", "--version"):
             parser().parse_args(arguments)  # ends here

@@ -17,6 +17,7 @@ import contextlib
 import difflib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from outlast.runtime import clock
 from outlast.runtime.given import read_small
 
 ROOT = Path("runs")
+_LOOKED_AT_COUNT = 1_000  # entries of a folder that was named by mistake
 
 
 def folder_name(text: str) -> str:
@@ -205,6 +207,20 @@ def read_card(path: Path) -> dict[str, object]:
     return card
 
 
+def _hint_within(path: Path) -> str:
+    """Return what to name instead of a folder that holds runs, and is none."""
+    for folder in (path, path / ROOT):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            held = [
+                one.name
+                for one in itertools.islice(entries, _LOOKED_AT_COUNT)
+                if os.path.isfile(os.path.join(one.path, "run.json"))
+            ]
+            if held:
+                return f"{folder} holds runs: name one of them, such as {folder / max(held)}"
+    return "name a folder that `outlast run` made"
+
+
 def find(run: str | None, *, root: Path = ROOT) -> Path:
     """Return the folder that RUN means.
 
@@ -214,6 +230,10 @@ def find(run: str | None, *, root: Path = ROOT) -> Path:
         return newest(root)
     for path in (Path(run), root / run):
         if path.is_dir():
+            if not (path / "run.json").exists():
+                raise RunFolderError(
+                    f"{path} is not a run folder: it has no run.json", hint=_hint_within(path)
+                )
             read_card(path)
             return path
     known = {str(card["run"]): path for path, card in _runs(root)} | {
@@ -236,9 +256,17 @@ def newest(root: Path = ROOT) -> Path:
     if not runs:
         raise RunFolderError(
             f"there is no run under {root}/",
-            hint="start one with `outlast run script.py`, or name its folder",
+            hint="start one with `outlast run script.py`, name its folder, or go to the folder in"
+            f" which it was started: this is {_here()}",
         )
     return max(runs, key=lambda run: (_opened_s(run[1]), run[0].name))[0]
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "a folder that has been removed"
 
 
 def holder(path: Path) -> int | None:
