@@ -184,7 +184,10 @@ def _find_by_itself(
     deaf = [m for m in members if m.collectives is None and m.worker in overdue]
     if deaf:
         # Its listener does not answer.
-        return _verdict(deaf, "do not answer: stopped, or a thread holds the interpreter lock")
+        return _verdict(
+            deaf,
+            "do not answer: stopped, held by a debugger, or a thread holds the interpreter lock",
+        )
     alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
     if alone:
         # It stands where a rank waits for no peer.

@@ -151,10 +151,14 @@ def is_ending(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return True while the kernel holds the process stopped (SIGSTOP, a debugger)."""
+    """Return True while the kernel holds the process stopped by a signal (SIGSTOP).
+
+    A process that a debugger or a tool for stacks holds (state t) does not count: that tool lets it
+    go on, and may take seconds to read what it needs. The deadlines of its step hold for it.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return stat_fields(file.read())[0] in (b"T", b"t")
+            return stat_fields(file.read())[0] == b"T"
     except (OSError, IndexError):  # it is gone
         return False
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,28 @@ def kill_rank(around: Around) -> Undo:
 
 def stop_rank(around: Around) -> Undo:
     return _stopped(_other_rank(around))
+
+
+# takes hold of a process, as a debugger does, and lets it go after some seconds
+DEBUGGER = """
+import ctypes, os, sys, time
+pid, held_s = int(sys.argv[1]), float(sys.argv[2])
+trace = ctypes.CDLL(None, use_errno=True).ptrace
+if trace(16, pid, None, None):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.waitpid(pid, 0x40000000)
+time.sleep(held_s)
+trace(17, pid, None, None)
+"""
+
+
+def hold_by_debugger(around: Around) -> Undo:
+    """For three seconds, which is how long a debugger takes to load the symbols of torch."""
+    pid = _other_rank(around)
+    debugger = subprocess.Popen([sys.executable, "-c", DEBUGGER, str(pid), "3"])
+    around.closing.callback(debugger.wait)
+    until("it is held", lambda: table().get(pid, (0, "", 0))[1] == "t", within_s=10.0)
+    return _nothing
 
 
 def kill_all_ranks(around: Around) -> Undo:

@@ -202,6 +202,7 @@ ROWS: tuple[Row, ...] = (
     # --- ranks and their children, for comparison
     Row("rank", "dies", "kill_rank"),
     Row("rank", "stops", "stop_rank", (T, C, E)),
+    Row("rank", "is held by a debugger for three seconds", "hold_by_debugger", (T, C)),
     Row("rank", "all die", "kill_all_ranks", (S, T, C), flags=SAVES,
         sees="how many steps are trained again"),
     # --- what a rank does by itself
