@@ -268,8 +268,17 @@ def say_end(end: End, folder: RunFolder) -> None:
     if end.exit_code != 0 and end.exit_code not in stop_signals.EXIT_CODES:
         print(f"error: {escaped(end.reason, lines=True)}", file=sys.stderr)
         if "\nhint: " not in end.reason:  # one thing to do is enough
-            print(
-                f"\nhint: `outlast report {folder.path}` shows what happened; logs lie in"
-                f" {folder.logs}",
-                file=sys.stderr,
-            )
+            print(f"\nhint: {_hint(end.reason, folder)}", file=sys.stderr)
+
+
+# what breakpoint() and input() raise where stdin is at its end
+_AT_END_OF_INPUT = ("bdb.BdbQuit", "BdbQuit", "EOFError: EOF when reading a line")
+
+
+def _hint(reason: str, folder: RunFolder) -> str:
+    if reason.endswith(_AT_END_OF_INPUT):
+        return (
+            "a rank has no terminal to read from: for breakpoint() and input() run the script"
+            " alone, as `python SCRIPT`, where outlast.join() works as well"
+        )
+    return f"`outlast report {folder.path}` shows what happened; logs lie in {folder.logs}"
