@@ -25,7 +25,7 @@ from outlast.model import limits
 from outlast.model.records import Event, Generation, Interruption, Life, StepsBucket
 from outlast.model.terms import CAUSES, Mechanism, Rung
 from outlast.runtime.ledger import rows
-from outlast.runtime.ledger.store import Ledger, read_ledger
+from outlast.runtime.ledger.store import Ledger, _as_our_errors, read_ledger
 from tests.ledger import a_run
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -217,6 +217,16 @@ def test_a_limit_of_file_sizes_is_named_beside_the_disk(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "may have 8,192 bytes (`ulimit -f`)" in caught.value.hint, caught.value.hint
+
+
+def test_a_ledger_that_was_removed_is_no_full_disk(tmp_path: Path) -> None:
+    """SQLite calls both a disk I/O error. Method: its error, with and without the file there."""
+    path = tmp_path / "ledger.db"
+    for raised, there in ((RunFolderError, False), (CapacityError, True)):
+        if there:
+            path.touch()
+        with pytest.raises(raised), _as_our_errors(path):
+            raise sqlite3.OperationalError("disk I/O error")
 
 
 def test_a_queue_over_its_limit_drops_the_oldest_and_counts_them(

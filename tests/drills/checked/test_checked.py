@@ -126,7 +126,7 @@ def test_a_check_that_is_stopped_leaves_nothing_behind(
             assert time.monotonic() < end_s
             time.sleep(0.05)
         started = below(process.pid)
-        mine = {one for one in Path("/dev/shm").glob("outlast-*") if "train" in one.name} - vaults
+        mine = {one for one in Path("/dev/shm").glob("outlast-*") if "-train-" in one.name} - vaults
         assert started
         assert mine
         process.send_signal(number)

@@ -62,6 +62,8 @@ def _outcome(row: Row) -> str:
         code = row.codes[0]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         text = f"ends ({how}); kept: {row.kept}"
+        if 0 in row.codes:
+            text = f"trains on, or ends; kept then: {row.kept}"
         if row.resumes:
             text += "; `--resume` reaches the same weights"
     if row.within_s != 30.0:

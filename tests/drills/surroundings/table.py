@@ -120,7 +120,10 @@ ROWS: tuple[Row, ...] = (
         said="no vault can be made.*Read-only", sees="which folder has to be writable",
         kept="nothing began", setting="closed shared memory"),
     # --- run folder
-    Row("run folder", "is removed", "remove_folder", said=GONE, sees=GONE_SEES),
+    Row("run folder", "is removed", "remove_folder", (T, G, C, E), said=GONE, sees=GONE_SEES),
+    Row("run folder", "is removed as the run starts", "remove_folder", (S,), codes=(0, 2),
+        said=GONE + "|was removed while it was in use", sees=GONE_SEES,
+        kept="nothing began, if not even the ledger was written"),
     Row("run folder", "is moved", "move_folder", (T, G, C, E), 3, said=GONE, sees=GONE_SEES),
     Row("run folder", "is moved, and comes back", "move_folder", (T, G), 0, 2.0, said=GONE,
         sees=GONE_SEES),

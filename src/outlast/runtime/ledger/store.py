@@ -554,6 +554,11 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
         if not isinstance(error, sqlite3.Error):
             return
         text = str(error)
+        if not self._path.exists():
+            raise RunFolderError(
+                f"the ledger {self._path} was removed while it was in use",
+                hint="start the run again, and let nothing clean up its folder",
+            ) from error
         if "disk is full" in text or "disk I/O" in text:
             raise CapacityError(
                 f"the ledger {self._path} cannot be written: {text}", hint=_room_hint()
