@@ -92,6 +92,20 @@ def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: P
     assert "no load of what is saved here" in facts["remarks"][0]["what"]
 
 
+def test_a_script_that_starts_its_own_ranks_is_not_run(tmp_path: Path) -> None:
+    """It would hang until the time limit, and train in processes that nobody sees."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import sys\nimport torch.multiprocessing as mp\nopen('ran', 'w')\n"
+        "if __name__ == '__main__':\n    mp.spawn(print, nprocs=2)\n"
+    )
+    done = outlast("check", path, "--json", cwd=tmp_path)
+    facts = json.loads(done.stdout)
+    assert (done.returncode, [one["line"] for one in facts["remarks"]]) == (1, [5])
+    assert "was not run" in facts["trial"]["undetermined"][0]
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("library", "made", "do"),
     [

@@ -26,6 +26,10 @@ from outlast.model.limits import TRIAL_LIMIT_S, TRIAL_STEPS, TRIAL_STEPS_LEAST
 from outlast.model.texts import escaped
 
 UNDETERMINED = 3
+_NOT_RUN = (
+    "what a failure costs: the script was not run, because each rank would start ranks again, and"
+    " these would wait for each other at the same port"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,6 +107,8 @@ def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> F
         )
     if wishes.limit_s <= 0:
         raise UsageError(f"--time-limit {wishes.limit_s:g}: no time", hint="give seconds")
+    if text.starts_ranks:
+        return Findings(undetermined=(_NOT_RUN,))
     print(
         f"outlast check: runs {escaped(args.script)} up to step {wishes.steps} in"
         f" {escaped(os.getcwd())}, with {wishes.workers} processes, at least twice. Files that it"

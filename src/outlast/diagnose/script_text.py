@@ -42,12 +42,14 @@ class ScriptText:
 
     after_failure  what is done again after a failure
     adoption       the lines that change if it is to call outlast
+    starts_ranks   it starts its ranks by itself, whatever it is told
     """
 
     calls_outlast: bool
     remarks: tuple[Remark, ...]
     after_failure: str = ""
     adoption: tuple[Remark, ...] = ()
+    starts_ranks: bool = False
 
 
 def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptText:
@@ -86,13 +88,15 @@ def _plain(modules: Sequence[Module]) -> ScriptText:
     loop = training_loop(modules)
     after, remarks = after_failure(modules, loop)
     changes = sorted(adoption(modules, loop), key=lambda one: (one.file, one.line))
+    starts = False
     for place in starts_ranks(modules):
         # Under `outlast run` such a setting is left out, as under torchrun.
         if asked := asked_for(modules, place):
             after += f" It starts ranks by itself at {place} if {asked}: leave that to outlast run."
         else:
             remarks.insert(0, own_ranks(place))
-    return ScriptText(False, tuple(remarks), after, tuple(changes))
+            starts = True
+    return ScriptText(False, tuple(remarks), after, tuple(changes), starts)
 
 
 # --- scripts that call outlast --------------------------------------------------------------------
