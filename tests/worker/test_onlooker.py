@@ -24,8 +24,8 @@ from outlast.model.beacon import Beacon
 from outlast.model.messages import Committed
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.worker import bootstrap, rank_variables
+from outlast.runtime.worker.error_text import text_with_line
 from outlast.runtime.worker.onlooker import Onlooker
-from outlast.runtime.worker.session import placed
 
 
 class Seen:
@@ -244,11 +244,14 @@ def test_what_is_refused_names_the_line_of_the_script_once() -> None:
         try:
             raise error
         except UsageError as raised:
-            return placed(raised)
+            return text_with_line(raised)
 
     assert told(UsageError("no such thing", hint="do")).startswith(f"{__file__}:")
-    assert placed(UsageError("no such thing")).startswith(f"{__file__}:")
-    assert placed(UsageError("train.py:3 in <module>: twice")) == "train.py:3 in <module>: twice"
+    assert text_with_line(UsageError("no such thing")).startswith(f"{__file__}:")
+    assert (
+        text_with_line(UsageError("train.py:3 in <module>: twice"))
+        == "train.py:3 in <module>: twice"
+    )
 
 
 @pytest.mark.parametrize(

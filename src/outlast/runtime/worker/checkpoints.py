@@ -18,7 +18,8 @@ from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
-from outlast.runtime.worker.session import Session, one_line
+from outlast.runtime.worker.error_text import one_line
+from outlast.runtime.worker.session import Session
 
 LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
 # main's function may be entered again, and come to its next save, while the thread of the last

@@ -46,12 +46,13 @@ from outlast.runtime.worker import (
     shared_vote,
     threads,
 )
+from outlast.runtime.worker.error_text import one_line, traceback_end
 from outlast.runtime.worker.guards import Guards
 from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.script_life import ScriptPlace
-from outlast.runtime.worker.session import Session, cut, one_line
+from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.wake import SocketWatch
 
 # never sent by the kernel or to us: only its Python handler is used
@@ -508,7 +509,7 @@ class Membership:
         unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
         self.session.do(
             lambda machine: machine.broke(
-                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=now_s,
+                mechanism=mechanism, error=one_line(error), traceback=traceback_end(text), now_s=now_s,
                 unreached=unreached,
             )
         )  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import socket
 import sys
 import threading
@@ -30,9 +29,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
-from outlast.model.shorten import end_of
 from outlast.model.terms import Cause, Phase
-from outlast.model.texts import cut_at_word
 from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
@@ -47,6 +44,7 @@ from outlast.runtime.worker import (
     trial_plan,
 )
 from outlast.runtime.worker.beacon_page import BeaconPage
+from outlast.runtime.worker.error_text import one_line, text_with_line, traceback_end
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.places import place_of_process
@@ -73,9 +71,6 @@ class GroupCalls:
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
-
-
-_LINE = re.compile(r"\.py:\d+")
 
 
 class Session:
@@ -175,7 +170,10 @@ class Session:
         )
         self.do(
             lambda m: m.broke(
-                mechanism=mechanism, error=one_line(error), traceback=cut(text), now_s=clock.now_s()
+                mechanism=mechanism,
+                error=one_line(error),
+                traceback=traceback_end(text),
+                now_s=clock.now_s(),
             )
         )
 
@@ -234,7 +232,7 @@ class Session:
 
     def refuse(self, error: BaseException, exit_code: int) -> None:
         """Ask for the run to stop, because the script or its input cannot work."""
-        self._channel.send(Refused(self.spec.worker, placed(error), exit_code))
+        self._channel.send(Refused(self.spec.worker, text_with_line(error), exit_code))
 
     def warn(self, text: str) -> None:
         self._channel.send(Warned(self.spec.worker, text))
@@ -364,28 +362,6 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
 def current() -> Session | None:
     """Return this process's session, or None if the script runs without `outlast run`."""
     return _current
-
-
-def placed(error: BaseException) -> str:
-    """Return the text of an error, with the script's line in front if it names none itself."""
-    text = str(error)
-    hooks = sys.modules.get("outlast.runtime.worker.hooks")  # not without torch
-    if hooks is None or _LINE.search(text.partition("\n")[0]):
-        return text
-    frames = list(traceback.walk_tb(error.__traceback__))
-    line = hooks.innermost_line(frame for frame, _ in reversed(frames)) or hooks.user_line()
-    return f"{line}: {text}" if line else text
-
-
-def one_line(error: BaseException) -> str:
-    """Return the last line of the error's traceback, as Python prints it."""
-    name, text = type(error).__name__, str(error).strip()
-    return cut_at_word(f"{name}: {text.splitlines()[0]}" if text else name, 2000)
-
-
-def cut(text: str) -> str:
-    """Return as much of a traceback's end as a message may carry: its end says most."""
-    return end_of(text, limits.TRACEBACK_MAX_BYTES)
 
 
 _current: Session | None = None

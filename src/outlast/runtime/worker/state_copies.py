@@ -14,10 +14,11 @@ from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.tiers.kept_copies import KeptCopies
+from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import Images
 from outlast.runtime.worker.keeping import VAULT, Keeping
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.session import Session, one_line
+from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.state import State
 
 _SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
