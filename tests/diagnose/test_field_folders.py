@@ -393,3 +393,15 @@ def test_another_group_that_may_not_fork_is_no_failure_of_a_quiet_job(tmp_path: 
     got = verdict_of(tmp_path, {**logs, "dmesg-of-n1.txt": kernel, "a.log": "NCCL version 2.21\n"})
     assert "Nothing that was read tells of a failure" in got.reason
     assert "Both logs end at step 29" in got.reason
+
+
+def test_a_job_that_was_seen_to_hang_is_said_to_stand_still(tmp_path: Path) -> None:
+    """Whoever follows the job knows; the same logs alone may be those of a job that runs on."""
+    for rank in range(2):
+        (tmp_path / f"rank_{rank}.log").write_text(STEPS)
+    got = diagnose([str(tmp_path)], hangs="no new line for 300 s").verdict
+    assert got.mechanism is not None
+    assert got.mechanism.value == "hang"
+    assert got.reason.startswith("The job stands still")
+    assert "Both logs end at step 29" in got.reason
+    assert "if the job trains" not in got.action

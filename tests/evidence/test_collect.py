@@ -20,7 +20,7 @@ from outlast.runtime.collect import collect, find_processes
 from outlast.runtime.collect.collector import refuse_several_jobs
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import JobProcess, activity_of
-from outlast.runtime.collect.watch import Logs, Pace, watch
+from outlast.runtime.collect.watch import Logs, Pace, look_at, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
 BRISK = Pace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1)
@@ -208,11 +208,7 @@ def test_who_holds_a_port_is_named() -> None:
 
 
 def test_a_followed_job_that_stands_still_is_said_to_hang(tmp_path: Path) -> None:
-    """Without py-spy the silence alone must be longer; with it, the stacks confirm it.
-
-    With more than twenty lines the gap before the first one, in which the interpreter starts, does
-    not count as usual.
-    """
+    """Without py-spy the silence alone must be longer; with it, the stacks confirm it."""
     said: list[str] = []
     process = start(tmp_path, 0, "25")
     try:
@@ -249,6 +245,33 @@ def test_a_followed_job_that_fails_is_said_to_have_failed(tmp_path: Path) -> Non
         process.wait(30)
     assert ended.how == "failed"
     assert "exitcode: 1" in ended.reason
+
+
+def test_of_several_jobs_the_one_that_writes_the_logs_is_followed(tmp_path: Path) -> None:
+    """Method: two ranks of two jobs print into files; a third file has no writer."""
+    program = "import time; print('up', flush=True); time.sleep(99)"
+    environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0"}
+    processes = []
+    try:
+        for name in ("mine.log", "other.log"):
+            with open(tmp_path / name, "wb") as file:
+                processes.append(
+                    subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=file)
+                )
+        (tmp_path / "old.log").write_text("step 1\n")
+        assert Logs([str(tmp_path / "mine.log")]).writers() == [processes[0].pid]
+        assert Logs([str(tmp_path / "old.log")]).writers() == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(30)
+
+
+def test_where_there_are_no_stacks_it_is_said_why(tmp_path: Path) -> None:
+    collected, why = look_at(tmp_path / "out", (), "nobody's", BRISK)
+    assert collected is None
+    assert "no process of a training job was found" in why
+    assert "--pid" in why
 
 
 def test_the_time_before_the_first_line_is_no_gap_between_two(tmp_path: Path) -> None:

@@ -54,11 +54,12 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "no path was named", hint="`outlast diagnose DIR`, or `outlast diagnose --collect OUT`"
         )
-    paths = args.paths
+    paths, hangs = args.paths, ""
     if args.watch:
         from outlast.app.diagnose_watch import watched
 
-        paths = watched(paths, pids=args.pid, job=args.job or "", quiet_s=args.quiet_after).paths
+        seen = watched(paths, pids=args.pid, job=args.job or "", quiet_s=args.quiet_after)
+        paths, hangs = seen.paths, seen.reason if seen.how == "hangs" else ""
     try:
         return _run(
             paths,
@@ -66,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
             html=args.html,
             explain=args.explain,
             limit_s=args.time_limit,
+            hangs=hangs,
         )
     except OutlastError as error:  # a file's name may hold anything
         from outlast.diagnose.redact import clean
@@ -143,7 +145,13 @@ def _seconds(text: str) -> float:
 
 
 def _run(
-    paths: Sequence[str], *, as_json: bool, html: str | None, explain: bool, limit_s: float
+    paths: Sequence[str],
+    *,
+    as_json: bool,
+    html: str | None,
+    explain: bool,
+    limit_s: float,
+    hangs: str,
 ) -> int:
     from outlast.app.diagnose_text import facts_of, show
     from outlast.app.progress import progress_bar
@@ -155,7 +163,7 @@ def _run(
     if html is not None:
         check_page(html)
     with progress_bar() as told:
-        diagnosis = diagnose(paths, on_progress=told, limit_s=limit_s)
+        diagnosis = diagnose(paths, on_progress=told, limit_s=limit_s, hangs=hangs)
     verdict = cleaned(diagnosis.verdict.public())
     if as_json:
         for note in diagnosis.notes:

@@ -118,7 +118,8 @@ def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
         head = "What was read says that it failed, not why"
         if special is not None:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
-        ends = _ends(conclusion).sentence if special is REPORTED[STOOD_STILL] else ""
+        still = special in (REPORTED[STOOD_STILL], REPORTED["watch.hangs"])
+        ends = _ends(conclusion).sentence if still else ""
         parts = [f"{head}{guess}", said, ends, _absent(conclusion)]
     if has_recovered(conclusion.findings):
         parts.append("The launcher started the job again after that, and it then finished.")

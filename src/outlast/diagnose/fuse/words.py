@@ -444,6 +444,13 @@ REPORTED: dict[str, Words] = {
         "",
         "sacct -j JOB or kubectl describe pod, and the audit log of that node at that minute",
     ),
+    "watch.hangs": Words(
+        "the job stands still",
+        "keep it as it is, and take stacks and dumps on each of its nodes: pip install py-spy, then"
+        " outlast diagnose --collect OUT; restart it afterwards",
+        "",
+        "the stacks of all ranks: which one does not wait for the others?",
+    ),
     "data.nan": Words(
         "the loss or a gradient is no number",
         "go back to a checkpoint from before the first such step; look at that step's batch and at"

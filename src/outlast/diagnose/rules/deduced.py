@@ -115,6 +115,16 @@ DEDUCED: tuple[Rule, ...] = (
         (),
         M.HANG,
     ),
+    Rule(
+        "watch.hangs",
+        "",
+        R.MESSENGER,
+        "outlast: one who followed the job saw no new line for long, and no process that moved",
+        None,
+        G.NONE,
+        (),
+        M.HANG,
+    ),
     # torchrun's table of failures
     Rule(
         "elastic.stumbled",

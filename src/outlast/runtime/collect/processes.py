@@ -79,6 +79,26 @@ def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProces
     )
 
 
+def writers_of(files: Iterable[str]) -> list[int]:
+    """Return the processes of this user that print into one of the files."""
+    wanted = set()
+    for path in files:
+        with suppress(OSError):
+            wanted.add(_identity(path))
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if wanted & {_identity(f"/proc/{entry.name}/fd/{number}") for number in (1, 2)}:
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
 def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
     """Return the process with its role: a child of a process of the same rank is no rank itself."""
     is_child = ranks.get(one.parent) == one.rank

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlast.diagnose.logs import read_lines
@@ -27,6 +27,7 @@ from outlast.diagnose.stacks.reader import Stack
 from outlast.errors import UsageError
 from outlast.model.verdict import Role
 from outlast.runtime.collect.collector import STACKS_APART_S, Collected, collect
+from outlast.runtime.collect.processes import find_processes, writers_of
 
 NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
 
@@ -87,6 +88,14 @@ class Logs:
                 del self.gaps_s[:-GAPS_KEPT]
             self.last_line_s, self.has_lines = now_s, True
 
+    def writers(self) -> list[int]:
+        """Return the processes that write them: where several jobs run, these are the job's.
+
+        Empty where the job prints into a pipe, and another process writes its log.
+        """
+        found = writers_of(self._files())
+        return found if find_processes(pids=found) else []
+
     def _files(self) -> Iterator[str]:
         for path in self.paths:
             if os.path.isdir(path):
@@ -139,8 +148,9 @@ def watch(
         if quiet.state is JobState.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
             asked_s = now_s
             folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
-            collected = _collect(folder, pids, job, pace)
+            collected, why = look_at(folder, pids if pids or job else logs.writers(), job, pace)
             look = _ask(quiet, silent_s, collected, min_s)
+            look = replace(look, reason=f"{look.reason}{why}")
             on_look(look.reason)
             if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
@@ -149,12 +159,18 @@ def watch(
     return Ended("gone", "watching was ended", tuple(paths))
 
 
-def _collect(folder: Path, pids: Sequence[int], job: str, pace: Pace) -> Collected | None:
-    """Take stacks twice, and all else that a diagnosis wants. Return None without processes."""
+def look_at(
+    folder: Path, pids: Sequence[int], job: str, pace: Pace
+) -> tuple[Collected | None, str]:
+    """Take stacks twice, and all else that a diagnosis wants.
+
+    Return None, and why, where there are no processes: they may be on another node, or another
+    user's.
+    """
     try:
-        return collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s)
-    except UsageError:
-        return None  # its processes are on another node, or another user's
+        return collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s), ""
+    except UsageError as error:
+        return None, f" ({error.args[0]}: {error.hint})"
 
 
 def _ask(quiet: Look, silent_s: float, collected: Collected | None, min_s: float) -> Look:

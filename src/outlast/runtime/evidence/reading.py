@@ -16,20 +16,22 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlast.diagnose import log_ends, same_job, self_output
 from outlast.diagnose.bounded_findings import BoundedFindings
 from outlast.diagnose.collectives import Blame, Dump
+from outlast.diagnose.findings import Finding
 from outlast.diagnose.laggards import find_laggards
 from outlast.diagnose.ledger import Recorded
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Conclusion, Material, conclude
+from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.pieces import Piece
-from outlast.model.verdict import Verdict
+from outlast.model.verdict import Evidence, Verdict
 from outlast.runtime.evidence import recorded
 from outlast.runtime.evidence.deadline import DEFAULT_LIMIT_S, TimeBudget, TimeOver
 from outlast.runtime.evidence.lines import Lines, last_lines
@@ -85,19 +87,27 @@ def diagnose(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     limit_s: float = DEFAULT_LIMIT_S,
+    hangs: str = "",
 ) -> Diagnosis:
     """Read all of `paths` and decide, within about `limit_s` seconds.
 
+    `hangs` is the sentence of one who followed the job and saw that it hangs; "" if nobody did.
     Raises UsageError where nothing can be read as evidence.
     """
     with scratch_folder() as scratch:
         budget = TimeBudget(limit_s)
         gathered = gather(paths, scratch, is_over=budget.reading_is_over)
-        return _diagnose(gathered, _Reading(on_progress or (lambda progress: None), budget), budget)
+        reading = _Reading(on_progress or (lambda progress: None), budget)
+        return _diagnose(gathered, reading, budget, hangs)
 
 
-def _diagnose(gathered: Gathered, reading: _Reading, budget: TimeBudget) -> Diagnosis:
+def _diagnose(gathered: Gathered, reading: _Reading, budget: TimeBudget, hangs: str) -> Diagnosis:
     material = _read_all(gathered, reading)
+    if hangs:
+        row = RULES["watch.hangs"]
+        seen = Evidence("outlast diagnose --watch", None, hangs, row.role)
+        found = Finding(seen, row.name, mechanism=row.mechanism)
+        material = replace(material, findings=[*material.findings, found])
     try:
         with budget.interrupts():
             conclusion = conclude(material)
