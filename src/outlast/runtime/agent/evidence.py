@@ -18,14 +18,10 @@ waits for it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import re
 import signal
-import subprocess
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,11 +29,11 @@ from pathlib import Path
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
-from outlast.runtime import clock
 from outlast.runtime.agent.glance import Glance
 from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.verdict_queue import OnVerdict, VerdictQueue
 from outlast.runtime.linux import stat_fields
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop
 
 _PROC = ("stat", "wchan", "syscall")
 _TAIL_BYTES = 64 * 1024
@@ -45,7 +41,6 @@ _STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
 _RECORDER_MAX_BYTES = 16 << 20
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _CLOCKS_S = 0.02  # a file's time is that of the kernel's last tick
-OnVerdict = Callable[[int, Mapping[str, object]], None]
 
 
 @dataclass
@@ -117,7 +112,7 @@ class Evidence:
         self._glance = glance or Glance()
         self._case: _Case | None = None
         self._written: set[int] = set()
-        self._verdict_queue = _VerdictQueue(loop, command, on_verdict)
+        self._verdict_queue = VerdictQueue(loop, command, on_verdict)
 
     # --- while it happens ---
 
@@ -287,78 +282,6 @@ class Evidence:
         """Return the last lines that a process printed."""
         text = self._glance.read(path, most_bytes=_TAIL_BYTES, end=True)
         return text if len(text) < _TAIL_BYTES else text.partition(b"\n")[2]
-
-
-class _VerdictQueue:
-    """Finds verdicts, one after the other."""
-
-    def __init__(self, loop: Loop, command: tuple[str, ...], on_verdict: OnVerdict) -> None:
-        self._loop = loop
-        self._command = command
-        self._on_verdict = on_verdict
-        self._waiting: deque[tuple[int, Path]] = deque()
-        self._at_work: tuple[int, Path, subprocess.Popen[bytes], int] | None = None
-        self._limit: Timer | None = None
-
-    def ask(self, interruption: int, folder: Path) -> None:
-        self._waiting.append((interruption, folder))
-        self._loop.call_soon(self._begin)
-
-    def finish(self, *, within_s: float) -> None:
-        """Find the verdicts that are left, now that the loop runs no more."""
-        until_s = clock.now_s() + within_s
-        while self._at_work is not None or self._waiting:
-            self._begin()
-            if self._at_work is None:
-                continue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._at_work[2].wait(timeout=max(0.1, until_s - clock.now_s()))
-            self._over(looping=False)
-
-    def _begin(self) -> None:
-        if self._at_work is not None or not self._waiting:
-            return
-        interruption, folder = self._waiting.popleft()
-        try:
-            with (folder / "verdict.part").open("wb") as out:
-                process = subprocess.Popen(
-                    [*self._command, str(folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.DEVNULL,
-                )
-            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
-            pidfd = os.pidfd_open(process.pid)
-        except OSError:
-            return
-        self._at_work = (interruption, folder, process, pidfd)
-        self._loop.add_reader(pidfd, lambda: self._over(looping=True))
-        self._limit = self._loop.call_at(clock.now_s() + limits.DIAGNOSIS_S, process.kill)
-
-    def _over(self, *, looping: bool) -> None:
-        """Take in the end of a search (supervision boundary).
-
-        Without a verdict the interruption has none, and the run goes on.
-        """
-        assert self._at_work is not None
-        interruption, folder, process, pidfd = self._at_work
-        self._at_work = None
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
-        if self._limit is not None:
-            self._limit.cancel()
-        process.kill()
-        process.wait()
-        part = folder / "verdict.part"
-        try:
-            verdict = json.loads(part.read_bytes())
-            part.replace(folder / "verdict.json")
-        except (OSError, ValueError):
-            verdict = None
-        if isinstance(verdict, dict):
-            self._on_verdict(interruption, verdict)
-        if looping:
-            self._loop.call_soon(self._begin)
 
 
 def innermost_place(stacks: str) -> str:

@@ -2,9 +2,10 @@
 
 Such a process is alone until run.steps. A rank is replaced in place only if the script made no
 collective before that. But a script may make one at some starts only. It loads a checkpoint by
-`dcp.load`, for example, once it has one of its own. Then this process cannot go on, and nor can any other that
-replaces the rank. So all ranks begin the script again: by entering main's function again, or, where
-there is none, by a restart. Either way they go on from the step that the survivors hold.
+`dcp.load`, for example, once it has one of its own. Then this process cannot go on, and nor can any
+other that replaces the rank. So all ranks begin the script again: by entering main's function
+again, or, where there is none, by a restart. Either way they go on from the step that the survivors
+hold.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Find the verdicts of interruptions by a process of their own, at low priority.
+
+Training goes on meanwhile, and nobody waits for a verdict before the run's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from outlast.model import limits
+from outlast.runtime import clock
+from outlast.runtime.loop import Loop, Timer
+
+OnVerdict = Callable[[int, Mapping[str, object]], None]
+
+
+class VerdictQueue:
+    """Find the verdicts of folders of evidence, one after the other.
+
+    command      finds the verdict of the folder that is its last argument, and prints it as JSON
+    on_verdict   gets the number of an interruption, and its verdict
+
+    An interruption whose search fails, or takes too long, has no verdict.
+    """
+
+    def __init__(self, loop: Loop, command: tuple[str, ...], on_verdict: OnVerdict) -> None:
+        self._loop = loop
+        self._command = command
+        self._on_verdict = on_verdict
+        self._waiting: deque[tuple[int, Path]] = deque()
+        self._at_work: tuple[int, Path, subprocess.Popen[bytes], int] | None = None
+        self._limit: Timer | None = None
+
+    def ask(self, interruption: int, folder: Path) -> None:
+        self._waiting.append((interruption, folder))
+        self._loop.call_soon(self._begin)
+
+    def finish(self, *, within_s: float) -> None:
+        """Find the verdicts that are left, now that the loop runs no more."""
+        until_s = clock.now_s() + within_s
+        while self._at_work is not None or self._waiting:
+            self._begin()
+            if self._at_work is None:
+                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._at_work[2].wait(timeout=max(0.1, until_s - clock.now_s()))
+            self._over(looping=False)
+
+    def _begin(self) -> None:
+        if self._at_work is not None or not self._waiting:
+            return
+        interruption, folder = self._waiting.popleft()
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with (folder / "verdict.part").open("wb") as out:
+                process = subprocess.Popen(
+                    [*self._command, str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.DEVNULL,
+                )
+            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            # The folder is gone, or no process can be started or watched. The next one may do.
+            if process is not None:
+                process.kill()
+                process.wait()
+            self._loop.call_soon(self._begin)
+            return
+        self._at_work = (interruption, folder, process, pidfd)
+        self._loop.add_reader(pidfd, lambda: self._over(looping=True))
+        self._limit = self._loop.call_at(clock.now_s() + limits.DIAGNOSIS_S, process.kill)
+
+    def _over(self, *, looping: bool) -> None:
+        """Take in the end of a search (supervision boundary).
+
+        Without a verdict the interruption has none, and the run goes on.
+        """
+        assert self._at_work is not None
+        interruption, folder, process, pidfd = self._at_work
+        self._at_work = None
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        if self._limit is not None:
+            self._limit.cancel()
+        process.kill()
+        process.wait()
+        part = folder / "verdict.part"
+        try:
+            verdict = json.loads(part.read_bytes())
+            part.replace(folder / "verdict.json")
+        except (OSError, ValueError):
+            verdict = None
+        if isinstance(verdict, dict):
+            self._on_verdict(interruption, verdict)
+        if looping:
+            self._loop.call_soon(self._begin)
