@@ -106,10 +106,14 @@ def test_shared_memory_that_cannot_be_opened_is_not_always_full(tmp_path: Path) 
     assert got.failure_class.value == "host_memory"
 
 
-def test_a_port_that_went_down_beside_a_good_end_is_no_failure(tmp_path: Path) -> None:
-    kernel = "[   30.0] igb 0000:04:00.1 eno2: igb: eno2 NIC Link is Down\n"
+def test_weak_signs_in_the_kernels_log_of_a_good_end_are_no_failure(tmp_path: Path) -> None:
+    kernel = (
+        "[   30.0] igb 0000:04:00.1 eno2: igb: eno2 NIC Link is Down\n"
+        "[   31.0] python: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP)\n"
+    )
     got = verdict_of(tmp_path, {"dmesg.txt": kernel, "a.log": STEPS + "Training finished.\n"})
     assert got.failure_class.value == "unknown"
+    assert "Nothing that was read tells of a failure" in got.reason
 
 
 def test_a_setting_about_numbers_that_are_none_is_no_such_number(tmp_path: Path) -> None:

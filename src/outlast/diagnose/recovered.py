@@ -17,7 +17,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.rules import RULES
 from outlast.model.verdict import Evidence
 
-RULE = "log.recovered"
+RULE, FINISHED = "log.recovered", "log.finished"
 _AGAIN, _WELL = "elastic.restart", "elastic.succeeded"
 
 
@@ -44,6 +44,12 @@ def with_recovery(findings: Sequence[Finding], finished: Set[str]) -> list[Findi
         again[-1].evidence.file, again[-1].evidence.line, again[-1].evidence.text, row.role
     )
     return [*findings, Finding(at, row.name)]
+
+
+def finished_well(findings: Sequence[Finding]) -> bool:
+    """Return True if the training finished, in the first attempt that the folder tells of."""
+    names = {one.rule for one in findings}
+    return FINISHED in names and RULE not in names
 
 
 def has_recovered(findings: Sequence[Finding]) -> bool:

@@ -37,12 +37,15 @@ from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
 from outlast.diagnose.fuse.time_outs import compare_places
 from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
+from outlast.diagnose.recovered import finished_well
+from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack
 from outlast.diagnose.stacks.tree import compare
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role, Suspect, Verdict
 
 PLACES_MAX = 8
+SURE = (Grade.NAMED, Grade.LIKELY)
 SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end of a link
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
@@ -153,6 +156,9 @@ def _bearing_on_the_class(
     ]
     if blame is not None and blame.kind == "mismatch":
         return everything
+    if finished_well(everything) and not accounts.ended:
+        # Nothing failed that a weak sign could explain.
+        return [one for one in everything if (rule := rule_of(one)) is None or rule.grade in SURE]
     if accounts.by_itself:
         return [
             one for one in everything if not one.rule.startswith(("graph.", "stack.", "desync."))

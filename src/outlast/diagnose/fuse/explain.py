@@ -13,7 +13,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.at_that_hour import recovery_asked
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
-from outlast.diagnose.fuse.weigh import Vote
+from outlast.diagnose.fuse.weigh import Vote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
@@ -36,6 +36,7 @@ from outlast.diagnose.log_ends import FINISHED, STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.recovered import has_recovered
+from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack, activity
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
@@ -309,9 +310,16 @@ def _is_quiet(conclusion: Conclusion) -> bool:
         or one.doubt in ("handled", "stranger", "older")
         or one.rule == LEFT_OPEN
         or (one.rule == "kernel.pids" and one.doubt == "untied")
-        or (finished and one.evidence.role is Role.EFFECT)
+        or (finished and (one.evidence.role is Role.EFFECT or _is_weak(one)))
         for one in conclusion.findings
     )
+
+
+def _is_weak(one: Finding) -> bool:
+    """Return True for a line that may stand in the logs of a healthy machine, and ended nothing."""
+    rule = rule_of(one)
+    weak = rule is not None and rule.grade in (Grade.POSSIBLE, Grade.HINT)
+    return weak and one.mechanism is None and one.rank is None
 
 
 def _ends(conclusion: Conclusion) -> LogsEnd:
