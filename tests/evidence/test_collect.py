@@ -227,6 +227,7 @@ def test_a_followed_job_that_stands_still_is_said_to_hang(tmp_path: Path) -> Non
     assert "no new line" in ended.reason
     assert "step 24" in (tmp_path / "logs" / "rank_0.log").read_text()
     assert said[-1] == ended.reason
+    assert [str(one) for one in (tmp_path / "incidents").iterdir()] == list(ended.paths[1:])
 
 
 def test_a_followed_job_that_fails_is_said_to_have_failed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ for a moment, so that all of the end is read. `diagnose/quiet.py` decides whethe
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,6 +156,8 @@ def watch(
             if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
                 return Ended("hangs", look.reason, (*paths, *extra))
+            if collected is not None:  # of a job that goes on, nobody asks for it
+                shutil.rmtree(collected.folder, ignore_errors=True)
         time.sleep(pace.poll_s)
     return Ended("gone", "watching was ended", tuple(paths))
 
@@ -164,13 +167,16 @@ def look_at(
 ) -> tuple[Collected | None, str]:
     """Take stacks twice, and all else that a diagnosis wants.
 
-    Return None, and why, where there are no processes: they may be on another node, or another
-    user's.
+    Also return why there are no stacks; "" if there are. The processes may be on another node, or
+    another user's, and then nothing is collected.
     """
     try:
-        return collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s), ""
+        collected = collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s)
     except UsageError as error:
         return None, f" ({error.args[0]}: {error.hint})"
+    has_stacks = bool(collected.got.get("second stacks"))
+    lacking = next((said for said in collected.lacking if said.startswith("py-spy ")), "")
+    return collected, "" if has_stacks or not lacking else f" ({lacking})"
 
 
 def _ask(quiet: Look, silent_s: float, collected: Collected | None, min_s: float) -> Look:
