@@ -1,6 +1,7 @@
 """Decide whether an exception is a bug of outlast.
 
-It is if its innermost frame lies in this package, and outlast does not raise it on purpose.
+It is if its innermost frame lies in this package, and outlast does not raise it on purpose. What
+the process has used up is no bug of the code that needed it next.
 
 This module is pure.
 """
@@ -13,6 +14,11 @@ _OURS = re.compile(r"(?:^|[/\\])outlast[/\\](?:app|diagnose|engine|model|planner
 _FRAME = re.compile(r'^\s+File "([^"]+)", line \d+', re.MULTILINE)
 # what outlast raises on purpose: its own errors, and torch's words for a loader's lost worker
 _ON_PURPOSE = ("outlast.errors.", "RuntimeError: DataLoader worker (pid ")
+# what a process gets in any code that runs in it, once the script or the machine has used up all of
+# it: memory, threads, descriptors, room on a disk
+_USED_UP = re.compile(
+    r"\[Errno (?:11|12|23|24|28|122)\]|^MemoryError\b|can't start new thread|Cannot allocate memory"
+)
 REPORT = (
     "this is a bug in outlast, not in the script: report it with this traceback and the run's"
     " folder"
@@ -25,7 +31,10 @@ def raised_here(path: str, error: str) -> bool:
     path   of the innermost frame
     error  the line of the traceback that names the exception
     """
-    return bool(_OURS.search(path)) and not error.strip().startswith(_ON_PURPOSE)
+    told = error.strip()
+    if told.startswith(_ON_PURPOSE) or _USED_UP.search(told):
+        return False
+    return bool(_OURS.search(path))
 
 
 def is_own_bug(traceback: str) -> bool:

@@ -45,7 +45,7 @@ def run_another_program() -> None:
 
 def leave_a_daemon() -> None:
     """Start a process that holds this one's pipes, in a session of its own; then die."""
-    _kept.append(subprocess.Popen(["sleep", "15"], start_new_session=True))
+    _kept.append(subprocess.Popen(["sleep", "8"], start_new_session=True))
     os.kill(os.getpid(), signal.SIGKILL)
 
 

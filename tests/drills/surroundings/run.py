@@ -76,6 +76,8 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
                 wait_for(around)
             struck_s = time.monotonic()
             undo = getattr(acts, row.act)(around)
+            if row.does:  # the act was to wait for it
+                struck_s = time.monotonic()
             if row.back_after_s is not None:
                 timer = threading.Timer(row.back_after_s, lambda: _undo(undo, problems))
                 timer.start()
@@ -153,7 +155,7 @@ def _wrong(row: Row, around: Around, code: int, expected: Digests) -> list[str]:
     # at the end there may be no time to say it
     if not re.search(row.said, said, re.DOTALL) and not at_end:
         wrong.append(f"nobody said {row.said!r}")
-    if "Traceback" in said:
+    if "Traceback" in said and not row.does:  # else it may be that of the script
         wrong.append("a traceback on the console")
     state, told = _state_of(code), _reported(around.folder)
     # some rows take the ledger away, or what would have been written into it

@@ -40,9 +40,13 @@ def wait_until_quiet() -> None:
 
 
 def _states() -> list[str]:
-    """Return the kernel's state of each run loop: S waits, R runs or wants to."""
+    """Return the kernel's state of each run loop: S waits, R runs or wants to, ? is not known."""
     found = []
-    for thread in Path("/proc/self/task").glob("*"):
+    try:
+        threads = list(Path("/proc/self/task").iterdir())
+    except OSError:  # the script has used up all descriptors
+        return ["?"]
+    for thread in threads:
         with contextlib.suppress(OSError):  # boundary: it has ended meanwhile
             if (thread / "comm").read_text().strip() == _NAME:
                 found.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
