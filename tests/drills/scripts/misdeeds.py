@@ -22,9 +22,11 @@ def use_up_descriptors() -> None:
         return
 
 
-def close_output() -> None:
-    os.close(1)
-    os.close(2)
+def take_output_away() -> None:
+    """Let nobody read on the pipes of this process, as a daemon's code does."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
 
 
 def close_descriptors() -> None:
@@ -84,7 +86,7 @@ def ring() -> None:
 ALL: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
-        use_up_descriptors, close_output, close_descriptors, change_folder_and_mask,
+        use_up_descriptors, take_output_away, close_descriptors, change_folder_and_mask,
         run_another_program, leave_a_daemon, leave_a_zombie, print_much, lock_twice,
         raise_in_thread, ignore_sigterm, ring,
     )

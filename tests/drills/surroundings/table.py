@@ -220,7 +220,7 @@ ROWS: tuple[Row, ...] = (
         does="use_up_descriptors"),
     Row("rank", "closes descriptors that are not its own", "see_strike", (T,),
         does="close_descriptors"),
-    Row("rank", "closes its stdout and stderr", "see_strike", (T,), does="close_output"),
+    Row("rank", "closes its stdout and stderr", "see_strike", (T,), does="take_output_away"),
     Row("rank", "prints a line of 30 MB, and bytes that are no text", "see_strike", (T,),
         does="print_much"),
     Row("rank", "changes its folder and umask, and dies", "see_strike", (T,),
