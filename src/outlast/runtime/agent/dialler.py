@@ -179,7 +179,12 @@ class _Attempt:
 
     def begin(self, address: tuple[str, int]) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            reason = f"no descriptor for a connection: {error.strerror}"
+            self._loop.call_soon(lambda: self.fail(reason))
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(address)

@@ -15,6 +15,7 @@ from outlast.model import limits
 from outlast.model.messages import AskImage, Challenge, ImageHead, Message, Proof, TurnedAway
 from outlast.model.wire import FrameReader, encode
 from outlast.runtime import trust
+from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, Timer
@@ -32,32 +33,24 @@ class ImageServer:
         self._loop = loop
         self._vault = vault
         self._key = key
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._senders: set[_Sender] = set()
 
     def listen(self, host: str, ports: tuple[int, int] | None = None) -> str:
         """Listen at `host`, and return the address as HOST:PORT. Raises OSError."""
-        self._listener = listen_in(host, ports)
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener.fileno(), self._accept)
-        address = self._listener.getsockname()
+        listener = listen_in(host, ports)
+        address = listener.getsockname()
+        self._acceptor = Acceptor(self._loop, listener, self._on_socket)
         return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
     def close(self) -> None:
         """Close all connections."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
         for sender in tuple(self._senders):
             sender.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
+    def _on_socket(self, sock: socket.socket) -> None:
         if len(self._senders) >= limits.IMAGE_READERS_COUNT:
             sock.close()  # it tries again
             return

@@ -16,6 +16,7 @@ from outlast.model import limits
 from outlast.model.messages import Admitted, Challenge, Knock, Message, Proof, TurnedAway
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import trust
+from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
@@ -51,33 +52,25 @@ class VoterPort:
         self._token = token
         self._answer = answer
         self.address = ""  # where it listens, as HOST:PORT
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._callers: set[_Caller] = set()
 
     def listen(self, host: str, ports: tuple[int, int] | None = None) -> str:
         """Listen at a free port, of a range if one is given, and return `address`."""
-        self._listener = listener = listen_in(host, ports)
-        listener.setblocking(False)
-        self._loop.add_reader(listener.fileno(), self._accept)
+        listener = listen_in(host, ports)
         address = listener.getsockname()
+        self._acceptor = Acceptor(self._loop, listener, self._on_socket)
         self.address = f"{address[0]}:{address[1]}"
         return self.address
 
     def close(self) -> None:
         """Close all connections."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
         for caller in tuple(self._callers):
             self._end(caller)
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return  # it has gone again, or there is no descriptor: it comes back
+    def _on_socket(self, sock: socket.socket) -> None:
         if sum(not one.admitted for one in self._callers) >= _STRANGERS_COUNT:
             sock.close()
             return

@@ -25,6 +25,7 @@ from outlast.model.messages import Message, Request, RequestAnswer
 from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
+from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.channel import Channel
 from outlast.runtime.loop import Loop, Timer
 
@@ -67,7 +68,7 @@ class ControlSocket:
         self._folder = folder
         self._tell = tell
         self._asked: Callable[[Asked], None] = lambda asked: None
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._callers: set[_Caller] = set()
         self._count = 0
 
@@ -75,21 +76,20 @@ class ControlSocket:
         """Listen. `asked` is called for each request."""
         self._asked = asked
         try:
-            self._listener = _listen(self._folder)
+            listener = _listen(self._folder)
         except OSError as error:
             self._tell(
                 f"warning: no control socket in {self._folder} ({error.strerror}): `outlast stop`"
                 " and commands like it do not reach this run; signals do"
             )
             return
-        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._acceptor = Acceptor(self._loop, listener, self._on_socket)
 
     def let_nobody_in(self) -> None:
         """Take the socket away. Who has asked already is still answered."""
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
             with contextlib.suppress(OSError):
                 os.unlink(self._folder / NAME)
 
@@ -116,17 +116,7 @@ class ControlSocket:
 
     # --- who comes --------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError:
-            # There is no descriptor or no memory for it, so look again later.
-            self._loop.remove_reader(self._listener.fileno())
-            self._loop.call_at(clock.now_s() + limits.RECONNECT_S, self._accept_again)
-            return
+    def _on_socket(self, sock: socket.socket) -> None:
         if len(self._callers) >= limits.CONTROL_CALLERS_COUNT:
             sock.close()
             return
@@ -145,10 +135,6 @@ class ControlSocket:
         caller.end_patience()
         due_s = clock.now_s() + limits.CONTROL_WAIT_S
         caller.patience = self._loop.call_at(due_s, lambda: self._hang_up(caller))
-
-    def _accept_again(self) -> None:
-        if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def _on_message(self, caller: _Caller, message: Message) -> None:
         if not isinstance(message, Request) or caller.number:

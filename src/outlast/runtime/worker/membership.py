@@ -509,10 +509,13 @@ class Membership:
         unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
         self.session.do(
             lambda machine: machine.broke(
-                mechanism=mechanism, error=one_line(error), traceback=traceback_end(text), now_s=now_s,
+                mechanism=mechanism,
+                error=one_line(error),
+                traceback=traceback_end(text),
+                now_s=now_s,
                 unreached=unreached,
             )
-        )  # fmt: skip
+        )
 
     def is_collateral(self, error: BaseException) -> bool:
         """Return whether `error` is what a lost peer looks like from here."""
