@@ -139,6 +139,20 @@ def test_reading_stops_at_its_share_of_the_limit(tmp_path: Path) -> None:
     assert any("stopped by the time limit of 120 s" in note for note in got.notes)
 
 
+@pytest.mark.parametrize("looks", [4, 6])
+def test_the_end_of_a_log_is_read_though_time_was_over(tmp_path: Path, looks: int) -> None:
+    """Method: a clock that passes reading's share before a log, or within it, and then stands."""
+    steps = "".join(f"step {step} loss 2.5\n" for step in range(4_000))
+    (tmp_path / "rank_3.log").write_text(f"{steps}torch.OutOfMemoryError: CUDA out of memory.\n")
+    times = iter([*[0.0] * looks, *[91.0] * 1000])
+    budget = TimeBudget(120.0, now_s=lambda: next(times))
+    with mock.patch.object(reading, "TimeBudget", return_value=budget):
+        got = diagnose([str(tmp_path)])
+    assert budget.stopped_reading
+    assert got.verdict.failure_class.value == "gpu_oom"
+    assert [one.rank for one in got.verdict.ranks] == [3]
+
+
 def test_reasoning_that_does_not_end_is_interrupted(tmp_path: Path) -> None:
     """Method: a reasoning that turns round for ever unless it is given the logs alone."""
     (tmp_path / "stack_rank_0.txt").write_text(spy(0, FRAMES[:1]))

@@ -17,6 +17,7 @@ from types import FrameType
 
 DEFAULT_LIMIT_S = 120.0
 READING_SHARE = 0.75
+ENDS_SHARE = 0.85  # the ends of files that were not read as a whole are read until then
 LINES_BETWEEN_LOOKS = 1024  # a look at the clock costs as much as a few lines
 
 
@@ -42,6 +43,10 @@ class TimeBudget:
         over = self._now_s() - self._began_s >= self.limit_s * READING_SHARE
         self.stopped_reading = self.stopped_reading or over
         return over
+
+    def ends_are_over(self) -> bool:
+        """Return True once not even the ends of files may be read."""
+        return self._now_s() - self._began_s >= self.limit_s * ENDS_SHARE
 
     def lines(self, source: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same lines until reading is over."""

@@ -41,6 +41,7 @@ from outlast.runtime.evidence.unpickling import read_dumps
 from outlast.runtime.evidence.walk import Gathered, gather
 
 NAMED_UNREADABLE_COUNT = 3
+END_BYTES = 1 << 20  # of a file that time did not suffice for
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     for piece in gathered.texts:
         if reading.budget.reading_is_over():
             unread += 1
+            _end_alone(piece, reading)
         else:
             _text(piece, reading)
     for piece in gathered.error_files:
@@ -168,8 +170,9 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     if reading.budget.stopped_reading:
         reading.notes.say(
             f"reading was stopped by the time limit of {reading.budget.limit_s:g} s"
-            + (f", and {unread:,} files were not read" if unread else "")
-            + ": the verdict is from what was read until then (see --time-limit)"
+            + (f", and {unread:,} files were not read as a whole" if unread else "")
+            + ": the verdict is from what was read until then, and from the ends of the files (see"
+            " --time-limit)"
         )
     return Material(
         findings=reading.findings.all(),
@@ -238,6 +241,8 @@ def _text(piece: Piece, reading: _Reading) -> None:
             )
         )
         last = last_lines(piece)
+        if reading.budget.stopped_reading:
+            _end_alone(piece, reading)
         sample.look(last)
         reading.ends += log_ends.read_ends(piece.name, last)
         reading.findings.add(log_ends.last_words(piece.name, last))
@@ -250,6 +255,18 @@ def _text(piece: Piece, reading: _Reading) -> None:
             f" {limits.EVIDENCE_LINE_MAX_BYTES:,} bytes, read as their beginnings and ends"
         )
     reading.samples.append(sample)
+
+
+def _end_alone(piece: Piece, reading: _Reading) -> None:
+    """Read the end of a file that time did not suffice for: that is where a log tells a failure."""
+    if reading.budget.ends_are_over():
+        return
+    with suppress(OSError):
+        end = last_lines(piece, size=END_BYTES)
+        reading.findings.add(
+            recorded.without_line(one)
+            for one in read_lines(self_output.without_own_verdicts(end), name=piece.name)
+        )
 
 
 def _sampled(lines: Iterable[bytes], sample: same_job.Sample) -> Iterator[bytes]:
