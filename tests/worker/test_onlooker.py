@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from outlast.model.messages import Committed
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.worker import bootstrap, rank_variables
 from outlast.runtime.worker.error_text import text_with_line
-from outlast.runtime.worker.onlooker import Onlooker
+from outlast.runtime.worker.onlooker import Onlooker, alone_hint
 
 
 class Seen:
@@ -40,7 +40,8 @@ class Seen:
         self.causes: list[Cause | None] = []
         self.machine.generation = 2
         self.machine._first_commit_said = False
-        self.machine.plan = SimpleNamespace(high_water=high_water)  # type: ignore[assignment]
+        plan = SimpleNamespace(high_water=high_water, world_size=2)
+        self.machine.plan = plan  # type: ignore[assignment]
 
     def do(self, act: Callable[[WorkerMachine], list[Any]]) -> None:
         self.said += [output.message for output in act(self.machine)]
@@ -101,6 +102,43 @@ def test_each_call_of_the_optimizer_is_a_step(watched: Callable[..., Seen]) -> N
     assert [type(one) for one in seen.said] == [Committed]
     assert (seen.said[0].step, seen.said[0].generation) == (1, 2)
     assert set(seen.causes) == {Cause.PRODUCTIVE}
+
+
+def test_ranks_without_a_process_group_are_said_to_train_alone(
+    watched: Callable[..., Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with accelerate on a machine without GPUs. Once; not on other ranks, nor in a group."""
+    seen = watched()
+    seen.beacon.rank = 0
+    trained(5)
+    (said,) = seen.warnings
+    assert "each of the 2 ranks trains a model of its own" in said
+    assert "DistributedDataParallel" in said
+    other = watched()
+    other.beacon.rank = 1
+    alone = watched()
+    alone.beacon.rank = 0
+    alone.machine.plan.world_size = 1  # type: ignore[union-attr, misc]
+    trained(5)
+    assert other.warnings == alone.warnings == []
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "is_initialized", lambda: True)
+    grouped = watched()
+    grouped.beacon.rank = 0
+    trained(5)
+    assert grouped.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [("transformers.trainer", "use_cpu=True"), ("accelerate", "Accelerator(cpu=True)")],
+)
+def test_the_hint_for_ranks_alone_is_that_of_their_library(
+    monkeypatch: pytest.MonkeyPatch, module: str, given: str
+) -> None:
+    for other in ("transformers.trainer", "accelerate"):
+        monkeypatch.delitem(sys.modules, other, raising=False)
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    assert given in alone_hint()
 
 
 def test_a_loaded_optimizer_says_from_where_it_goes_on(watched: Callable[..., Seen]) -> None:

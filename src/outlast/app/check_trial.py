@@ -11,6 +11,7 @@ which step it goes on.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from outlast.diagnose.carried import temporaries
@@ -125,6 +126,7 @@ class _Check:
         if not found.state and not found.own:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
             seen += self._meters(found)
+        seen += _warnings(peace)
         seen.append(f"Not seen: what the script does only behind step {self._wishes.steps}.")
         remarks, undetermined = self._judged(peace, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
@@ -188,7 +190,8 @@ class _Check:
         if not war.struck:
             return self._findings([], undetermined=[f"it ended before step {behind}"])
         said = f"Tried: a rank was killed behind step {behind}; "
-        return self._findings([], seen=[said + resumption(war.steps, killed_behind=behind) + "."])
+        said += resumption(war.steps, killed_behind=behind) + "."
+        return self._findings([], seen=[said, *_warnings(peace)])
 
     # --- one run ----------------------------------------------------------------------------------
 
@@ -288,6 +291,12 @@ def _spare_remarks(war: TrialRun, script: str) -> list[Remark]:
         " use"
     )
     return [Remark(found.line, what, do, file=found.file)]
+
+
+def _warnings(run: TrialRun) -> list[str]:
+    """Return what outlast warned of in a run, each once."""
+    found = re.findall("^outlast warning: (.*)$", run.stderr, re.MULTILINE)
+    return [f"Warned of: {one}" for one in dict.fromkeys(found)]
 
 
 def _tail(run: TrialRun) -> str:

@@ -132,6 +132,24 @@ def test_features_that_trainer_cannot_repeat_are_refused_by_name(tmp_path: Path)
     assert "does not do an IterableDataset" in ran.err, ran.outcome
 
 
+@pytest.mark.timeout(180)
+def test_ranks_that_trainer_does_not_know_of_are_refused(tmp_path: Path) -> None:
+    """Without a GPU and without use_cpu, Trainer would train one model on each rank."""
+    body = (
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+        "import torch, outlast, outlast.hf\n"
+        "from transformers import TrainingArguments\n"
+        "outlast.join()\n"
+        "args = TrainingArguments(output_dir='out', report_to=[], max_steps=2)\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "outlast.hf.Trainer(model=model, args=args, train_dataset=[{}]).train()\n"
+    )
+    ran = go(tmp_path, body, head="", within_s=120.0)
+    assert ran.code == 2, ran.outcome
+    assert "knows of 1 rank, and the run has 2" in ran.err, ran.outcome
+    assert "use_cpu=True" in ran.err, ran.outcome
+
+
 @pytest.mark.slow
 def test_what_trainer_logs_is_shown_to_those_who_watch(calm: tuple[Path, Outcome]) -> None:
     folder, _ = calm

@@ -145,3 +145,4 @@ def test_ctrl_c_lets_a_script_save_where_it_catches_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["saved-0.pt", "saved-1.pt"]
     assert "workers are sent SIGINT" in outcome.stderr
     assert "Traceback" not in outcome.stderr, outcome
+    assert outcome.stderr.count("each of the 2 ranks trains a model of its own") == 1, outcome

@@ -19,6 +19,7 @@ from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.hooks import user_line
 from outlast.runtime.worker.images import Images
 from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.onlooker import alone_hint
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.undo import Undo
 
@@ -145,7 +146,7 @@ class Agreement:
                 f"{found} differ between ranks"
                 f" {f'after step {step}' if step else 'from the start'}: each rank's parameters and"
                 f" optimizer state are its own, and are sealed at each step ({mib:.1f} MiB per rank"
-                " and image)"
+                f" and image){_if_one_model() if step else ''}"
             )
 
     # --- what rides on a vote ---------------------------------------------------------------------
@@ -176,3 +177,8 @@ class Agreement:
         if not same_movers and not self._state.sharded:
             # This holds on every rank, also where nothing has moved: all vote late, or none.
             self._undo.want_for_movers()
+
+
+def _if_one_model() -> str:
+    """Say what is missing if ranks whose models were equal were meant to stay so."""
+    return f". They were equal before. If the ranks are to train one model, {alone_hint()}"

@@ -151,6 +151,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Train: what `transformers.Trainer.train` calls in the end."""
         run = join()
         _refuse(self, trial)
+        if args.world_size != run.world_size:
+            raise UsageError(
+                f"TrainingArguments knows of {args.world_size} rank, and the run has"
+                f" {run.world_size}: each would train a model of its own",
+                hint="where there is no GPU, give TrainingArguments(use_cpu=True)",
+            )
         self.accelerator.free_memory()
         loader = self.get_train_dataloader()
         accumulate, in_epoch = args.gradient_accumulation_steps, len(loader)

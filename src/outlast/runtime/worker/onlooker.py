@@ -6,6 +6,7 @@ steps   torch calls a hook behind every `optimizer.step()`. The optimizer's own 
         has saved the file that the script has loaded, and from 0 if it has loaded nothing
         (own_saves.py). Else they are counted from the process's start.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
+alone   that several ranks train without a process group: each has a model of its own then.
 group   the line at which the script makes its process group. Before the script destroys it, the
         group's threads are waited for (run_loops.py).
 
@@ -46,6 +47,20 @@ _SPAWN = "torch.multiprocessing.spawn"
 GROUP_HINT = (
     "delete that line: outlast.join() makes the process group, and again after each failure"
 )
+
+
+_STEPS_TO_BE_SURE = 2  # a step may come before the group, to try something
+
+
+def alone_hint() -> str:
+    """Return what lets ranks train together, for the libraries that the script has imported."""
+    for library, given in (
+        ("transformers.trainer", "TrainingArguments(use_cpu=True)"),
+        ("accelerate", "Accelerator(cpu=True)"),
+    ):
+        if library in sys.modules:
+            return f"give {given} where there is no GPU"
+    return "wrap it in DistributedDataParallel, or in run.replicate behind outlast.join()"
 
 
 class WatchedRank(Protocol):
@@ -126,7 +141,21 @@ class Onlooker:
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
+        if count == _STEPS_TO_BE_SURE:
+            self._warn_if_alone()
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
+
+    def _warn_if_alone(self) -> None:
+        """Warn if several ranks train, and none can know of another."""
+        plan, groups = self._session.machine.plan, sys.modules.get(_GROUPS)
+        if plan is None or plan.world_size == 1 or self._session.beacon.rank != 0:
+            return
+        if self.made_at or (groups is not None and groups.is_initialized()):
+            return
+        self._session.warn(
+            f"the script has made no process group, so each of the {plan.world_size} ranks trains a"
+            f" model of its own. If they are to train one model, {alone_hint()}"
+        )
 
     def tick(self, step: int | None) -> None:
         """Count one iteration at the script's own word; from here on optimizers do not count.
