@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -54,6 +55,21 @@ def test_the_main_stack_comes_first_and_own_threads_are_left_out(
     )
     assert "[loader]" in text
     assert "outlast-listener" not in text
+
+
+def test_without_a_thread_nothing_is_written_and_nothing_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is the thread that hears the agent: an error would end it."""
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    witness = Witness(tmp_path, tmp_path / "recorder", 3)
+    witness.begin()
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    witness.testify()
+    assert (tmp_path / "stacks-3.txt").read_bytes() == b""
 
 
 def test_asked_twice_it_leaves_the_newest_stacks_only(tmp_path: Path) -> None:

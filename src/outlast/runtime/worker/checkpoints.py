@@ -20,6 +20,7 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.threads import LACKING
 
 LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
 # main's function may be entered again, and come to its next save, while the thread of the last
@@ -57,16 +58,19 @@ class Checkpoints:
         while self._writer is not None and self._writer.is_alive():
             self._writer.join(LOOK_S)
             if session.machine.broken:
-                error = "given up for a regroup: the save before it was still being written"
-                session.say(
-                    Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error)
-                )
+                why = "given up for a regroup: the save before it was still being written"
+                self._report_failed(generation, rank, step, why)
                 return
         pieces = self._pieces(sharded or rank == 0)
         specs = [piece.spec for piece in pieces]
         size = image_bytes(specs)
-        if len(self._staging) < size:
-            self._staging = bytearray(size)
+        try:
+            if len(self._staging) < size:
+                self._staging = bytearray(size)
+        except MemoryError:
+            why = f"no memory for a copy of {size:,} bytes"
+            self._report_failed(generation, rank, step, why)
+            return
         written = write_image(
             memoryview(self._staging),
             pieces=pieces,
@@ -74,13 +78,19 @@ class Checkpoints:
             header_bytes_reserved=header_bytes(specs),
         )
         image = memoryview(self._staging)[: written.length]
-        self._writer = threading.Thread(
+        writer = threading.Thread(
             target=self._write,
             args=(generation, rank, step, image),
             name="outlast-checkpoint",
             daemon=True,
         )
-        self._writer.start()
+        self._writer = None
+        try:
+            writer.start()
+        except RuntimeError as error:  # boundary: "can't start new thread"
+            self._report_failed(generation, rank, step, f"{error}: {LACKING}")
+            return
+        self._writer = writer
 
     def wait(self) -> None:
         if self._writer is not None:
@@ -108,9 +118,16 @@ class Checkpoints:
                 f"{entry.checksum:016x}",
                 "",
             )
-        except (OutlastError, OSError) as error:
-            done = Checkpointed(worker, generation, rank, step, "", 0, "", one_line(error))
+        except (OutlastError, OSError, MemoryError) as error:
+            self._report_failed(generation, rank, step, one_line(error))
+            return
         self._session.say(done)
+
+    def _report_failed(self, generation: int, rank: int, step: int, error: str) -> None:
+        """Say that this rank's shard of `step` is not written. Training goes on."""
+        session = self._session
+        assert session is not None
+        session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
 
 
 def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Image], None]) -> None:

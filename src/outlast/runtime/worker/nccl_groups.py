@@ -46,7 +46,7 @@ def abort(groups: Iterable[dist.ProcessGroup]) -> None:
 
     It returns when all have ended, or after `NCCL_ABORT_S`. It may be called again, by any thread.
     """
-    threads = []
+    threads, started = [], []
     for group in groups:
         for device in group._device_types:
             if device.type != "cpu":
@@ -54,9 +54,12 @@ def abort(groups: Iterable[dist.ProcessGroup]) -> None:
                     backend = group._get_backend(device)
                     threads.append(threading.Thread(target=_abort, args=(backend,), daemon=True))
     for thread in threads:
-        thread.start()
+        # Where no thread can be started, the rank is late, and is ended with its collective.
+        with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
+            thread.start()
+            started.append(thread)
     until_s = time.monotonic() + NCCL_ABORT_S
-    for thread in threads:
+    for thread in started:
         thread.join(max(0.0, until_s - time.monotonic()))
 
 

@@ -18,6 +18,7 @@ about those.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -58,9 +59,11 @@ class Witness:
     def testify(self) -> None:
         """Write the evidence in a thread of its own, so that no other thread waits.
 
-        Evidence is not worth an error (supervision boundary).
+        Evidence is not worth an error (supervision boundary). That holds for a thread that cannot
+        be started, too: the caller is the only thread that hears the agent.
         """
-        threading.Thread(target=self._testify, name="outlast-witness", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
+            threading.Thread(target=self._testify, name="outlast-witness", daemon=True).start()
 
     def _testify(self) -> None:
         if not self._busy.acquire(blocking=False):
