@@ -19,6 +19,7 @@ from outlast.engine.durable import Retention
 from outlast.errors import CapacityError, UsageError
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
+from outlast.runtime.agent.oom import OomWatch
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.worker.arguments import parse
 
@@ -53,6 +54,22 @@ def test_a_zygote_that_dies_without_reading_has_ended_and_is_no_crash() -> None:
     client = ZygoteClient(subprocess.Popen(["true"]), ours)
     with pytest.raises(CapacityError, match=r"^the process that imports torch ended\n"):
         client.parse(["train.py"])
+    client.kill()
+
+
+def test_a_zygote_that_the_kernel_kills_for_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Method: the process kills itself, and the kernel's counter is said to have risen."""
+    monkeypatch.setattr(OomWatch, "judge", lambda self, now_s: True)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    client = ZygoteClient(subprocess.Popen(["sh", "-c", "kill -9 $$"]), ours)
+    with pytest.raises(
+        CapacityError, match="ended by signal 9, while the kernel counted"
+    ) as caught:
+        client.parse(["train.py"])
+    assert caught.value.hint.startswith("allow more memory")
     client.kill()
 
 

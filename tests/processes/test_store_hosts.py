@@ -80,6 +80,13 @@ def test_a_store_that_never_listened_is_hopeless_after_some_tries() -> None:
     assert "4 times so far: it ended (exit code 1, signal None): ImportErr" in around.hopeless[0]
 
 
+def test_a_store_that_the_kernel_killed_for_memory_is_said_to_be() -> None:
+    around = Around()
+    around.hosts.order(plain=True)
+    around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, True, 0.0, False))
+    assert "signal 9), while the kernel counted an OOM kill" in str(around.said)
+
+
 def test_a_store_that_has_listened_once_is_tried_without_an_end() -> None:
     around = Around()
     around.hosts.order(plain=True)

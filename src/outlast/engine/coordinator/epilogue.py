@@ -90,6 +90,8 @@ class Epilogue:
             f"signal {message.signal}" if message.signal is not None
             else f"exit code {message.exit_code}"
         )  # fmt: skip
+        if message.oom:
+            how += ", while the kernel counted an OOM kill,"
         text = (
             f"rank {member.rank} (pid {member.process.pid}) ended with {how} after its script had"
             " ended well, in the interpreter's own clean-up; training is whole, and nothing is run"

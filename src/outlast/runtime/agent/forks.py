@@ -21,6 +21,7 @@ from outlast.model.limits import (
     ZYGOTE_LOSSES_COUNT,
 )
 from outlast.runtime.agent.helpers import HelperKeeper
+from outlast.runtime.agent.oom import FOR_MEMORY
 from outlast.runtime.agent.processes import Child
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -56,7 +57,9 @@ class ForkQueue:
         failed: Callable[[Child, str], None],
         spawn: Callable[[Child], None],
         keeper: HelperKeeper,
+        for_memory: Callable[[], bool] = bool,
     ) -> None:
+        """`for_memory` tells whether the kernel has just killed some process for memory."""
         self._loop = loop
         self._keeper = keeper
         self._events = events
@@ -73,6 +76,7 @@ class ForkQueue:
         self._killed = ""  # why, if we did it
         self._last_words = ""
         self._losses = 0
+        self._for_memory = for_memory
 
     @property
     def pid(self) -> int:
@@ -249,6 +253,8 @@ class ForkQueue:
             if code < 0
             else f"ended with exit code {code}"
         )
+        if code == -signal.SIGKILL and self._for_memory():
+            ended += f", {FOR_MEMORY}"
         return f"the zygote {pid} {ended}" + (f": {self._last_words}" if self._last_words else "")
 
 

@@ -55,7 +55,7 @@ class ProcessHost:
         self.keeper = HelperKeeper(loop)
         self._forks = ForkQueue(
             loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
-            keeper=self.keeper,
+            keeper=self.keeper, for_memory=lambda: bool(self._oom.judge(now_s())),
         )  # fmt: skip
         self._housekeeping: Timer | None = None
         self._then: Callable[[], None] | None = None

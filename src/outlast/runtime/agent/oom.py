@@ -13,6 +13,8 @@ from pathlib import Path
 from outlast.model.limits import OOM_WINDOW_S
 from outlast.runtime.cgroups import OWN, memory_hierarchies
 
+FOR_MEMORY = "while the kernel counted an OOM kill: the machine or a control group is out of memory"
+
 
 class OomWatch:
     """Watch the kernel's counters. Call `look` now and then, and `judge` at a death by SIGKILL."""

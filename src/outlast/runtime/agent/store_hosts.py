@@ -19,6 +19,7 @@ from outlast.model import limits
 from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
+from outlast.runtime.agent.oom import FOR_MEMORY
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.specs import Specs
 from outlast.runtime.linux import is_stopped
@@ -182,6 +183,8 @@ class StoreHosts:
         # what a host has written later says nothing of its end
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
         how = f"it ended (exit code {exited.exit_code}, signal {exited.signal})"
+        if exited.oom:
+            how += f", {FOR_MEMORY}"
         self._gone(exited.worker, f"{how}: {words}" if words else how)
 
     def _gone(self, number: int, how: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.limits import STARVING_LOOK_S, ZYGOTE_BOOT_DEADLINE_S
+from outlast.runtime.agent.oom import FOR_MEMORY, OomWatch
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
@@ -37,6 +38,8 @@ LIMIT_HINT = (
     "a limit of the machine, of its user (`ulimit -u`) or of its control group (pids.max, memory)"
     " is reached: raise it, or end other processes"
 )
+_MORE_MEMORY = "allow more memory (`docker run --memory`, the memory of a job or a pod), or end other processes"
+_END_S = 1.0  # from the end of its socket to the end of the process
 _TORCH = "its own words are above; is torch installed? `python -c 'import torch'`"
 
 
@@ -144,6 +147,8 @@ class ZygoteClient:
             pass  # it is dead: the pid tells
 
     def _await(self, patience: Patience) -> dict[str, Any]:
+        oom = OomWatch()
+        oom.look(now_s())
         readable: list[socket.socket] = []
         while not readable and (left_s := patience.left_s(now_s=now_s())) > 0:
             readable, _, _ = select.select([self._sock], [], [], min(left_s, STARVING_LOOK_S))
@@ -154,15 +159,29 @@ class ZygoteClient:
             why = (
                 f"ended: {packet[0]['last_words']}"
                 if packet is not None
-                else "ended"
+                else self._how_it_ended(oom)
                 if readable
                 else f"gave no answer within {patience}"
             )
             raise CapacityError(
                 f"the process that imports torch {why}",
-                hint=LIMIT_HINT if any(one in why for one in _LIMITED) else _TORCH,
+                hint=_MORE_MEMORY
+                if FOR_MEMORY in why
+                else LIMIT_HINT
+                if any(one in why for one in _LIMITED)
+                else _TORCH,
             )
         return packet[0]
+
+    def _how_it_ended(self, oom: OomWatch) -> str:
+        try:
+            code = self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "ended"
+        if code >= 0:
+            return "ended"
+        killed_for_memory = code == -signal.SIGKILL and oom.judge(now_s())
+        return f"was ended by signal {-code}" + (f", {FOR_MEMORY}" if killed_for_memory else "")
 
 
 def _nobody(_answer: dict[str, Any]) -> None:
