@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.server
 import json
 import os
@@ -25,6 +26,7 @@ from outlast.runtime.coordinator import pager
 from outlast.runtime.coordinator.pager import AT_ONCE_COUNT, Pager, PageTargets
 from outlast.runtime.loop import Loop
 from outlast.runtime.page_options import page_command, page_webhook
+from tests.drills._pids import below
 
 PAGE = {
     "run": "toy", "folder": "/runs/toy", "interruption": 3, "step": 1204, "class": "gpu",
@@ -229,6 +231,21 @@ def test_an_interruption_is_paged_once_and_a_rehearsal_not_at_all(tmp_path: Path
     assert page["verdict"] == "gpu (90 % sure): Xid 79."
     (posted,) = hook.posted
     assert posted["text"].startswith("outlast: toy, interruption 3: because\ngpu (90 % sure)")
+
+
+def test_a_page_whose_process_cannot_be_watched_is_told_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = set(below(os.getpid()))
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    with desk(command=("true",)) as one:
+        one.decide(1)
+        one.until(lambda: one.events)
+        assert set(below(os.getpid())) <= before
+        assert "no process can be started for it: Too many open files" in one.told[0]
 
 
 def test_a_page_that_does_not_arrive_is_told_without_its_address() -> None:

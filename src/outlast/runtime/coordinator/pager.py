@@ -125,8 +125,14 @@ class Pager:
             start_new_session=True,
         )
         assert process.stdin is not None
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
-        pidfd = os.pidfd_open(process.pid)
+        try:
+            os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            # Its end would not be seen.
+            process.kill()
+            process.wait()
+            raise
         self._at_work[pidfd] = number, process
         os.set_blocking(process.stdin.fileno(), False)
         with contextlib.suppress(OSError):  # one that is dead already is told by its end
