@@ -38,7 +38,9 @@ LIMIT_HINT = (
     "a limit of the machine, of its user (`ulimit -u`) or of its control group (pids.max, memory)"
     " is reached: raise it, or end other processes"
 )
-_MORE_MEMORY = "allow more memory (`docker run --memory`, the memory of a job or a pod), or end other processes"
+_MORE_MEMORY = (
+    "allow more memory (`docker run --memory`, or that of the job), or end other processes"
+)
 _END_S = 1.0  # from the end of its socket to the end of the process
 _TORCH = "its own words are above; is torch installed? `python -c 'import torch'`"
 
