@@ -372,7 +372,12 @@ NAMED = (
         "(step < committed[0] and step in cut_short)",
         "step in cut_short",
     ),
-    Mutant("a_shard_that_failed_counts", CHECKPOINTS, "if message.error:", "if False:"),
+    Mutant(
+        "a_shard_that_failed_counts",
+        CHECKPOINTS,
+        "    if message.error:\n        saves.fail",
+        "    if False:\n        saves.fail",
+    ),
     Mutant(
         "a_failed_save_ends_the_run",
         CHECKPOINTS,
@@ -401,7 +406,7 @@ NAMED = (
     Mutant(
         "what_all_began_from_is_kept_though_there_is_more",
         DECISIONS,
-        "    if start.step < newest.step:\n",
+        "    if start.step < saved.step:\n",
         "    if False:\n",
     ),
     Mutant(

@@ -50,6 +50,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "beat_s",
     "drift",
     "checkpoint_every",
+    "keep_every",
     "step_s",
     "for_s",
     "again_s",
@@ -219,6 +220,12 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="write a checkpoint every N steps; 0 for none",
+    )
+    group.add_argument(
+        "--keep-every",
+        type=int,
+        metavar="N",
+        help="copy replicated state to the vault every N steps; 0 for never",
     )
     group.add_argument(
         "--warns",

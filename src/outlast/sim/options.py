@@ -50,6 +50,7 @@ class Options:
     beat_s             the time between two heartbeats of an agent
     drift              a node's clock is at most so much faster or slower than the coordinator's
     checkpoint_every   steps between two checkpoints; 0: none are written
+    keep_every         steps between two copies of replicated state in the vault; 0: none are made
     step_s             the body of a step takes at least so long
     for_s              the run is asked to stop after so long; 0: it is not
     failures           so many faults are drawn as hardware fails, spread over `for_s`; they replace
@@ -76,6 +77,7 @@ class Options:
     beat_s: float = limits.BEAT_S
     drift: float = 0.0
     checkpoint_every: int = 0
+    keep_every: int = 0
     step_s: float = 0.01
     for_s: float = 0.0
     failures: int = 0
@@ -194,6 +196,13 @@ def draw_checkpoints(stream: Stream, options: Options) -> Options:
     )
 
 
+def draw_copies(stream: Stream, options: Options) -> Options:
+    """Draw how often replicated state is copied. It is drawn apart, as checkpoints are."""
+    some, every = stream.chance(0.5), stream.pick((1, 1, 2, 4))
+    replicated = options.recovery_mode not in ("plain", "sharded")
+    return replace(options, keep_every=every if some and replicated and options.nodes == 1 else 0)
+
+
 def draw_stop(stream: Stream, options: Options) -> Options:
     """Draw whether the run is asked to stop before its last step. It is drawn apart, as checkpoints
     are.
@@ -256,9 +265,14 @@ def check(options: Options) -> None:
         ("steps", 1, STEPS_MAX),
         ("nodes", 1, NODES_MAX),
         ("checkpoint_every", 0, STEPS_MAX),
+        ("keep_every", 0, STEPS_MAX),
     ):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
+    if options.keep_every and options.nodes > 1:
+        raise UsageError(
+            f"copies in the vault, and {options.nodes} nodes", hint="no vault has all ranks there"
+        )
     if options.spare_nodes >= options.nodes:
         raise UsageError(
             f"{options.spare_nodes} spare nodes of {options.nodes}",

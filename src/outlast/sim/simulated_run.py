@@ -32,6 +32,7 @@ from outlast.sim.faults.scripted_faults import draw_scripted
 from outlast.sim.options import (
     Options,
     draw_checkpoints,
+    draw_copies,
     draw_hardware,
     draw_moves,
     draw_options,
@@ -139,6 +140,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_hardware(Stream(seed, "hardware"), options)
     if "checkpoint_every" not in given and not options.failures:
         options = draw_checkpoints(Stream(seed, "checkpoints"), options)
+    if "keep_every" not in given and not options.failures:
+        options = draw_copies(Stream(seed, "copies"), options)
     if "for_s" not in given and not options.failures:
         options = draw_stop(Stream(seed, "stop"), options)
     if "step_s" not in given and not options.failures:

@@ -57,6 +57,7 @@ def _three_nodes(options: Options, mode: str, **more: Any) -> Options:
         "step_s": 0.05,
         "beat_s": 0.1,
         "checkpoint_every": 0,
+        "keep_every": 0,
     }
     plain: dict[str, Any] = {
         "policy": "none",

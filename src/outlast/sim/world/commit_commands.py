@@ -44,9 +44,11 @@ from outlast.engine.exhaustive import assert_never
 from outlast.model.messages import Checkpointed, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.world.main_thread import MainThread
-from outlast.sim.world.processes import Thread
+from outlast.sim.world.node_parts import kept_by_all
+from outlast.sim.world.processes import SealedStep, Thread
 
 APART_FROM_STEP = 2  # state that moves apart does so behind this step and all later ones
+KEEP_S = 0.002  # training stands still for a copy in the vault
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 
@@ -140,6 +142,7 @@ class CommitCommands:
                 yield from self._seal_moved(command)
             case Save():
                 yield from self._save_if_due(command)
+                yield from self._keep_if_due(command.step)
             case ProveEqual():
                 self._leave_script()
                 if self._late.unproven:
@@ -272,6 +275,33 @@ class CommitCommands:
             thread.world.disks.write_shard(thread.p, step)
             yield from thread.mark("saved")
         thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
+
+    def _keep_if_due(self, step: int) -> Thread:
+        """Copy what this rank holds into the vault, and report it, as `Copies.make` does.
+
+        The newest step that all ranks have copied stays until they all have this one.
+        """
+        thread, options = self._thread, self._thread.world.options
+        if not options.keep_every or step % options.keep_every or thread.sharded:
+            return
+        process, node = thread.p, thread.node
+        slots, whole = (
+            node.kept.setdefault(process.rank, {}),
+            kept_by_all(node.kept, ranks=options.ranks),
+        )
+        if step not in slots.values():
+            used = next((slot for slot, kept in slots.items() if whole and kept == whole), 1)
+            thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
+            thread.look_at_lease()
+            slots.pop(1 - used, None)
+            yield "sleep", KEEP_S
+            slots[1 - used] = SealedStep(step, Place(BEGUN, 0), process.own)
+            thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
+        said = Checkpointed(
+            process.worker, thread.machine.generation, process.rank, step, "", 0, "", "",
+            in_vault=True,
+        )  # fmt: skip
+        thread.node.tell(process, said)
 
     def _tell_save_failed(self, step: int) -> None:
         process, error = self._thread.p, "given up for a regroup"

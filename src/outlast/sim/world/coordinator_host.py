@@ -38,11 +38,13 @@ from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.coordinator_watch import CoordinatorWatch, Watched, brief
 from outlast.sim.world.node import Node
+from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.simulated_ledger import SimulatedLedger
 from outlast.sim.world.timeline import FIXED, ROUTINE
 from outlast.sim.world.verdicts import Verdicts, policy_of
 
 LEASES = "leases"  # the timer of the sessions
+KEEP_READ_S = 0.005  # to read all copies in the vault
 WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
@@ -313,7 +315,7 @@ class CoordinatorHost:
             case Manifest():
                 self._write_manifest(output)
             case FindCheckpoint():
-                world.disks.find(self._checkpoint_found)
+                self._find_checkpoint()
             case End():
                 for answer in self.coordinator.requests.over(frame.now_s, output):
                     self._carry_out(answer)
@@ -375,12 +377,23 @@ class CoordinatorHost:
             )
         )
 
+    def _find_checkpoint(self) -> None:
+        """Read the copies, and the checkpoints if they may be newer."""
+        if self._kept_step() > self.coordinator.run.sources.checkpoint.step:
+            self._world.disks.in_turn(KEEP_READ_S, lambda: self._checkpoint_found(0, "", ()))
+        else:
+            self._world.disks.find(self._checkpoint_found)
+
+    def _kept_step(self) -> int:
+        options, (first, *_) = self._frame.options, self._world.population.nodes
+        return kept_by_all(first.kept, ranks=options.ranks) if options.nodes == 1 else 0
+
     def _checkpoint_found(self, step: int, folder: str, refused: tuple[str, ...]) -> None:
-        now_s, coordinator = self._frame.now_s, self.coordinator
+        now_s, coordinator, kept_step = self._frame.now_s, self.coordinator, self._kept_step()
         self.led(
             lambda: self._through_sessions(
                 coordinator.on_checkpoint_found(
-                    now_s=now_s, step=step, folder=folder, refused=refused
+                    now_s=now_s, step=step, folder=folder, refused=refused, kept_step=kept_step
                 )
             )
         )

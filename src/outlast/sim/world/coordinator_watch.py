@@ -210,7 +210,9 @@ class CoordinatorWatch:
         self, news: Any, said: Any, coordinator: Coordinator, *, alone: bool
     ) -> None:
         """Take in that a shard is written, or that a transfer image or a store is there."""
-        if isinstance(news, Checkpointed) and news.error:
+        if isinstance(news, Checkpointed) and news.in_vault:
+            pass  # a copy has no manifest: rules look at the plans that are made from it
+        elif isinstance(news, Checkpointed) and news.error:
             self._frame.see(SaveFailed(news.step, news.error))
         elif isinstance(news, Checkpointed) and alone:
             ranks = self._frame.options.ranks

@@ -208,7 +208,7 @@ class Disks:
 
     # --- the coordinator's part -------------------------------------------------------------------
 
-    def _in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
+    def in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
         """Do one thing after the other, unless the coordinator dies before."""
         frame, epoch = self._frame, self._epoch()
         self._busy_until_s = max(self._busy_until_s, frame.now_s) + takes_s
@@ -246,7 +246,7 @@ class Disks:
             self._prune()
             then(name_of(order.step), "")
 
-        self._in_turn(self._takes_s(0, WRITE_S), done)
+        self.in_turn(self._takes_s(0, WRITE_S), done)
 
     def _prune(self) -> None:
         good = self.newest_good()
@@ -279,7 +279,7 @@ class Disks:
                 tuple(f"{name_of(folder.step)}: {why}" for folder, why in refused),
             )
 
-        self._in_turn(self._takes_s(0, READ_S), done)
+        self.in_turn(self._takes_s(0, READ_S), done)
 
 
 def name_of(step: int) -> str:

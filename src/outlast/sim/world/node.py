@@ -84,13 +84,9 @@ class Node:
 
     def __init__(
         self,
-        world: Surroundings,
-        given: NodeGiven,
-        *,
-        clock: tuple[float, float],
-        lines: Stream,
+        world: Surroundings, given: NodeGiven, *, clock: tuple[float, float], lines: Stream,
         standstills: Stream,
-    ) -> None:
+    ) -> None:  # fmt: skip
         frame = world.frame
         self.lives = True
         self.clock = NodeClock(frame.timeline, *clock)
@@ -164,6 +160,10 @@ class Node:
     @property
     def slots(self) -> dict[int, dict[int, int]]:
         return self._memory.slots
+
+    @property
+    def kept(self) -> dict[int, dict[int, int]]:
+        return self._memory.kept
 
     @property
     def heard_s(self) -> dict[int, float]:
@@ -360,6 +360,7 @@ class Node:
         if self._world.transfer is not None and self._world.transfer[2] is self:
             self._world.transfer, self._world.transfer_died = None, True
         self.slots.clear()
+        self.kept.clear()
         self.still.lose_power()
         self.link.drop()
         self.ticks.ends()

@@ -46,13 +46,15 @@ class NodeGiven:
 class NodeMemory:
     """What a node holds until it loses power: processes, slots and notes of its agent.
 
-    `slots`: of each rank that was here, slot -> step. `heard_s`: when a worker last printed
+    `slots`: of each rank that was here, slot -> step; `kept`: likewise, of the copies that all
+    ranks go on from if all are lost. `heard_s`: when a worker last printed
     something. `doomed`: workers that the agent has killed, forked by then or not. `pinged`: when
     each was asked whether it lives.
     """
 
     processes: dict[int, Process] = field(default_factory=dict)
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
+    kept: dict[int, dict[int, int]] = field(default_factory=dict)
     heard_s: dict[int, float] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     pinged: dict[int, deque[float]] = field(default_factory=dict)
@@ -112,3 +114,9 @@ def readings_of(
         starved_s = process.starved_s(closely=closely, now_s=now_s)
         readings[process.worker] = replace(readings[process.worker], starved_s=starved_s)
     return readings, bool(starving)
+
+
+def kept_by_all(kept: Mapping[int, Mapping[int, int]], *, ranks: int) -> int:
+    """Return the newest step of which all ranks have sealed a copy; 0: there is none."""
+    steps = [set(kept.get(rank, {}).values()) for rank in range(ranks)]
+    return max(set.intersection(*steps), default=0)

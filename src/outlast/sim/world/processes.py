@@ -63,6 +63,9 @@ class Home(Protocol):
     def slots(self) -> dict[int, dict[int, int]]: ...
 
     @property
+    def kept(self) -> dict[int, dict[int, int]]: ...
+
+    @property
     def heard_s(self) -> dict[int, float]: ...
 
     @property

@@ -242,6 +242,8 @@ class Main:
                 "slots", plan, tuple(sorted(self.p.node.slots.get(self.p.rank, {}).values()))
             )
             self.reads_private(plan)
+        if plan.private == "kept":
+            self.reads_copies(plan)
         if plan.private == "none" and plan.then == "start":
             self.starts_over(plan)
         if plan.private == "checkpoint":
@@ -273,6 +275,15 @@ class Main:
         elif not place.phases and not (apart and plan.step <= APART_FROM_STEP):
             self.p.own = image.own
         # Otherwise the worker warns that this rank is not bit-exact: `own` stays as it should be.
+
+    def reads_copies(self, plan: Regroup) -> None:
+        """Take what all ranks had copied: this rank's own, and rank 0's replicated state."""
+        kept = self.p.node.kept
+        for rank in sorted({0, self.p.rank}):
+            self.reads("copies", plan, tuple(sorted(kept.get(rank, {}).values())))
+        found = [one for one in kept.get(self.p.rank, {}).values() if one == plan.step]
+        if found and isinstance(found[0], SealedStep):
+            self.p.own = found[0].own
 
     def takes_over_late(self, plan: Regroup, loop: StepLoop) -> None:
         """Vote late where the others do, or where nobody knows yet whether all ranks are equal."""
@@ -343,9 +354,10 @@ class Main:
 
     def forget_after(self, step: int) -> None:
         """Forget images of later steps, because those steps were rolled back."""
-        slots = self.p.node.slots.get(self.p.rank, {})
-        for slot in [slot for slot, later in slots.items() if later > step]:
-            del slots[slot]
+        node = self.p.node
+        for slots in (node.slots.get(self.p.rank, {}), node.kept.get(self.p.rank, {})):
+            for slot in [slot for slot, later in slots.items() if later > step]:
+                del slots[slot]
 
     def check_lives(self) -> None:
         if self.p.group is None:
