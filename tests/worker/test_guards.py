@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -81,6 +82,26 @@ def test_a_collective_of_the_script_is_counted_and_refused_in_the_tail(
     assert guards.local_only(False) == 0
     call()
     assert guards.counted > counted
+
+
+def test_a_thread_may_communicate_beside_a_step_in_a_group_of_its_own(guards: Guards) -> None:
+    """As torch does that saves a checkpoint in the background. The script's own thread may not, nor
+    may anybody in the group of the step, or while the script is tried on one rank alone.
+    """
+    sub = dist.new_group([0])
+
+    def beside(group: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.all_reduce, ones(), group=group).result()
+
+    guards.local_only(True, since="train.py:7 in step")
+    beside(sub)
+    for refused in (lambda: dist.all_reduce(ones(), group=sub), lambda: beside(None)):
+        with pytest.raises(TransactionError):
+            refused()
+    guards.local_only(False)
+    with pytest.raises(TransactionError), guards.trying("the rehearsal"):
+        beside(sub)
 
 
 def test_what_outlast_and_ddp_do_is_neither_counted_nor_refused(guards: Guards) -> None:

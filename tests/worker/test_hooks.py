@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -270,6 +271,16 @@ def test_the_users_line_is_the_innermost_outside_of_torch() -> None:
     Module()(torch.ones(1))
     assert seen[0].startswith(f"{__file__}:")
     assert seen[0].endswith(" in forward")
+
+
+def test_the_users_line_is_that_of_the_script_and_not_of_a_library() -> None:
+    """A library that the script calls communicates: the line is the script's own call."""
+    code = "def wait_for_everyone(see):\n    return see()\n"
+    made: dict[str, Any] = {}
+    exec(compile(code, "/venv/lib/site-packages/accelerate/state.py", "exec"), made)
+    assert made["wait_for_everyone"](user_line).startswith(f"{__file__}:")
+    with ThreadPoolExecutor(1) as pool:  # nothing of the script is on that thread
+        assert "thread.py:" in pool.submit(user_line).result()
 
 
 def scaled_step(

@@ -105,6 +105,7 @@ class Guards:
         self.refused: TransactionError | None = None  # in this tail, even if the script swallows it
         self.calls = Calls()
         self._local_since = ""
+        self._local_thread = 0  # only this thread's collectives are refused; 0: those of all
         self._mark = -1
         self._own = threading.local()
         self._originals: list[tuple[Any, str, Any]] = []
@@ -174,9 +175,13 @@ class Guards:
         `since` is the line of the optimizer call, for the message. Switched off, it returns how
         many collectives of the default group passed unseen (DTensor's), or 0 if the group cannot
         tell.
+
+        Another thread may communicate in a group of its own: torch saves checkpoints in the
+        background like that (`dcp.async_save`), whatever step the script is in.
         """
         mark, self._mark = self._mark, collectives() if on else -1
         self._local_since = (since or "the optimizer's step") if on else ""
+        self._local_thread = threading.get_ident()
         self.refused = None if on else self.refused
         return max(0, collectives() - mark) if mark >= 0 else 0
 
@@ -187,6 +192,7 @@ class Guards:
         Raises the refusal at the end if one was called, even if that code has swallowed the error.
         """
         self.local_only(True, since=what)
+        self._local_thread = 0  # nobody would answer another thread either
         try:
             yield
         finally:
@@ -198,13 +204,21 @@ class Guards:
     def _is_ours(self) -> bool:
         return bool(getattr(self._own, "depth", 0))
 
+    def _is_aside(self, group: dist.ProcessGroup) -> bool:
+        """Return whether a thread of the script works beside the step, in a group of its own."""
+        mine = self._local_thread in (0, threading.get_ident())
+        if mine or group is dist.group.WORLD:
+            return False
+        # autograd's threads, which Python has not started, do the step's own work
+        return not isinstance(threading.current_thread(), threading._DummyThread)
+
     def _called(self, original: Callable[..., Any], method: str) -> Callable[..., Any]:
         name = _COLLECTIVES[method]
 
         @functools.wraps(original)
         def guarded(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             if not self._is_ours() and not sys._getframe(1).f_code.co_filename.startswith(OURS):
-                if self._local_since:
+                if self._local_since and not self._is_aside(group):
                     self.refused = _refused(
                         f"torch.distributed.{name}", f"at {user_line()}, after {self._local_since}"
                     )

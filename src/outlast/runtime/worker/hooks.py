@@ -30,6 +30,7 @@ from outlast.runtime.worker.peers import is_peer_failure
 
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _OUTSIDE = (OURS, str(Path(torch.__file__).parent) + os.sep)
+_STANDARD, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"
 _PLUMBING = tuple(str(module.__file__) for module in (contextlib, functools, threading))
 _DECORATORS = os.sep + "typing_extensions.py"  # torch's wrapper for deprecated functions
 
@@ -45,8 +46,21 @@ def user_frame() -> FrameType | None:
 
 
 def user_line() -> str:
-    """Return `file:line in function` of the innermost frame outside outlast and torch, or ""."""
-    return line_of(user_frame())
+    """Return `file:line in function` of the innermost frame outside outlast and torch, or "".
+
+    A line of the script is preferred to one of a library that the script calls.
+    """
+    innermost = frame = user_frame()
+    while frame is not None:
+        if _is_the_users(frame) and not _is_of_a_library(frame):
+            return line_of(frame)
+        frame = frame.f_back
+    return line_of(innermost)
+
+
+def _is_of_a_library(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith(_STANDARD) or _INSTALLED in name
 
 
 def innermost_line(frames: Iterable[FrameType]) -> str:
