@@ -64,6 +64,15 @@ def test_copies_by_the_clock_cost_no_more_than_their_share(cost_s: float, later_
     assert (asked == VAULT) == (waited_s >= max(KEEP_LEAST_S, cost_s / KEEP_SHARE))
 
 
+def test_a_copy_that_was_held_up_once_does_not_make_the_next_ones_rare(now: Now) -> None:
+    """The least of three counts. Method: two copies take a second, and one a millisecond."""
+    keeping = Keeping({"keep_vault": AUTO})
+    for cost_s in (1.0, 0.001, 1.0):
+        keeping.copied(VAULT, cost_s=cost_s)
+    now.s += 0.001 / KEEP_SHARE + 0.01
+    assert keeping.wishes(1, rank=0) == VAULT
+
+
 def test_all_ranks_copy_what_the_vote_on_that_step_said() -> None:
     keeping = Keeping({"keep_vault": AUTO})
     keeping.agreed(8, VAULT)

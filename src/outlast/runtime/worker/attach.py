@@ -130,8 +130,7 @@ class Attachment:
         if session is None:
             return self._begin_behind(self.call.first - 1)
         session.enter(Phase.REGROUP, cause=session.wait_plan(newer_than=-1).attaching)
-        self.images.reserve()
-        self.copies.reserve()
+        self.copies.reserve(*self.images.reserve())
         while True:
             plan = self._plan()
             member.came_to(Waypoint.RESTORES if member.has_group else Waypoint.AWAITS_STATE)

@@ -68,8 +68,11 @@ class Images:
         assert self._member.session is not None, "only a run with a launcher seals anything"
         return self._member.session
 
-    def reserve(self) -> None:
-        """Allocate room in the vault. Raises CapacityError."""
+    def reserve(self) -> tuple[int, int]:
+        """Allocate room in the vault. Return the bytes of (private, shared) state.
+
+        Raises CapacityError.
+        """
         with self._member.guards.trying("a step of its class on meta tensors"):
             private, shared = self._state.bytes_needed()
         own = private + (shared + len(self._state.layout.data) if self._state.sharded else 0)
@@ -81,6 +84,7 @@ class Images:
                 devices.pin(slot)
         if not self._state.sharded and self._member.local_rank() == 0:
             vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
+        return private, shared
 
     # --- at the vote, and behind it ---------------------------------------------------------------
 

@@ -11,6 +11,7 @@ the others, so that all copy the state of the same step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,8 @@ class Keeping:
         self._agreed: tuple[int, int] = (0, 0)  # a step, and what all ranks copy behind it
         now_s = clock.now_s()
         self._copied_s = {VAULT: now_s, DISK: now_s}  # when the newest copy was made
-        self._cost_s = 0.0  # what the newest copy in the vault took
+        # what the newest copies in the vault took: the first maps memory, and others may be held up
+        self._costs_s: deque[float] = deque(maxlen=3)
 
     @property
     def copies_to_vault(self) -> bool:
@@ -51,7 +53,7 @@ class Keeping:
         if rank:
             return bits
         now_s = clock.now_s()
-        least_s = max(KEEP_LEAST_S, self._cost_s / KEEP_SHARE)
+        least_s = max(KEEP_LEAST_S, min(self._costs_s, default=0.0) / KEEP_SHARE)
         if _is_due(self.vault, step, now_s - self._copied_s[VAULT], least_s):
             bits |= VAULT
         if _is_due(self.disk, step, now_s - self._copied_s[DISK], least_s):
@@ -71,7 +73,7 @@ class Keeping:
         """Note that a copy was made, and how long this rank stood still for it."""
         self._copied_s[where] = clock.now_s()
         if where == VAULT:
-            self._cost_s = cost_s
+            self._costs_s.append(cost_s)
 
 
 def _is_due(every: Every, step: int, since_s: float, least_s: float) -> bool:

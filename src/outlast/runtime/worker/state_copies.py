@@ -48,8 +48,8 @@ class Copies:
         assert self._kept is not None, "only a run with a launcher keeps copies"
         return self._kept
 
-    def reserve(self) -> None:
-        """Make room for copies, if there are to be any. Raises CapacityError.
+    def reserve(self, private_bytes: int, shared_bytes: int) -> None:
+        """Make room for copies of this much state, if there are to be any. Raises CapacityError.
 
         Where there is no room, and nobody has said how often, none are made, and that is said.
         """
@@ -62,9 +62,9 @@ class Copies:
             keeping.vault = NEVER
         if keeping.vault.is_never:
             return
-        private, shared = self._state.bytes_needed()
-        rank = self._member.rank()
-        own = private if rank else private + shared + len(self._state.layout.data)
+        rank, own = self._member.rank(), private_bytes
+        if rank == 0:
+            own += shared_bytes + len(self._state.layout.data)
         try:
             self._vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES)
         except CapacityError as error:
