@@ -18,7 +18,7 @@ from outlast.diagnose.rules import RULES
 from outlast.model.verdict import Evidence
 
 RULE, FINISHED = "log.recovered", "log.finished"
-_AGAIN, _WELL = "elastic.restart", "elastic.succeeded"
+_AGAIN, _WELL = "elastic.restart", "launcher.succeeded"
 
 
 def with_recovery(findings: Sequence[Finding], finished: Set[str]) -> list[Finding]:

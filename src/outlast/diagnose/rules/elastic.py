@@ -197,7 +197,7 @@ RULES: tuple[Rule, ...] = (
         priority=11120,
     ),
     advice(
-        "elastic.succeeded",
+        "launcher.succeeded",
         r"worker group successfully finished|workerstate\.succeeded",
         AGENT,
         priority=11125,
