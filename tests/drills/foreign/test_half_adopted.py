@@ -123,3 +123,28 @@ def resumed(drill: Drill) -> int:
     """How many interruptions are over."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None for one in some)
+
+
+ALONE = """
+import torch, outlast
+run = outlast.join()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = run.state(model=model, optimizer=optimizer)
+torch.manual_seed(run.rank)
+for step in run.steps(state, until=4):
+    with step:
+        model(torch.randn(2, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_ranks_whose_gradients_nobody_reduces_are_warned_of(tmp_path: Path) -> None:
+    """The model is not wrapped: each rank trains one of its own, from equal weights on."""
+    script = tmp_path / "train.py"
+    script.write_text(ALONE)
+    outcome = drilled(tmp_path, str(script), workers=2)
+    assert outcome.code == 0, outcome
+    assert outcome.stderr.count("If the ranks are to train one model, wrap it in") == 1, outcome
