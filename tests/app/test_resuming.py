@@ -20,12 +20,29 @@ def records_of(folder: Path) -> Records:
     return read_ledger(folder / "ledger.db")
 
 
+def plain(records: Records) -> Records:
+    """Return the records of a script that makes no outlast call."""
+    return replace(records, sessions=tuple(
+        replace(part, events=tuple(one for one in part.events if one.kind != "script"))
+        for part in records.sessions
+    ))  # fmt: skip
+
+
 def test_a_run_that_ended_well_needs_a_checkpoint_or_a_wish_to_start_over(tmp_path: Path) -> None:
     records, root = records_of(a_run.ended_run(tmp_path)), tmp_path / "none"
     with pytest.raises(UsageError, match="ended well at step 200, and has no checkpoint") as caught:
         resuming.check(records, root=root, workers=2, from_scratch=False)
     assert "--from-scratch" in caught.value.hint
     resuming.check(records, root=root, workers=2, from_scratch=True)
+
+
+def test_a_plain_script_that_ended_well_is_not_told_of_checkpoints(tmp_path: Path) -> None:
+    """--checkpoint-every would keep nothing of it: what it loads by itself decides."""
+    records = plain(records_of(a_run.ended_run(tmp_path)))
+    with pytest.raises(UsageError, match="makes no outlast call") as caught:
+        resuming.check(records, root=tmp_path / "none", workers=2, from_scratch=False)
+    assert "--from-scratch" in caught.value.hint
+    assert "--checkpoint-every" not in caught.value.hint
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped"])
@@ -59,13 +76,9 @@ def test_steps_after_the_beginning_are_lost(tmp_path: Path) -> None:
 def test_a_script_without_outlast_calls_is_not_said_to_begin_at_step_0(tmp_path: Path) -> None:
     """Its own checkpoint decides, and the launcher does not know it."""
     records = records_of(a_run.ended_run(tmp_path, state="failed"))
-    plain = replace(records, sessions=tuple(
-        replace(part, events=tuple(one for one in part.events if one.kind != "script"))
-        for part in records.sessions
-    ))  # fmt: skip
     found = [
         resuming.find_beginning(tmp_path / "none", one, vault=None, seen_step=0, from_scratch=False)
-        for one in (plain, records)
+        for one in (plain(records), records)
     ]
     assert [one.event().data.get("own") for one in found] == [True, None]
     said = found[0].describe(tmp_path)

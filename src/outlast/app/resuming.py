@@ -94,6 +94,15 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
     ended_well = records.sessions[-1].session.state == "ended"
     if from_scratch or not ended_well or local.newest_good(root).checkpoint is not None:
         return
+    if records.newest_step > 0 and not records.calls_outlast:
+        raise UsageError(
+            f"this run has ended well at step {records.newest_step}, and its script makes no"
+            " outlast call: outlast has nothing to go on from",
+            hint=(
+                "start the script again with --resume --from-scratch, or start a new run: what it"
+                " loads by itself decides where it begins"
+            ),
+        )
     raise UsageError(
         f"this run has ended well at step {records.newest_step}, and has no checkpoint in {root} to"
         " go on from",
