@@ -409,3 +409,29 @@ def test_a_job_that_was_seen_to_hang_is_said_to_stand_still(tmp_path: Path) -> N
     assert got.reason.startswith("The job stands still")
     assert "Both logs end at step 29" in got.reason
     assert "if the job trains" not in got.action
+
+
+# --- what all nodes show -------------------------------------------------------------------------
+
+
+def test_nodes_on_which_one_program_fails_alike_are_not_named(tmp_path: Path) -> None:
+    fault = "kernel: NVRM: Xid (PCI:0000:{gpu}:00): 31, pid=50{gpu}, name=python3, MMU Fault\n"
+    lines = {
+        f"n{node}/kern.log": "".join(
+            f"Nov 20 03:14:07 n{node} {fault.format(gpu=gpu)}" for gpu in (18, 28, 38)
+        )
+        for node in range(3)
+    }
+    got = verdict_of(tmp_path, lines)
+    assert (got.failure_class.value, got.nodes, got.devices) == ("software_bug", (), ())
+
+
+def test_how_nccl_was_used_wrongly_decides_and_not_that_it_was(tmp_path: Path) -> None:
+    log = "".join(
+        f"[rank{rank}]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        f"[rank{rank}]: Last error:\n"
+        f"[rank{rank}]: Mismatched NCCL version detected : rank {rank} version 22105 rank 3"
+        " version 22005\n"
+        for rank in range(3)
+    )
+    assert verdict_of(tmp_path, {"train.log": log}).failure_class.value == "dependency"

@@ -35,7 +35,7 @@ from outlast.diagnose.fuse.explain import (
 )
 from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
 from outlast.diagnose.fuse.time_outs import compare_places
-from outlast.diagnose.fuse.weigh import Vote, probabilities, rule_of, votes_of
+from outlast.diagnose.fuse.weigh import SOFT, Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
@@ -273,6 +273,8 @@ def _places(
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
         nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)
+    if named in SOFT and not ranks and len(nodes) > 1:
+        return (), ()  # a program fails on all its nodes, and that is no fault of theirs
     first = {_address(name): name for name in reversed(list(devices))}
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name

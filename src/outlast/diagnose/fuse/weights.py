@@ -118,6 +118,8 @@ SAME_FAULT: dict[str, tuple[str, ...]] = {
     "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),
     # a protection error at one end is a retry exceeded at the other
     "ib.retry_exceeded": ("ib.protection",),
+    # NCCL says that it was used wrongly, and then in which way
+    "nccl.invalid_usage": ("nccl.version", "nccl.mismatch", "nccl.interface"),
     "torch.stream_failed": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
     "torch.stream_writer": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),
 }
