@@ -126,6 +126,12 @@ def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
     refused = f"error: {script}:7 in main: this is refused\n\nhint: delete that line\n"
     found = failure_remark(refused, script)
     assert (found.line, found.what, found.do) == (7, "this is refused", "delete that line")
+    inside = (
+        f"error: Muon.step communicates: it was called at {script}:9 in step, alone\n\nhint: x\n"
+    )
+    found = failure_remark(inside, script)
+    assert (found.line, found.file, found.do) == (9, script, "x")
+    assert "Muon.step communicates" in found.what
     raised = (
         f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "{script}", line 17, in f\n'
         "[rank0]:     x\nerror: 3 whole restarts; last error: NameError: y\n\nhint: outlast report"

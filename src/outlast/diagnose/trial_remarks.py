@@ -21,6 +21,7 @@ _METERS = re.compile(
     r"Meter|Metric|Average|SmoothedValue|Timer|Progress|Bar(?![a-z])|EventStorage|Logger|Writer"
 )
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
+_WITHIN = re.compile(r" at (?P<file>/\S+?\.py):(?P<line>\d+) in ")  # named in a sentence
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 
@@ -172,6 +173,8 @@ def failure_remark(stderr: str, script: str) -> Remark:
     if placed := _PLACE.search(what):
         line, what = int(placed["line"]), what[: placed.start()] + what[placed.end() :]
         return Remark(line, what, do, file=placed["file"])
+    if placed := _WITHIN.search(what):
+        return Remark(int(placed["line"]), what, do, file=placed["file"])
     lines = [int(line) for file, line in _FRAME.findall(stderr) if file == script]
     return Remark(lines[-1] if lines else 1, what, do)
 
