@@ -88,3 +88,33 @@ def test_a_rank_that_left_its_loop_between_two_steps_is_waited_for() -> None:
     left.leaves(1, in_step=False)
     left.time_is_up()
     assert not left.faults
+
+
+def test_a_rank_that_left_before_its_first_step_is_blamed_for_a_collective() -> None:
+    """The others build their model together, and it has ended: it has not joined run.steps."""
+    left = Left()
+    member = left.coordinator.roster.holder(1)
+    member.script.attached = False
+    worker, now_s = member.worker, left.run.now_s
+    left.hears(
+        WorkerExited(worker, 100 + worker, 0, None, False, -1, (), (), "exit", now_s, now_s, "")
+    )
+    left.time_is_up()
+    assert not left.faults, "the others may have work of their own"
+    left.hears(Broke(left.run.workers[0], 1, 0, "collective", "peer lost", "", left.run.now_s))
+    assert left.faults == [((1,), Mechanism.EXIT)]
+    assert "before run.steps, with exit code 0" in left.coordinator.interruptions.open[0].reason
+
+
+def test_a_rank_that_left_early_is_blamed_though_its_peer_is_heard_of_first() -> None:
+    """It closes its connections before its process ends."""
+    left = Left()
+    member = left.coordinator.roster.holder(1)
+    member.script.attached = False
+    worker, now_s = member.worker, left.run.now_s
+    left.hears(Broke(left.run.workers[0], 1, 0, "collective", "peer lost", "", left.run.now_s))
+    assert left.faults == [((0,), Mechanism.LOST_CONTACT)]
+    left.hears(
+        WorkerExited(worker, 100 + worker, 0, None, False, -1, (), (), "exit", now_s, now_s, "")
+    )
+    assert left.faults == [((1,), Mechanism.EXIT)]

@@ -1,10 +1,11 @@
-"""A rank that leaves the script in the middle of a step, with exit code 0.
+"""A rank that leaves the script with exit code 0 in the middle of a step, or before run.steps.
 
     all ranks do            the script has meant to end there, and the run ends well
     some do, others do not  the step can never be voted on: those that left are taken for lost
 
-Which of the two it is shows when a collective of another rank fails, or after LEFT_IN_STEP_S. This
-module is pure.
+Which of the two it is shows when a collective of another rank fails, or after LEFT_IN_STEP_S. A
+rank that left before run.steps is waited for as long as no collective fails: the others may have
+work of their own. This module is pure.
 """
 
 from __future__ import annotations
@@ -35,26 +36,33 @@ class LeftInStep:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """Give up those that have left, if another rank has not."""
-        if not self._left():
+        if not self._left(before_steps=False):
             return []
         if not self.run.course.is_in(Stage.TRAINING):
             # Another fault is being handled, and may take them along.
             return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
-        return self.blame(now_s)
+        return self._blame(now_s, self._left(before_steps=False))
 
     def blame(self, now_s: float) -> list[Output]:
-        """Book a fault of each rank that has left, if another one is still in the script."""
+        """Book a fault of each rank that has left: a collective of another one has failed.
+
+        One that left before run.steps is among them.
+        """
+        return self._blame(now_s, self._left(before_steps=True))
+
+    def _blame(self, now_s: float, left: list[Member]) -> list[Output]:
         run = self.run
         others = [m for m in run.roster.live() if not m.script.finished]
         if not others or self.stop.by_signal or self.stop.end is not None:
             return []
         out: list[Output] = []
-        for member in self._left():
+        for member in left:
+            where = "in the middle of a step" if member.script.left_in_step else "before run.steps"
             ended, member.life.done = member.life.dead, False
             member.script.finished = member.script.left_in_step = False
             why = (
-                f"rank {member.rank} (pid {member.process.pid}) has left the script in the middle"
-                f" of a step, with exit code 0, and rank {others[0].rank} has not"
+                f"rank {member.rank} (pid {member.process.pid}) has left the script {where}, with"
+                f" exit code 0, and rank {others[0].rank} has not"
             )
             member.life.condemned = not ended
             out += self.regroup.fault(
@@ -64,5 +72,9 @@ class LeftInStep:
                 out += run.kill(now_s, [member], why)
         return out
 
-    def _left(self) -> list[Member]:
-        return [m for m in self.run.roster.members() if m.script.left_in_step]
+    def _left(self, *, before_steps: bool) -> list[Member]:
+        return [
+            m for m in self.run.roster.members()
+            if m.script.left_in_step
+            or (before_steps and m.life.done and m.script.registered and not m.script.attached)
+        ]  # fmt: skip

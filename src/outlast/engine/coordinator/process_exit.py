@@ -53,9 +53,10 @@ class ProcessExits:
             return self.stop.when_stopped()
         if run.course.is_in(Stage.CLEARING):
             return self.regroup.plans.when_cleared(now_s)
-        if self.stop.ended_well(member, message):
+        missed = self._is_missed(member)
+        if self.stop.ended_well(member, message) and not missed:
             return self._on_done(now_s, member)
-        if script_had_ended(member, message):
+        if script_had_ended(member, message) and not missed:
             warned = self.epilogue.failed_at_exit(now_s, member, message)
             return [*warned, *self._on_done(now_s, member)]
         if (
@@ -67,6 +68,15 @@ class ProcessExits:
             failed = self.epilogue.script_exited(now_s, member, message)
             return [*failed, *self._on_done(now_s, member)]
         return [*self._fault_of(now_s, member, message), *self._go_on(now_s)]
+
+    def _is_missed(self, member: Member) -> bool:
+        """Return True if a rank has left before run.steps, and a collective has failed just now.
+
+        It closes its connections before it ends, so the other rank may be heard of first.
+        """
+        early = member.script.registered and not member.script.attached
+        stops = self.stop.by_signal or self.stop.end is not None
+        return early and not stops and self.run.course.is_in(Stage.GATHERING, Stage.LEAVING)
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
         """Take in that a process could not be started, as an end like any other."""
