@@ -20,7 +20,7 @@ _RANKS = (
     "workers-per-node", "num-gpus", "num-gpu", "gpus", "gpu", "ngpus", "ngpus-per-node",
     "gpus-per-node", "gpus-per-task", "ntasks", "ntasks-per-node", "tasks", "tasks-per-node",
     "devices", "num-devices", "ranks", "num-ranks", "nranks", "world-size", "local-world-size",
-    "replicas", "num-replicas", "slots", "slots-per-host",
+    "num-replicas", "slots", "slots-per-host",
 )  # fmt: skip
 _NODES = ("nodes", "num-nodes", "num-machines", "machines", "hosts", "num-hosts", "N")
 
