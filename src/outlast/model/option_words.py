@@ -20,7 +20,7 @@ _RANKS = (
     "workers-per-node", "num-gpus", "num-gpu", "gpus", "gpu", "ngpus", "ngpus-per-node",
     "gpus-per-node", "gpus-per-task", "ntasks", "ntasks-per-node", "tasks", "tasks-per-node",
     "devices", "num-devices", "ranks", "num-ranks", "nranks", "world-size", "local-world-size",
-    "num-replicas", "slots", "slots-per-host",
+    "replicas", "num-replicas", "slots", "slots-per-host",
 )  # fmt: skip
 _NODES = ("nodes", "num-nodes", "num-machines", "machines", "hosts", "num-hosts", "N")
 
@@ -39,7 +39,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
         "save-interval", "ckpt-every", "ckpt-interval",
     ),
     "--checkpoint-dir": ("ckpt-dir", "checkpoint-path", "save-dir"),
-    "--keep-last": ("save-total-limit", "keep", "max-checkpoints"),
+    "--keep-last": ("save-total-limit", "max-checkpoints"),
     "--max-restarts": ("restarts", "max-retries", "retries", "reset-limit"),
     "--hang-after": ("timeout", "hang-timeout", "step-timeout"),
     "--quiet": ("q", "silent"),
