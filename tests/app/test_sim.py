@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,8 +122,8 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(
     """The protocol is broken on purpose: all ranks go back to a step older than all sealed."""
     decide = decisions.decide_sharded
 
-    def older(*, holdings: object) -> RestoreVerdict:
-        verdict = decide(holdings=holdings)  # type: ignore[arg-type]
+    def older(**seen: Any) -> RestoreVerdict:
+        verdict = decide(**seen)
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
     monkeypatch.setattr(decisions, "decide_sharded", older)

@@ -25,6 +25,7 @@ class HostRun:
     def __init__(
         self, hosts: Hosts, folder: Path, *arguments: str | int, nodes: int, spares: int,
         flags: tuple[str, ...] = (), within_s: float = 90.0, env: Mapping[str, str] | None = None,
+        script: tuple[str, ...] = ("quick.py", "--dropout", "0"),
     ) -> None:  # fmt: skip
         self.hosts = hosts
         self.folder = folder / "run"
@@ -44,7 +45,7 @@ class HostRun:
         self._command = [
             OUTLAST, "run", "--nnodes", str(nodes), "--spare-nodes", str(spares),
             "--rdzv-endpoint", f"{hosts.address(0)}:{PORT}", "--run-dir", str(self.folder), *flags,
-            str(SCRIPTS / "quick.py"), "--dropout", "0", *map(str, arguments),
+            str(SCRIPTS / script[0]), *script[1:], *map(str, arguments),
         ]  # fmt: skip
         self.processes = {host: self.start(host) for host in range(nodes + spares)}
 

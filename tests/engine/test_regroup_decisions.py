@@ -259,3 +259,16 @@ def test_ranks_that_a_drain_gives_up_finish_their_step_first(
     seen = replace(DRAINED, mode=mode, restore=replace(DRAINED.restore, settle=settle))
     verdict = decide_drain(seen=seen, fits_elsewhere=True)
     assert (verdict.ranks, verdict.finish) == ((0, 1), finish)
+
+
+def test_a_rank_without_images_takes_those_of_its_twin() -> None:
+    def source(*, sharded: bool = True, has_images: bool = False, twin: int = 2) -> str:
+        return decide_own_state(
+            slots=SlotFacts(False, has_images, False, twin), step=5, sharded=sharded, folder="",
+            checkpoint=Checkpoint(), verified="",
+        ).private  # fmt: skip
+
+    assert source() == "twin"
+    assert source(has_images=True) == "slot"
+    assert source(twin=-1) == "none"
+    assert source(sharded=False) == "none"

@@ -171,3 +171,18 @@ def test_the_decision_of_the_last_plan_stays() -> None:
     assert decide_replicated(holdings=[held(0, -1), held(1, 7)], planned=8).step == 7, (
         "nobody that lives can get there"
     )
+
+
+def test_a_twin_speaks_for_a_rank_whose_images_are_lost() -> None:
+    """HSDP, two replicas of two shards: ranks 2 and 3 are lost with their node. Without twins there
+    is nothing to go on from, and half of the twins is not enough.
+    """
+    there = [Holding((rank,), True, 8, (8,), 8, False, (9 - rank, 8, 7)) for rank in (0, 1)]
+    lost = [Holding((rank,), False, -1, (), -1, False, ()) for rank in (2, 3)]
+    healed = decide_sharded(holdings=there + lost, twins={2: (0,), 3: (1,)})
+    assert healed.step == 8
+    assert "ranks 2, 3 lost theirs with their node" in healed.reason
+    for twins, missing in (({}, "[2, 3]"), ({2: (0,)}, "[3]")):
+        torn = decide_sharded(holdings=there + lost, twins=twins)
+        assert torn.step is None
+        assert missing in torn.reason

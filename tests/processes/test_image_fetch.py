@@ -73,6 +73,21 @@ def test_an_image_arrives_whole(vaults: tuple[Vault, Vault], key: bytes | None) 
     assert image.metadata["made"] == "here"
 
 
+def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, Vault]) -> None:
+    """Rank 0 has sealed steps 7 and 8, and rank 2 holds the same shards. It had a smaller slot."""
+    donor, needy = vaults
+    donor.reserve(0, SIZE + (1 << 16), 1)
+    needy.reserve(2, 1 << 12, 1)
+    for step in (7, 8):
+        piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
+        donor.write(0, generation=3, step=step, pieces=[piece], metadata={"step": str(step)})
+    with serving(donor, KEY) as address:
+        fetch(needy, Wanted(None, 7, 0, 2), Server(address, KEY), never)
+    image = needy.read(2, 7)
+    assert (bytes(image.tensors["weights"][1]), image.metadata["step"]) == (BODY, "7")
+    assert (needy.steps(2), needy.steps(0), needy.newest_transfer()) == ((7,), (), ())
+
+
 def test_what_is_there_is_not_fetched_again(vaults: tuple[Vault, Vault]) -> None:
     """Nobody listens at the address."""
     donor, _ = vaults

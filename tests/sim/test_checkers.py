@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -679,8 +680,8 @@ def test_ends_that_are_no_surprise_break_no_rule(end: list[Observation]) -> None
 def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:
     decide = decisions.decide_sharded
 
-    def older(*, holdings: object) -> RestoreVerdict:
-        verdict = decide(holdings=holdings)  # type: ignore[arg-type]
+    def older(**seen: Any) -> RestoreVerdict:
+        verdict = decide(**seen)
         return RestoreVerdict(verdict.step - 1, {}, -1, (), "") if verdict.step else verdict
 
     patch.setattr(decisions, "decide_sharded", older)

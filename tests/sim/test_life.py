@@ -61,6 +61,23 @@ def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
     assert life.violations == (), why
 
 
+@pytest.mark.parametrize("head_s", [None, 0.3])
+def test_a_lost_replica_costs_no_step_where_another_holds_its_shards(head_s: float | None) -> None:
+    """Two replicas of two shards, one on each node, and a spare node. `head_s`: the coordinator
+    dies as well, and another one comes after so long. Without replicas all begin from the start.
+    """
+    faults = [PlannedFault("power", "lose_node", 2, "body", 50, for_s=1_000.0)]
+    if head_s is not None:
+        faults.append(PlannedFault("head", "lose_coordinator", None, "gathering", for_s=head_s))
+    options = Options(
+        recovery_mode="sharded", ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003
+    )
+    for replicas, lost in ((2, False), (1, True)):
+        life = simulate(seed=1, options=replace(options, replicas=replicas), faults=tuple(faults))
+        assert (life.result, life.end) == ("ok", "ended"), life
+        assert ("restart" in life.rungs) is lost, life.rungs
+
+
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
 @pytest.mark.parametrize(
     ("kind", "for_s", "rungs"),

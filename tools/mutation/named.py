@@ -108,8 +108,8 @@ NAMED = (
     Mutant(
         "newest_instead_of_newest_common",
         RESTORE,
-        "set(holdings[0].sealed).intersection(",
-        "set(holdings[0].sealed).union(",
+        "set(sealed[0]).intersection(",
+        "set(sealed[0]).union(",
     ),
     Mutant(
         "forward_though_one_had_not_prepared",
@@ -250,8 +250,8 @@ NAMED = (
     Mutant(
         "executed_steps_count_as_committed",
         PLANS,
-        "return private, folder, max(remains.done(rank), before)",
-        "return private, folder, run.progress.executed",
+        "high_water = max(remains.done(rank), before)",
+        "high_water = run.progress.executed",
     ),
     Mutant("a_late_tick_is_nobodys", AGENT, "self._ticked_s = until_s", "pass"),
     Mutant(

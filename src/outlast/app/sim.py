@@ -58,6 +58,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "policy",
     "warns",
     "moves",
+    "replicas",
 )
 
 
@@ -237,6 +238,12 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
         choices=tuple(MOVES),
         help="let the script change private state behind each block, alike or apart on the ranks;"
         " '' for no such changes",
+    )
+    group.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="of sharded state: so many ranks hold each shard, as under HSDP; 1: one owner each",
     )
 
 

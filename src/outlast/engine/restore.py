@@ -7,15 +7,19 @@ the run *repeats*: all ranks are at k. A step that the last plan decided stays d
 have followed that plan and gone, and the others may not have heard of it.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
-step whose image all owners, the dead included, have sealed.
+step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
+(HSDP), the image of a rank that was lost with its node lies with its twin in another replica, too.
 
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+_NO_TWINS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +160,45 @@ def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int)
     )
 
 
-def decide_sharded(*, holdings: Sequence[Holding]) -> RestoreVerdict:
-    """Decide where a run under sharded state goes on from: the newest step sealed by all owners."""
-    common = (
-        set(holdings[0].sealed).intersection(*(held.sealed for held in holdings[1:]))
-        if holdings
-        else set()
-    )
+def decide_sharded(
+    *, holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]] = _NO_TWINS
+) -> RestoreVerdict:
+    """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
+
+    twins   of each rank whose images are lost: the ranks that hold the same shards, and have images
+    """
+    sealed = _sealed_by(holdings, twins)
+    common = set(sealed[0]).intersection(*sealed[1:]) if sealed else set()
     if not common:
         # There is no step whose image all owners have sealed.
-        missing = sorted(rank for held in holdings if not held.sealed for rank in held.ranks)
+        missing = sorted(
+            rank
+            for held, steps in zip(holdings, sealed, strict=True)
+            if not steps
+            for rank in held.ranks
+        )
         which = f" (none at all from ranks {missing})" if missing else ""
         return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")
     step = max(common)
     owners = sum(len(held.ranks) for held in holdings)
-    return RestoreVerdict(
-        step, {}, -1, (), f"step {step} is the newest snapshot that all {owners} owners sealed"
-    )
+    why = f"step {step} is the newest snapshot that all {owners} owners sealed"
+    if twins:
+        ranks = ", ".join(map(str, sorted(twins)))
+        why += f", or a replica in their place: ranks {ranks} lost theirs with their node"
+    return RestoreVerdict(step, {}, -1, (), why)
+
+
+def _sealed_by(
+    holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return the steps of which each holding's images lie sealed, with it or with a twin."""
+    if not twins:
+        return [held.sealed for held in holdings]
+    by_rank = {rank: held.sealed for held in holdings for rank in held.ranks}
+    found = []
+    for held in holdings:
+        own = set(held.sealed)
+        for twin in twins.get(held.ranks[0], ()):
+            own.update(by_rank[twin])
+        found.append(tuple(sorted(own, reverse=True)))
+    return found

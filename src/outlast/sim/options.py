@@ -60,6 +60,7 @@ class Options:
     warns              each process warns that what it does is not bit-exact
     moves              see MOVES
     voters             agents that miss a dead coordinator ask voters, and go on without it
+    replicas           sharded state: how many ranks hold each shard; 1: each has one owner
     """
 
     recovery_mode: str = "in_place"
@@ -86,6 +87,14 @@ class Options:
     warns: bool = False
     moves: str = ""
     voters: bool = False
+    replicas: int = 1
+
+    def alike_with(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that hold the same shard as `rank`; empty: no other rank does."""
+        if self.replicas < 2 or self.recovery_mode != "sharded" or self.ranks % self.replicas:
+            return ()
+        shards = self.ranks // self.replicas
+        return tuple(range(rank % shards, self.ranks, shards))
 
     def pieces(self, step: int) -> int:
         """Return how many pieces of the script's own code lie between `step` and the next one.
@@ -233,6 +242,11 @@ def draw_moves(stream: Stream, options: Options) -> Options:
     moves = stream.pick(("", "", "", "alike", "apart", "apart"))
     short = options.steps < LONG_LIFE_STEPS and options.recovery_mode not in ("plain", "sharded")
     return replace(options, moves=moves) if short and not options.failures else options
+
+
+def draw_replicas(stream: Stream, options: Options) -> Options:
+    """Draw whether two ranks hold each shard. It is drawn apart, as checkpoints are."""
+    return replace(options, replicas=stream.pick((1, 2)))
 
 
 def draw_policy(stream: Stream, options: Options) -> Options:

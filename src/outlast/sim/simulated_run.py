@@ -38,6 +38,7 @@ from outlast.sim.options import (
     draw_options,
     draw_pace,
     draw_policy,
+    draw_replicas,
     draw_stop,
 )
 from outlast.sim.rules.checker import Violation
@@ -150,6 +151,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_policy(Stream(seed, "policy"), options)
     if "moves" not in given:
         options = draw_moves(Stream(seed, "moves"), options)
+    if "replicas" not in given:
+        options = draw_replicas(Stream(seed, "replicas"), options)
     # what is drawn together with something else may be given by itself
     return replace(options, **given)
 

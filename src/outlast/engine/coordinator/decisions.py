@@ -14,7 +14,7 @@ This module is pure: no clock, no files, and no argument is changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.engine.budget import Budgets
@@ -25,12 +25,16 @@ from outlast.model import limits
 
 
 def decide_restore(
-    *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint
-) -> RestoreVerdict:
-    """Decide which step all ranks go on from. `planned`: the step of the newest plan."""
+    *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint,
+    twins: Mapping[int, tuple[int, ...]],
+) -> RestoreVerdict:  # fmt: skip
+    """Decide which step all ranks go on from. `planned`: the step of the newest plan.
+
+    twins   as for `decide_sharded`
+    """
     if not sharded:
         return decide_replicated(holdings=holdings, planned=planned)
-    restore, durable = decide_sharded(holdings=holdings), checkpoint.step
+    restore, durable = decide_sharded(holdings=holdings, twins=twins), checkpoint.step
     if restore.step is not None and restore.step < durable:
         # A checkpoint is newer than the images, so it wins.
         why = f"the images of step {restore.step} are older than the checkpoint of step {durable}"
@@ -132,11 +136,13 @@ class SlotFacts:
     lies_sealed   they hold the step in question
     has_images    they were not lost with their node
     lacks         their last holder is gone, and they are known not to hold the step
+    twin          a rank that holds the same shards, and has sealed the step; -1: none is known
     """
 
     lies_sealed: bool
     has_images: bool
     lacks: bool
+    twin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,8 @@ def decide_own_state(
             return OwnState(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
+    if not slots.has_images and sharded and slots.twin >= 0:
+        return OwnState("twin", folder, f"rank {slots.twin} holds the same shards")
     if not slots.has_images:
         # The rank's private state was lost with its node.
         return OwnState("none", folder, "the rank's images are lost with their node")

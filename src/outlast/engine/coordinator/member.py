@@ -174,7 +174,10 @@ def costliest_tier(members: Iterable[Member]) -> Tier | None:
         return Tier.LOCAL
     if any(plan.replicated == "donor" for plan in plans):
         return Tier.PEER
-    moved = any(plan.replicated in ("transfer", "kept") or plan.private == "slot" for plan in plans)
+    moved = any(
+        plan.replicated in ("transfer", "kept") or plan.private in ("slot", "twin")
+        for plan in plans
+    )
     return Tier.MEMORY if moved else None
 
 

@@ -180,6 +180,18 @@ class Roster:
         no_holder = member is None or member.path.plan_generation == 0
         return no_holder and self.remains.hold_another(rank, step)
 
+    def twin(self, rank: int, step: int) -> int:
+        """Return a rank that holds the same shards as `rank`, and has sealed `step`; -1: none."""
+        twins = self.remains.twins(rank)
+        return next((one for one in twins if self._has_sealed(one, step)), -1)
+
+    def _has_sealed(self, rank: int, step: int) -> bool:
+        member = self._ranks.get(rank)
+        said = None if member is None or member.life.dead else member.path.inventory
+        # One that lives, and has not built its state yet, may know nothing of its slots.
+        held = () if said is None else said.sealed
+        return step in held if held else self.remains.hold(rank, step)
+
     @property
     def recovery_mode(self) -> str:
         """Return the most expensive recovery mode that members have registered at run.steps.

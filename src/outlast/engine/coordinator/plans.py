@@ -321,12 +321,15 @@ class Plans:
         return decide_restore(
             holdings=run.roster.holdings(), sharded=run.roster.sharded,
             planned=run.progress.planned, checkpoint=run.sources.checkpoint,
+            twins=run.roster.remains.twins_of_imageless(),
         )  # fmt: skip
 
     def source_facts(self) -> SourceFacts:
         """Return what is known of what all ranks could begin from."""
         roster = self.run.roster
-        return self.run.sources.facts(sharded=roster.sharded, imageless=roster.remains.imageless)
+        remains = roster.remains
+        lost = remains.imageless.difference(remains.twins_of_imageless())
+        return self.run.sources.facts(sharded=roster.sharded, imageless=lost)
 
     def source(self, restore: RestoreVerdict, *, finished: bool) -> SourceVerdict:
         """Decide what all ranks begin from if they restart."""
@@ -360,25 +363,32 @@ class Plans:
         plain = {"settle": "none", "then": "start", "donor": -1, "donate": False}
         plain |= {"replicated": start.replicated} | common
         return SharedPlans(
-            "private", "checkpoint", "high_water", *own, generation=run.course.generation, rank=-1,
+            "private", "checkpoint", "high_water", "twin", "twin_source", *own,
+            generation=run.course.generation, rank=-1,
             world_size=run.options.world_size, store_host=host, store_port=port, step=start.step,
             fault_s=run.faults.fault_s, detected_s=run.faults.detected_s,
             **{name: value for name, value in plain.items() if name not in own},
         )  # fmt: skip
 
-    def of_rank(self, rank: int, private: str, step: int, folder: str = "") -> tuple[str, str, int]:
-        """Return `private`, `checkpoint` and `high_water` of the plan of `rank`."""
+    def of_rank(
+        self, rank: int, private: str, step: int, folder: str = ""
+    ) -> tuple[str, str, int, int, str]:
+        """Return `private`, `checkpoint`, `high_water`, `twin` and `twin_source` of a plan."""
         run, remains = self.run, self.run.roster.remains
+        twin = run.roster.twin(rank, step) if private == "slot" else -1
         if private == "slot":
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
-                slots=SlotFacts(sealed, remains.has_images(rank), lacks), step=step,
+                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin), step=step,
                 sharded=run.roster.sharded, folder=folder, checkpoint=run.sources.checkpoint,
                 verified=run.sources.verified,
             )  # fmt: skip
             private, folder = own.private, own.checkpoint
         before = max(run.options.start.step, run.options.committed_before)
-        return private, folder, max(remains.done(rank), before)
+        high_water = max(remains.done(rank), before)
+        if private != "twin":
+            return private, folder, high_water, -1, ""
+        return private, folder, high_water, twin, run.nodes.serves(remains.homes.get(twin, ""))
 
     def send(self, members: Iterable[Member]) -> list[Output]:
         """Send each member the plan that is due to it, once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.engine.restore import Holding
 from outlast.model.messages import WorkerExited
@@ -16,11 +16,13 @@ class ScriptFacts:
     outlast   some worker called outlast.join
     sharded   some worker registered sharded state: this stays true when that worker is dead
     step_s    the step time that agents have learned
+    alike     from the ledger, in order: ranks that hold the same shards, or (False) not any more
     """
 
     outlast: bool = False
     sharded: bool = False
     step_s: float = 0.0
+    alike: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
 
     def learn(self, *, outlast: bool, sharded: bool = False) -> None:
         """Take in what is reported of the script. What is known once stays known."""
@@ -44,6 +46,7 @@ class Remains:
         self._left: dict[int, Holding] = {}
         self._done: dict[int, int] = {}
         self._moved: dict[int, str] = {}  # homes that are not written down yet
+        self._alike: dict[int, tuple[int, ...]] = {}  # ranks that hold the same shards
 
     # --- where ranks live ----------------------------------------------------------------------
 
@@ -123,6 +126,29 @@ class Remains:
         left = self.of(rank)
         held = (*left.prepared, *left.sealed)
         return bool(held) and step not in held
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def learn_alike(self, ranks: tuple[int, ...], *, alike: bool = True) -> bool:
+        """Note that `ranks` hold the same shards, or do not any more. Return if that is news."""
+        sets = {rank: self._alike.get(rank, ()) for rank in ranks}
+        if alike:
+            self._alike |= dict.fromkeys(ranks, ranks)
+            return any(known != ranks for known in sets.values())
+        for known in sets.values():
+            for rank in known:
+                self._alike.pop(rank, None)
+        return any(sets.values())
+
+    def twins(self, rank: int) -> tuple[int, ...]:
+        """Return the other ranks that hold the same shards as `rank`, and have images."""
+        alike = self._alike.get(rank, ())
+        return tuple(one for one in alike if one != rank and one not in self.imageless)
+
+    def twins_of_imageless(self) -> dict[int, tuple[int, ...]]:
+        """Return the twins of each rank whose images are lost, and that has any."""
+        found = {rank: self.twins(rank) for rank in self.imageless}
+        return {rank: twins for rank, twins in found.items() if twins}
 
     # --- what was committed ----------------------------------------------------------------------
 

@@ -69,7 +69,22 @@ class ScriptReports:
             member.path.said = said
             member.script.register(message)
             member.script.finished = False  # the script may call run.steps again
-        return self._learn_script(now_s, message) if newest else []
+        if not newest:
+            return []
+        ranks = tuple(member.rank for member in newest)
+        return [*self._learn_script(now_s, message), *self._learn_alike(now_s, message, ranks)]
+
+    def _learn_alike(
+        self, now_s: float, message: Registered, ranks: tuple[int, ...]
+    ) -> list[Output]:
+        """Write down which ranks hold the same shards: another coordinator cannot ask the dead."""
+        if not (message.sharded and message.at_steps):
+            return []
+        alike = bool(message.alike)
+        of = message.alike or ranks
+        if not self.run.roster.remains.learn_alike(of, alike=alike):
+            return []
+        return [self.run.noted(now_s, "alike", {"ranks": list(of), "alike": alike})]
 
     def _learn_script(self, now_s: float, message: Registered) -> list[Output]:
         run, roster = self.run, self.run.roster

@@ -108,6 +108,9 @@ class RecoveredState:
     def _take_event(self, event: Event) -> None:
         if event.kind == "script":
             self.script.learn(outlast=True, sharded=bool(event.data["sharded"]))
+        elif event.kind == "alike":
+            ranks = tuple(typing.cast("list[int]", event.data["ranks"]))
+            self.script.alike.append((ranks, bool(event.data["alike"])))
         elif event.kind == "placed":
             homes = dict.fromkeys(
                 typing.cast("list[int]", event.data["ranks"]), str(event.data["node"])
@@ -178,6 +181,8 @@ class Takeover:
         run = self.run
         run.roster.script.learn(outlast=state.script.outlast, sharded=state.script.sharded)
         run.roster.remains.remember(state.homes)
+        for ranks, alike in state.script.alike:
+            run.roster.remains.learn_alike(ranks, alike=alike)
         run.store.recover(state.stores)
         ending = state.ending
         self.stop.recover(ending.end, at_once=ending.at_once, by_signal=ending.by_signal)
@@ -263,6 +268,8 @@ class Takeover:
             case Registered():
                 member.script.register(said)
                 run.roster.script.learn(outlast=True, sharded=said.sharded)
+                if said.alike:
+                    run.roster.remains.learn_alike(said.alike)
             case Donated():
                 run.sources.find_transfer(Transfer(said.generation, said.step, member.home))
             case Underway():

@@ -189,8 +189,9 @@ class WorkerMachine:
             self.state = State.MOVING
 
     def register(
-        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
-    ) -> list[Output]:
+        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
+        alike: tuple[int, ...] = (),
+    ) -> list[Output]:  # fmt: skip
         """Say how this script can be healed: when it joins, and again at run.steps."""
         return [
             Say(
@@ -203,6 +204,7 @@ class WorkerMachine:
                     exact,
                     note,
                     at_steps,
+                    alike,
                 )
             )
         ]

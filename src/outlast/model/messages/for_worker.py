@@ -39,7 +39,9 @@ class Regroup:
     replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer",
                 "kept" or "checkpoint"
     private     where this rank takes private and sharded state from: "keep", "slot", "kept",
-                "checkpoint" or "none"
+                "twin", "checkpoint" or "none"
+    twin        with "twin": the rank whose image is read, because it holds the same shards
+    twin_source where the node of that rank serves it, as HOST:PORT; "": the run has one node
     checkpoint  folder of the checkpoint, or ""
     high_water  the newest step that this rank has ever committed; to execute it again is booked as
                 repeated work
@@ -71,6 +73,8 @@ class Regroup:
     replay: bool = False
     source: str = ""
     local_rank: int = -1
+    twin: int = -1
+    twin_source: str = ""
 
     @property
     def brings_state(self) -> bool:
@@ -79,7 +83,8 @@ class Regroup:
         Otherwise the run begins from what the script made.
         """
         from_a_peer = self.replicated in ("donor", "transfer")
-        return bool(self.step or from_a_peer or self.checkpoint or self.private == "slot")
+        sealed = self.private in ("slot", "twin")
+        return bool(self.step or from_a_peer or self.checkpoint or sealed)
 
     @property
     def attaching(self) -> Cause:

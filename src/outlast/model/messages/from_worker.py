@@ -39,6 +39,8 @@ class Registered:
                     that
     at_steps        False where the worker says this already in outlast.join. It then assumes the
                     mode of a script that starts over
+    alike           sharded state: the ranks that hold the same shards as this one, itself among
+                    them; empty where it is the only one, or where nobody knows
     """
 
     worker: int
@@ -49,6 +51,7 @@ class Registered:
     exact: bool
     note: Text
     at_steps: bool = True
+    alike: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

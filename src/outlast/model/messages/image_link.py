@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AskImage:
-    """Ask for the transfer image of `step`.
+    """Ask for the transfer image of `step`, or for the image that one rank has sealed of it.
 
     nonce       a hexadecimal number that was never used before
     generation  in which it was written; None: any
     offset      bytes that were received before, over a connection that broke
     seal        the seal that they belong to, hexadecimal; "" at first
+    rank        the rank whose image is wanted; -1: the transfer image
     """
 
     nonce: str
@@ -24,6 +25,7 @@ class AskImage:
     step: int
     offset: int
     seal: str
+    rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Serve the transfer image of a node to processes on other nodes.
+"""Serve the images of a node to processes on other nodes: the transfer image, and those of ranks.
 
 The kernel copies the bytes from shared memory to the socket (sendfile), as much at a time as the
 socket takes. An image that is written over meanwhile arrives damaged, and its reader finds that by
@@ -127,9 +127,14 @@ class _Sender:
             self.close()
 
     def _begin(self, asked: AskImage) -> None:
-        found = self._vault.sealed_transfer(asked.generation, asked.step)
+        if asked.rank < 0:
+            found = self._vault.sealed_transfer(asked.generation, asked.step)
+            what = "transfer image"
+        else:
+            found = self._vault.sealed_image(asked.rank, asked.step)
+            what = f"image of rank {asked.rank}"
         if found is None:
-            self._say(TurnedAway(f"no transfer image of step {asked.step} is sealed here"))
+            self._say(TurnedAway(f"no {what} of step {asked.step} is sealed here"))
             self.close()
             return
         path, seal = found

@@ -22,6 +22,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
@@ -164,15 +165,9 @@ class Vault:
         area.reserve(slot_bytes)
 
     def write(
-        self,
-        rank: int,
-        *,
-        generation: int,
-        step: int,
-        pieces: Sequence[Piece],
-        metadata: Mapping[str, str],
-        slot: int | None = None,
-    ) -> Seal:
+        self, rank: int, *, generation: int, step: int, pieces: Sequence[Piece],
+        metadata: Mapping[str, str], slot: int | None = None,
+    ) -> Seal:  # fmt: skip
         """Seal the image of `step` in one slot; the other slot is not touched.
 
         The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
@@ -281,8 +276,7 @@ class Vault:
     def write_transfer(
         self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]
     ) -> Seal:
-        """Write a transfer image over the one that is there, or beside it if it is of the same
-        step.
+        """Write a transfer image over the one that is there, or beside one of the same step.
 
         In that case all other ranks may depend on it, and this writer may die. Room for a second
         image is made the first time that one is needed, and kept. If there is none, the first is
@@ -335,6 +329,18 @@ class Vault:
         there = self._transfers_of(generation, step)
         return (there[0][1].slot_path(0), there[0][0]) if there else None
 
+    def sealed_image(self, rank: int, step: int) -> tuple[Path, Seal] | None:
+        """Return the image of `step` that `rank` has sealed, and the file it lies in."""
+        sealed = self._sealed_of(rank, step)
+        newest = max(sealed, key=lambda slot: (sealed[slot].generation, slot), default=-1)
+        return None if newest < 0 else (self._area(rank).slot_path(newest), sealed[newest])
+
+    def receive_image(self, rank: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
+        """Put in an image that another rank has sealed elsewhere, as one of `rank`; see below."""
+        self.reserve(rank, seal.length, 1)
+        slot = self.slot_beside_newest(rank, seal.step)
+        self._area(rank).receive(slot, replace(seal, rank=rank), fill)
+
     def receive_transfer(self, seal: Seal, fill: Callable[[memoryview], None]) -> None:
         """Put in a transfer image that another node has sealed.
 
@@ -349,14 +355,9 @@ class Vault:
         area.receive(0, seal, fill)
 
     def write_area(
-        self,
-        area: Area,
-        slot: int,
-        generation: int,
-        step: int,
-        pieces: Sequence[Piece],
+        self, area: Area, slot: int, generation: int, step: int, pieces: Sequence[Piece],
         metadata: Mapping[str, str],
-    ) -> Seal:
+    ) -> Seal:  # fmt: skip
         """Seal an image in one slot of an area. Slots that it has outgrown are made larger.
 
         Raises CapacityError if there is no room for that.

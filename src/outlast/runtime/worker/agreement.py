@@ -27,11 +27,13 @@ from outlast.runtime.worker.undo import Undo
 class Agreement:
     """What all ranks agree on, and how they come to it.
 
-    `movers` are the private parts that were the same on all ranks in the newest vote.
+    `movers` are the private parts that were the same on all ranks in the newest vote. `alike` are
+    the ranks that hold the same shards as this one (HSDP), itself among them; empty: none do.
     """
 
     def __init__(self, membership: Membership, state: State, undo: Undo, images: Images) -> None:
         self.movers: frozenset[str] = frozenset()
+        self.alike: tuple[int, ...] = ()
         self._member = membership
         self._state = state
         self._undo = undo
@@ -50,6 +52,8 @@ class Agreement:
         if together and not self._state.sharded:
             self._undo.late.unproven = True
             self._find_own(plan.step)
+        elif together and self._state.distributed and self._on_several_nodes:
+            self._find_alike()
 
     def on_first(self, first: int) -> None:
         """Compare which step each rank says that the run begins with.
@@ -93,6 +97,22 @@ class Agreement:
                     ),
                 )
             )
+
+    @property
+    def _on_several_nodes(self) -> bool:
+        """Return whether images can be lost without the whole run."""
+        return self._member.local_world_size < self._member.world_size
+
+    def _find_alike(self) -> None:
+        """Find the ranks that hold the same shards: those of other replicas on a mesh.
+
+        Their shards are compared, each time that all attach.
+        """
+        with self._member.guards.ours():
+            said = gather_bytes(sameness.print_of_shards(self._state).encode())
+        mine = said[self._member.rank()]
+        same = tuple(rank for rank, one in enumerate(said) if one == mine)
+        self.alike = same if len(same) > 1 and mine != sameness.UNLIKE.encode() else ()
 
     def after_first(self, step: int) -> bool:
         """Compare the ranks' states after the first step is applied, before it is committed.

@@ -31,6 +31,7 @@ from outlast.runtime.worker.images import (
     load_private,
     load_shared,
     load_stand_in,
+    load_twin,
 )
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.private import described
@@ -246,6 +247,7 @@ class Attachment:
             sharded=self.state.sharded,
             exact=True,
             note=note.lstrip("; ") if mode == "respawn" else "",
+            alike=self.agreement.alike,
         )
 
     def _warn_if_alone(self) -> None:
@@ -325,6 +327,8 @@ class Attachment:
                 self._load_parts(image)
         elif plan.private == "slot":
             self._load_slot(plan, donated)
+        elif plan.private == "twin":
+            self._take_twin(plan)
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
         for wrapped in self.replicas:
@@ -377,16 +381,32 @@ class Attachment:
 
     def _take_stand_in(self, donated: Image, step: int) -> None:
         """Go on with a peer's private state: this rank's own was lost with its node."""
-        session = self.member.session
-        assert session is not None
         unknown, place = load_stand_in(self.state, donated)
         if place is not None and not place.is_complete:
             self._take_movers(donated, step, place)
         if unknown:
-            session.warn(
-                f"rank {self.member.rank()}'s own state of step {step} was lost with its node:"
-                f" {described(unknown)} come from a peer: not bit-exact from here on"
-            )
+            self._warn_of_loss(step, unknown, "a peer")
+
+    def _take_twin(self, plan: Regroup) -> None:
+        """Go on with the image of a rank that holds the same shards: this rank's own was lost.
+
+        What lies here in its own slots is of a time before it moved away, and does not count.
+        """
+        session, rank = self.member.session, self.member.rank()
+        assert session is not None
+        self.images.forget_all()
+        came = session.fetch_twin(plan)
+        image = session.vault.read(rank if came else plan.twin, plan.step)
+        if unknown := load_twin(self.state, image):
+            self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards")
+
+    def _warn_of_loss(self, step: int, unknown: list[str], source: str) -> None:
+        session = self.member.session
+        assert session is not None
+        session.warn(
+            f"rank {self.member.rank()}'s own state of step {step} was lost with its node:"
+            f" {described(unknown)} come from {source}: not bit-exact from here on"
+        )
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
         """Take what moved behind the vote of `step` from the peer that hands over.

@@ -1,4 +1,5 @@
-"""Fetch the transfer image from the node that holds it, into the vault of this node.
+"""Fetch the transfer image, or that of a rank, from the node that holds it, into the vault of this
+node.
 
 One process of the node fetches, and the others wait for it and find the image there. A connection
 that breaks is made again, and goes on where it broke off. The image is verified when it is read.
@@ -29,10 +30,31 @@ class ImageUnreached(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The image that is wanted. `generation` None: of any."""
+    """The image that is wanted. `generation` None: of any.
+
+    of, as_   the rank whose image it is, and the rank that it will be one of here; -1: it is the
+              transfer image
+    """
 
     generation: int | None
     step: int
+    of: int = -1
+    as_: int = -1
+
+    def there(self, vault: Vault) -> bool:
+        """Return whether it lies in `vault` already."""
+        if self.of < 0:
+            found = vault.sealed_transfer(self.generation, self.step)
+        else:
+            found = vault.sealed_image(self.as_, self.step)
+        return found is not None
+
+    def receive(self, vault: Vault, seal: Seal, fill: Callable[[memoryview], None]) -> None:
+        """Put it into `vault`; `fill` writes its bytes."""
+        if self.of < 0:
+            vault.receive_transfer(seal, fill)
+        else:
+            vault.receive_image(self.as_, seal, fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +71,7 @@ def fetch(vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], 
     Raises ImageUnreached, also as soon as `cancelled()`, and CapacityError if there is no room.
     """
     with _alone(vault, cancelled):
-        there = vault.sealed_transfer(wanted.generation, wanted.step)
-        if there is None:
+        if not wanted.there(vault):
             _Fetch(vault, wanted, server, cancelled).run()
 
 
@@ -116,12 +137,13 @@ class _Fetch:
             raise CorruptError("a seal that cannot be read")
         self._received = head.offset if self._seal == seal else 0
         self._seal = seal
-        self._vault.receive_transfer(seal, lambda slot: self._fill(sock, slot))
+        self._wanted.receive(self._vault, seal, lambda slot: self._fill(sock, slot))
 
     def _ask(self, sock: socket.socket) -> ImageHead:
         nonce, wanted = trust.nonce(), self._wanted
         known = self._seal.pack().hex() if self._seal is not None else ""
-        sock.sendall(encode(AskImage(nonce, wanted.generation, wanted.step, self._received, known)))
+        asked = AskImage(nonce, wanted.generation, wanted.step, self._received, known, wanted.of)
+        sock.sendall(encode(asked))
         key = self._server.key
         answer = self._message(sock)
         if key:

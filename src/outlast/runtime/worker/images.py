@@ -181,9 +181,10 @@ class Images:
         self._slot = slot
 
     def forget_all(self) -> None:
-        """Forget all images: from here on each rank's parameters are its own.
+        """Forget all images: they do not count any more.
 
-        No rank can go on from an image without them.
+        Each rank's parameters are its own from here on, and no rank can go on from an image without
+        them. Or the rank was on another node since.
         """
         for step in self._session.vault.steps(self._member.rank()):
             self._session.vault.forget_step(self._member.rank(), step)
@@ -335,6 +336,15 @@ def load_stand_in(state: State, image: Image) -> tuple[list[str], Place | None]:
         if key.startswith(_STAND_IN)
     }
     return unlike, place_of(metadata)
+
+
+def load_twin(state: State, image: Image) -> list[str]:
+    """Take all of the state of a rank that holds the same shards. This rank's own is lost.
+
+    Return the private parts that may differ from what was lost.
+    """
+    load_shared(state, image)
+    return state.private.load_stand_in(*_part(image, PRIVATE, to_tensor))
 
 
 def learn_movers(state: State, image: Image) -> frozenset[str]:

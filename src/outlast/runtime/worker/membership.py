@@ -351,8 +351,9 @@ class Membership:
         return True
 
     def register(
-        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True
-    ) -> None:
+        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
+        alike: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         if self.session is not None:
             self.session.do(
                 lambda machine: machine.register(
@@ -361,6 +362,7 @@ class Membership:
                     exact=exact,
                     note=note,
                     at_steps=at_steps,
+                    alike=alike,
                 )
             )
 

@@ -20,6 +20,7 @@ Limits     `Watch` comes to each tensor once in a cycle of 8 steps for each piec
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -41,6 +42,8 @@ from outlast.runtime.worker.fingerprint import fingerprint, word
 from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.sharding import is_distributed, local
 from outlast.runtime.worker.state import State
+
+UNLIKE = "-"  # of a rank that holds what no other rank is bound to hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,27 @@ def fingerprints(state: State) -> dict[str, str]:
             map(fingerprint, groups.tensors.values())
         )
     return found
+
+
+def print_of_shards(state: State) -> str:
+    """Return a fingerprint of all that this rank holds under sharded state, and of where it lies.
+
+    It is UNLIKE if no other rank is bound to hold the same: all parameters have to be distributed,
+    and replicated over a dimension of their mesh.
+    """
+    shards = state.shards()
+    bound = all(
+        name in shards and any(one.startswith("R") for one in shards[name].placements)
+        for name in state.parameters
+    )
+    if not bound or not shards:
+        return UNLIKE
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in state.whole_tensors().items():
+        shard = shards.get(name)
+        where = None if shard is None else (shard.global_shape, shard.offsets, shard.placements)
+        digest.update(f"{name} {where} {fingerprint(local(tensor))}\n".encode())
+    return digest.hexdigest()
 
 
 def compare(state: State) -> Difference | None:

@@ -263,14 +263,25 @@ class Session:
 
         Raises ImageUnreached if that node cannot be reached.
         """
+        self._fetch(image_fetch.Wanted(generation, plan.step), plan.source)
+
+    def fetch_twin(self, plan: Regroup) -> bool:
+        """Bring the image of this rank's twin here, as one of this rank.
+
+        Return False if it lies here, and is the twin's. Raises as `fetch_transfer` does.
+        """
+        wanted = image_fetch.Wanted(None, plan.step, plan.twin, plan.rank)
+        return self._fetch(wanted, plan.twin_source)
+
+    def _fetch(self, wanted: image_fetch.Wanted, source: str) -> bool:
         self.look_at_lease()
-        if plan.source in ("", self.spec.options.get("serves", "")):
-            return
+        if source in ("", self.spec.options.get("serves", "")):
+            return False
         key = bytes.fromhex(str(self.spec.options.get("image_key", "")))
         image_fetch.fetch(
-            self.vault, image_fetch.Wanted(generation, plan.step),
-            image_fetch.Server(plan.source, key), lambda: self.machine.broken,
-        )  # fmt: skip
+            self.vault, wanted, image_fetch.Server(source, key), lambda: self.machine.broken
+        )
+        return True
 
     # --- beacon and book ---
 

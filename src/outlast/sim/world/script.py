@@ -168,6 +168,7 @@ class Main:
                 exact=True,
                 note=NOTES.get(self.mode, "") if reached_steps else "",
                 at_steps=reached_steps,
+                alike=self.world.options.alike_with(self.p.rank) if reached_steps else (),
             )
         )
 
@@ -244,14 +245,36 @@ class Main:
             self.reads_private(plan)
         if plan.private == "kept":
             self.reads_copies(plan)
+        if plan.private == "twin":
+            yield from self.reads_twin(plan)
         if plan.private == "none" and plan.then == "start":
             self.starts_over(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         self.takes_over_late(plan, loop)
-        whole = plan.replicated != "none" or (self.thread.sharded and plan.private == "slot")
+        sealed = plan.private in ("slot", "twin")
+        whole = plan.replicated != "none" or (self.thread.sharded and sealed)
         # what the script makes is the state before the first step
         self.p.holds(plan.step if whole else 0)
+
+    def reads_twin(self, plan: Regroup) -> Thread:
+        """Take the image of a rank that holds the same shard: this rank's own was lost.
+
+        It becomes this rank's own, though it may lie on another node.
+        """
+        homes = self.world.host.coordinator.roster.homes
+        home = next(node for node in self.world.population.nodes if node.name == homes[plan.twin])
+        until_s = self.world.now_s + limits.GROUP_CONNECT_S
+        while self.world.paths.heals_s(self.p.node, home) > self.world.now_s or not home.lives:
+            if self.world.now_s >= until_s:
+                raise PeerFailure("the image of a twin cannot be reached", (IMAGE,))
+            yield "sleep", limits.TICK_S
+            self.thread.look_at_lease()
+            self.check_lives()
+        lies = home.slots.get(plan.twin, {})
+        self.reads("slots of a twin", plan, tuple(sorted(lies.values())))
+        mine = self.p.node.slots.setdefault(self.p.rank, {})
+        mine |= {slot: one for slot, one in lies.items() if one == plan.step}
 
     def reads_private(self, plan: Regroup) -> None:
         """Take private state from this rank's own image, as Attachment._load_slot does."""

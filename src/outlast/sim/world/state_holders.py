@@ -43,7 +43,12 @@ class StateHolders:
         options = self._options
         if options.recovery_mode == "sharded":
             ranks = range(options.ranks)
-            held = tuple(rank for rank in ranks if step in self._slots_of(rank).values())
+            sealed = {rank for rank in ranks if step in self._slots_of(rank).values()}
+            held = tuple(
+                rank
+                for rank in ranks
+                if rank in sealed or sealed.intersection(options.alike_with(rank))
+            )
             return held if len(held) == options.ranks else ()
         had = [
             p
