@@ -272,6 +272,9 @@ class Main:
             self.thread.look_at_lease()
             self.check_lives()
         lies = home.slots.get(plan.twin, {})
+        twin_lives = any(one.rank == plan.twin for one in home.alive())
+        if plan.step not in lies.values() and not twin_lives:
+            raise PeerFailure("the node of the twin has lost what lay there")
         self.reads("slots of a twin", plan, tuple(sorted(lies.values())))
         mine = self.p.node.slots.setdefault(self.p.rank, {})
         mine |= {slot: one for slot, one in lies.items() if one == plan.step}
