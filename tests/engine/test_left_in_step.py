@@ -106,7 +106,7 @@ def test_a_rank_that_left_before_its_first_step_is_blamed_for_a_collective() -> 
     assert "before run.steps, with exit code 0" in left.coordinator.interruptions.open[0].reason
 
 
-def test_a_rank_that_left_early_is_blamed_though_its_peer_is_heard_of_first() -> None:
+def test_a_rank_that_left_early_is_blamed_though_its_peer_comes_first() -> None:
     """It closes its connections before its process ends."""
     left = Left()
     member = left.coordinator.roster.holder(1)
