@@ -245,6 +245,8 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--again-s": (of("--again-s", "0.2", "--for-s", "1"),),
         "--failures": (of("--failures", "1", "--for-s", "5"), of("--failures", "1", code=2)),
         "--checkpoint-every": (of("--checkpoint-every", "2"),),
+        "--keep-every": (of("--keep-every", "2"),),
+        "--replicas": (of("--replicas", "2", "--ranks", "4", "--way", "sharded"),),
         "--max-restarts": (of("--max-restarts", "1"),),
     },
 }
