@@ -55,9 +55,9 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
-    *("votes", "leader", "part", "record"),
+    *("votes", "leader", "part", "record", "twin_source"),
 }
-ADDRESSES = {"source", "serves", "votes", "leader"}  # numeric, with a port
+ADDRESSES = {"source", "serves", "votes", "leader", "twin_source"}  # numeric, with a port
 # the own words of outlast, which are short
 WORDS = {
     *("settle", "then", "replicated", "private"),
@@ -97,7 +97,7 @@ MANY = {
     "nodes": limits.VOTERS_COUNT,
     "addresses": limits.VOTERS_COUNT,
 }
-FEW = {"prepared", "sealed", "steps", "transfer"}  # rows of two, or so
+FEW = {"prepared", "sealed", "steps", "transfer", "alike", "ended"}  # rows of two, or so
 
 
 def largest(kind: Any, *, many: bool = False) -> st.SearchStrategy[Any]:
@@ -117,7 +117,8 @@ def _of(name: str, hint: Any, many: bool) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(hint):
         return largest(hint, many=many)
     if origin is tuple and arguments[0] is int:
-        return st.sampled_from([(), (10**9, 10**9)]) if name in FEW else rows
+        few = (10**9,) * (limits.TWINS_COUNT + 1 if name == "alike" else 2)
+        return st.sampled_from([(), few]) if name in FEW else rows
     if origin is tuple:
         return _many(name, _of("", arguments[0], True))
     if arguments:

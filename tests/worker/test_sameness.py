@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from outlast.model.limits import WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_TENSORS_COUNT
-from outlast.runtime.worker.sameness import Difference, Watch, compare, difference
+from outlast.model.limits import TWINS_COUNT, WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_TENSORS_COUNT
+from outlast.runtime.worker.sameness import (
+    UNLIKE,
+    Difference,
+    Watch,
+    compare,
+    difference,
+    twins_of,
+)
 from outlast.runtime.worker.state import State
 from tests.worker._ranks import Rank, run_ranks
 
@@ -115,3 +122,17 @@ def test_ranks_compare_what_they_hold_and_all_learn_the_same() -> None:
     assert weight == Difference(("model.0.bias",), (1,))
     assert rate == Difference(("optimizer: hyper-parameters",), (2,))
     assert stage == Difference(("stage.bias", "stage.weight"), (0,))
+
+
+@given(st.lists(st.sampled_from([b"a", b"b", UNLIKE.encode()]), min_size=1, max_size=60))
+def test_ranks_that_hold_the_same_stand_for_each_other_in_small_sets(prints: list[bytes]) -> None:
+    """Each rank finds its own set, and all of a set find the same. Nobody with a twin is alone."""
+    for rank, mine in enumerate(prints):
+        twins = twins_of(rank, prints)
+        if mine == UNLIKE.encode() or prints.count(mine) == 1:
+            assert twins == ()
+            continue
+        assert rank in twins
+        assert 2 <= len(twins) <= TWINS_COUNT + 1
+        assert {twins_of(one, prints) for one in twins} == {twins}
+        assert {prints[one] for one in twins} == {mine}

@@ -246,6 +246,7 @@ CONSOLE_LINGER_S = 2.0  # a console that takes nothing for this long does not ho
 # --- vault ----------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
+TWINS_COUNT = 8  # ranks that stand for each other, of those that hold the same shards
 VAULT_SPARE_BYTES = 16 << 20  # left free in /dev/shm for other programs
 LEFT_VAULTS_TOLD_BYTES = 100_000_000  # of dead runs together: a new run says that they are there
 VAULT_STALE_S = 86_400.0  # a dead run's vault is removed after a day

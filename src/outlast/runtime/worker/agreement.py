@@ -110,9 +110,7 @@ class Agreement:
         """
         with self._member.guards.ours():
             said = gather_bytes(sameness.print_of_shards(self._state).encode())
-        mine = said[self._member.rank()]
-        same = tuple(rank for rank, one in enumerate(said) if one == mine)
-        self.alike = same if len(same) > 1 and mine != sameness.UNLIKE.encode() else ()
+        self.alike = sameness.twins_of(self._member.rank(), said)
 
     def after_first(self, step: int) -> bool:
         """Compare the ranks' states after the first step is applied, before it is committed.

@@ -31,6 +31,7 @@ import torch
 
 from outlast.errors import CorruptError
 from outlast.model.limits import (
+    TWINS_COUNT,
     WATCH_BYTES,
     WATCH_EVERY_STEPS,
     WATCH_REFRESH_STEPS,
@@ -96,6 +97,23 @@ def print_of_shards(state: State) -> str:
         where = None if shard is None else (shard.global_shape, shard.offsets, shard.placements)
         digest.update(f"{name} {where} {fingerprint(local(tensor))}\n".encode())
     return digest.hexdigest()
+
+
+def twins_of(rank: int, prints: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the ranks that `rank` stands for and that stand for it, itself among them.
+
+    They have the same print. Where many have, they stand for each other in sets of TWINS_COUNT,
+    and of one more in the last: a message names them all. Empty: no other rank has that print.
+    """
+    mine = prints[rank]
+    same = [one for one, said in enumerate(prints) if said == mine]
+    if mine == UNLIKE.encode() or len(same) < 2:
+        return ()
+    begin = same.index(rank) // TWINS_COUNT * TWINS_COUNT
+    if begin and begin == len(same) - 1:
+        begin -= TWINS_COUNT  # nobody is left alone
+    end = begin + TWINS_COUNT
+    return tuple(same[begin : end + 1] if end == len(same) - 1 else same[begin:end])
 
 
 def compare(state: State) -> Difference | None:
