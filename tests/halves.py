@@ -22,6 +22,7 @@ from collections.abc import Sequence
 FIRST = (
     "tests/app",
     "tests/drills",
+    "tests/processes",
     "tests/test_broken_example.py",
     "tests/test_examples.py",
     "tests/test_readme.py",
