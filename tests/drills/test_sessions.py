@@ -34,10 +34,23 @@ def folder_of(run: Path) -> dict[str, bytes]:
     }
 
 
-def killed_at(folder: Path, step: int, *flags: str | int) -> int:
-    """Kill the launcher at this step, and remove the vault as a reboot does; the newest step."""
-    with Drill(folder, "quick.py", "--steps", STEPS, workers=2, flags=flags) as drill:
+def reported(folder: Path) -> dict[str, Any]:
+    """What the ledger says now. It may lack the last second of a run."""
+    command = ["outlast", "report", folder / "run", "--json"]
+    found: dict[str, Any] = json.loads(
+        subprocess.run(command, capture_output=True, check=True).stdout
+    )
+    return found
+
+
+def killed_at(folder: Path, step: int, *flags: str | int, steps: int = STEPS) -> int:
+    """Kill the launcher at this step, once the ledger knows of some.
+
+    Remove the vault, as a reboot does. Return the newest step.
+    """
+    with Drill(folder, "quick.py", "--steps", steps, workers=2, flags=flags) as drill:
         drill.until(lambda: drill.step >= step, f"step {step}")
+        drill.until(lambda: reported(folder)["steps"] > 0, "steps in the ledger")
         pids, vault = below(drill.process.pid), drill.vault()
         drill.process.kill()
         drill.process.wait(10)
@@ -48,14 +61,11 @@ def killed_at(folder: Path, step: int, *flags: str | int) -> int:
 
 def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
     """The launcher is killed, and nothing that was saved is left: all is trained again."""
-    killed_at(tmp_path, 30)
-    seen = json.loads(
-        subprocess.run(
-            ["outlast", "report", tmp_path / "run", "--json"], capture_output=True, check=True
-        ).stdout
-    )
+    steps = 400
+    killed_at(tmp_path, 30, steps=steps)
+    seen = reported(tmp_path)
     before_s = seen["rank_seconds"][Cause.PRODUCTIVE.value]
-    outcome = quick(tmp_path, STEPS, "--resume")
+    outcome = quick(tmp_path, steps, "--resume")
     assert outcome.code == 0, str(outcome)
     report = outcome.report
     assert report["steps_lost_between_sessions"] == seen["steps"] > 0, str(outcome)
@@ -64,7 +74,7 @@ def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
     assert report["rank_seconds"][Cause.REPEATED.value] > 0, report["rank_seconds"]
     # the first session's steps are not productive twice
     again_s = report["rank_seconds"][Cause.PRODUCTIVE.value] - before_s
-    assert again_s < before_s * (STEPS - seen["steps"] + 10) / seen["steps"], report["rank_seconds"]
+    assert again_s < before_s * (steps - seen["steps"] + 10) / seen["steps"], report["rank_seconds"]
     said = subprocess.run(["outlast", "report", tmp_path / "run"], capture_output=True, text=True)
     assert f"{seen['steps']} lost ({seen['steps']} of them between sessions)" in said.stdout
 
