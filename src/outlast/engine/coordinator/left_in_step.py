@@ -36,12 +36,13 @@ class LeftInStep:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """Give up those that have left, if another rank has not."""
-        if not self._left(before_steps=False):
+        left = self._left(before_steps=False)
+        if not left:
             return []
         if not self.run.course.is_in(Stage.TRAINING):
             # Another fault is being handled, and may take them along.
             return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
-        return self._blame(now_s, self._left(before_steps=False))
+        return self._blame(now_s, left)
 
     def blame(self, now_s: float) -> list[Output]:
         """Book a fault of each rank that has left: a collective of another one has failed.

@@ -375,8 +375,9 @@ class Plans:
     ) -> tuple[str, str, int, int, str]:
         """Return `private`, `checkpoint`, `high_water`, `twin` and `twin_source` of a plan."""
         run, remains = self.run, self.run.roster.remains
-        twin = run.roster.twin(rank, step) if private == "slot" else -1
+        twin = -1
         if private == "slot":
+            twin = run.roster.twin(rank, step)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
                 slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin), step=step,

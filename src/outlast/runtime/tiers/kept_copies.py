@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from outlast.engine.durable import newest_common
 from outlast.errors import CorruptError
 from outlast.model.limits import SLOTS_COUNT
 from outlast.runtime.tiers.area import Area
@@ -41,34 +42,36 @@ class KeptCopies:
         self, rank: int, *, generation: int, step: int, pieces: Sequence[Piece], world_size: int
     ) -> None:
         """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError."""
-        area, whole = self._area(rank), self.whole_steps(world_size)
-        there = {seal.step: slot for slot, seal in area.sealed().items()}
-        if step in there:
+        if self._slot_of(rank, step) is not None:
             # To write it again would leave none if this process died meanwhile.
             return
-        slot = 1 - there[whole[0]] if whole else 0
-        self._vault.write_area(area, slot, generation, step, pieces, {"step": str(step)})
+        whole = self.newest_whole(world_size)
+        used = None if whole is None else self._slot_of(rank, whole)
+        slot = 0 if used is None else 1 - used
+        area, metadata = self._area(rank), {"step": str(step)}
+        self._vault.write_area(area, slot, generation, step, pieces, metadata)
 
     def read(self, rank: int, step: int) -> Image:
         """Return the verified copy of `rank`'s state: views of its slot. Raises CorruptError."""
-        area = self._area(rank)
-        for slot, seal in area.sealed().items():
-            if seal.step == step:
-                return area.read(slot, seal)
-        raise CorruptError(f"the vault holds no copy of the state of rank {rank} at step {step}")
+        area, slot = self._area(rank), self._slot_of(rank, step)
+        if slot is None:
+            raise CorruptError(
+                f"the vault holds no copy of the state of rank {rank} at step {step}"
+            )
+        return area.read(slot, area.sealed()[slot])
 
-    def whole_steps(self, world_size: int) -> list[int]:
-        """Return the steps of which all ranks have sealed a copy, the newest first, unverified."""
-        steps = [set(self._steps(rank)) for rank in range(world_size)]
-        return sorted(set.intersection(*steps), reverse=True)
+    def newest_whole(self, world_size: int) -> int | None:
+        """Return the newest step of which all ranks have sealed a copy, unverified."""
+        return newest_common(self._steps_by_rank(world_size), is_whole=lambda step: True)
 
     def newest_good(self, world_size: int) -> tuple[int, list[str]]:
         """Return the newest step of which every rank's copy is as it was written, or 0.
 
         Also return why newer ones were refused. These are forgotten.
         """
-        refused = []
-        for step in self.whole_steps(world_size):
+        refused: list[str] = []
+
+        def is_whole(step: int) -> bool:
             try:
                 for rank in range(world_size):
                     self.read(rank, step)
@@ -76,9 +79,11 @@ class KeptCopies:
                 refused.append(f"the copy of step {step} in shared memory: {error}")
                 for rank in range(world_size):
                     self._forget(rank, step)
-                continue
-            return step, refused
-        return 0, refused
+                return False
+            return True
+
+        newest = newest_common(self._steps_by_rank(world_size), is_whole=is_whole)
+        return newest or 0, refused
 
     def forget_after(self, rank: int, step: int) -> None:
         """Remove the seals of later copies, because those steps were rolled back."""
@@ -95,11 +100,16 @@ class KeptCopies:
     def _steps(self, rank: int) -> tuple[int, ...]:
         return tuple(seal.step for seal in self._area(rank).sealed().values())
 
+    def _steps_by_rank(self, world_size: int) -> list[tuple[int, ...]]:
+        return [self._steps(rank) for rank in range(world_size)]
+
+    def _slot_of(self, rank: int, step: int) -> int | None:
+        sealed = self._area(rank).sealed().items()
+        return next((slot for slot, seal in sealed if seal.step == step), None)
+
     def _forget(self, rank: int, step: int) -> None:
-        area = self._area(rank)
-        for slot, seal in area.sealed().items():
-            if seal.step == step:
-                area.unseal(slot)
+        if (slot := self._slot_of(rank, step)) is not None:
+            self._area(rank).unseal(slot)
 
     def _area(self, rank: int) -> Area:
         if rank not in self._areas:

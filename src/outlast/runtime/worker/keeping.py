@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from outlast.model.keep import AUTO, NEVER, Every
+from outlast.model.keep import NEVER, Every
 from outlast.model.limits import KEEP_LEAST_S, KEEP_SHARE
 from outlast.runtime import clock
 
@@ -89,5 +89,4 @@ def _every(option: object) -> Every:
     if option is None:
         return NEVER
     assert isinstance(option, (list, tuple))
-    steps, seconds, auto = option
-    return AUTO if auto else Every(int(steps), float(seconds))
+    return Every(*option)

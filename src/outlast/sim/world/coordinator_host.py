@@ -38,7 +38,6 @@ from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.coordinator_watch import CoordinatorWatch, Watched, brief
 from outlast.sim.world.node import Node
-from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.simulated_ledger import SimulatedLedger
 from outlast.sim.world.timeline import FIXED, ROUTINE
 from outlast.sim.world.verdicts import Verdicts, policy_of
@@ -385,8 +384,7 @@ class CoordinatorHost:
             self._world.disks.find(self._checkpoint_found)
 
     def _kept_step(self) -> int:
-        options, (first, *_) = self._frame.options, self._world.population.nodes
-        return kept_by_all(first.kept, ranks=options.ranks) if options.nodes == 1 else 0
+        return self._world.population.kept_step(self._frame.options.ranks)
 
     def _checkpoint_found(self, step: int, folder: str, refused: tuple[str, ...]) -> None:
         now_s, coordinator, kept_step = self._frame.now_s, self.coordinator, self._kept_step()

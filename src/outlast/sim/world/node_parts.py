@@ -10,6 +10,7 @@ from typing import Any
 from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.durable import newest_common
 from outlast.model.messages import Images
 from outlast.sim.draws import Draws, Luck
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
@@ -118,5 +119,7 @@ def readings_of(
 
 def kept_by_all(kept: Mapping[int, Mapping[int, int]], *, ranks: int) -> int:
     """Return the newest step of which all ranks have sealed a copy; 0: there is none."""
-    steps = [set(kept.get(rank, {}).values()) for rank in range(ranks)]
-    return max(set.intersection(*steps), default=0)
+    if not kept:
+        return 0
+    steps = [tuple(kept.get(rank, {}).values()) for rank in range(ranks)]
+    return newest_common(steps, is_whole=lambda step: True) or 0

@@ -17,7 +17,6 @@ from outlast.sim.rules.final_observations import DrainPlanned
 from outlast.sim.rules.observations import Begun, Offered, Planned
 from outlast.sim.world.disk import Disks, step_of
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import TransferImage
@@ -177,7 +176,7 @@ class PlanWatch:
                 steps,
                 committed,
                 holders.holders(committed),
-                max(world.disks.newest_good(), self._kept_step()),
+                max(world.disks.newest_good(), world.population.kept_step(frame.options.ranks)),
                 cut_s,
                 store_cut,
                 follow,
@@ -194,11 +193,6 @@ class PlanWatch:
         holders.planned_s = frame.now_s
         frame.say(f"generation {generation} from step {min(steps, default=0)}")
         self._book(coordinator.interruptions.open, steps, committed)
-
-    def _kept_step(self) -> int:
-        """Return the newest step of which the vault of the one node has a copy of every rank."""
-        options, (first, *_) = self._world.frame.options, self._world.population.nodes
-        return kept_by_all(first.kept, ranks=options.ranks) if options.nodes == 1 else 0
 
     def _book(self, opened: list[Interruption], steps: tuple[int, ...], committed: int) -> None:
         """Book the steps that are lost to the newest interruption."""

@@ -12,6 +12,7 @@ from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.booked_seconds import Lives
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.node import Node
+from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.processes import Home, Process
 
 
@@ -44,6 +45,13 @@ class Population:
             return
         self.nodes.append(place)
         self._lines[name] = place.link
+
+    def kept_step(self, ranks: int) -> int:
+        """Return the newest step of which the vault has a copy of each rank; 0: there is none.
+
+        Copies are made only where there is one node.
+        """
+        return kept_by_all(self.nodes[0].kept, ranks=ranks)
 
     def line_to(self, name: str) -> AgentLink | Echo:
         """Return the coordinator's end of the link of a node."""
