@@ -58,7 +58,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a check has found.
+    """Hold what a check has found.
 
     remarks        what is to be changed
     seen           what was tried, in sentences

@@ -67,7 +67,7 @@ _TAKES_RUN = ("status", "report", "stop", "top", "serve", "diagnose")
 
 @dataclass(slots=True)
 class Words:
-    """What can follow one command.
+    """Hold what can follow one command.
 
     choices   the values of an option, by its name
     inner     the commands inside this one, such as `export` of `ckpt`

@@ -28,7 +28,7 @@ TOLERANCE = 1e-9  # of the sum: what rounding may take from it
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The facts that a ledger cannot know, and that the user gives.
+    """Hold the facts that a ledger cannot know, and that the user gives.
 
     price   of one GPU for an hour, in any currency
     """

@@ -79,7 +79,7 @@ class NodeLocation:
 
 @dataclass
 class NodeResources:
-    """What is open on this node while it is in the run, and what it was given."""
+    """Hold what is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
     nodes: Nodes

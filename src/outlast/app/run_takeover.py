@@ -62,7 +62,7 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 @dataclass(frozen=True)
 class LeaderPlace:
-    """What a node has that leads the run, or may lead it later.
+    """Hold what a node has that leads the run, or may lead it later.
 
     script  the digest of the script here
     own     the folder of this node
@@ -80,7 +80,7 @@ class LeaderPlace:
 
 @dataclass
 class LedRun:
-    """What is open while this node leads."""
+    """Hold what is open while this node leads."""
 
     folder: RunFolder
     ledger: Ledger

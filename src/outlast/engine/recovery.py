@@ -24,7 +24,7 @@ RECOVERY_MODES = ("in_place", "reenter", "respawn", "plain")  # cheapest first
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known when a rung of the ladder is chosen.
+    """Describe what is known when a rung of the ladder is chosen.
 
     lost            ranks whose process is gone or was killed
     raised          ranks that live and raised in user code, not because a collective failed

@@ -26,7 +26,7 @@ _HINT = "for example --keep 'vault:auto, disk:10min'"
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """How often a copy is made: each `steps` steps, or once `seconds` are over, or `auto`.
+    """Say how often a copy is made: each `steps` steps, or once `seconds` are over, or `auto`.
 
     Never, if none of them is set. `auto` weighs what a copy costs against what it saves.
     """
@@ -46,7 +46,7 @@ NEVER, AUTO = Every(), Every(auto=True)
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Where state is kept. None: nothing was said of this place."""
+    """Say where state is kept. None: nothing was said of this place."""
 
     vault: Every | None = None
     disk: Every | None = None

@@ -20,7 +20,7 @@ from outlast.model.records import Records
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What was logged in (from_s, to_s], up to step `to_step`."""
+    """Hold what was logged in (from_s, to_s], up to step `to_step`."""
 
     from_s: float
     to_s: float
@@ -30,7 +30,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The values of one name, in the order of time."""
+    """Hold the values of one name, in the order of time."""
 
     name: str
     values: tuple[Value, ...]

@@ -86,7 +86,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What a node offers to the run. The fields are those of `Enrol`.
+    """Say what a node offers to the run. The fields are those of `Enrol`.
 
     capacity  how many ranks it has room for
     place     where it stands among the nodes; -1: by its name

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class VoteResult(Protocol):
-    """What all ranks know once a vote has passed.
+    """Tell what all ranks know once a vote has passed.
 
     stop    a rank was asked to stop
     save    a rank was asked for a checkpoint of the step

@@ -55,7 +55,7 @@ class StepStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What some rank was asked for, as far as all ranks know it by a vote.
+    """Hold what some rank was asked for, as far as all ranks know it by a vote.
 
     stop  the run is to end behind the step
     save  a checkpoint of the step is to be written

@@ -47,7 +47,7 @@ def decide_restore(
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """What all ranks begin from if they restart. None: a survivor has to hand over first."""
+    """Say what all ranks begin from if they restart. None: a survivor has to hand over first."""
 
     start: Restart | None
     reason: str
@@ -55,7 +55,7 @@ class SourceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck:
-    """Whether what all ranks were to begin from is still there, and why."""
+    """Say whether what all ranks were to begin from is still there, and why."""
 
     is_there: bool
     reason: str
@@ -131,7 +131,7 @@ def decide_source(
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """What is known of the slots in which one rank seals its private state.
+    """Hold what is known of the slots in which one rank seals its private state.
 
     lies_sealed   they hold the step in question
     has_images    they were not lost with their node

@@ -30,7 +30,7 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """What a later verdict needs to know of an interruption.
+    """Hold what a later verdict needs to know of an interruption.
 
     outage   the first of the interruptions that were over together
     """

@@ -11,7 +11,7 @@ from outlast.model.terms import Tier, Waypoint
 
 @dataclass(slots=True)
 class Process:
-    """What is known of the process itself.
+    """Keep what is known of the process itself.
 
     pid          0 until its agent says that it was started
     node         its machine's own name for itself; "" until then
@@ -105,7 +105,7 @@ class Path:
 
 @dataclass(slots=True)
 class Life:
-    """Whether a process lives, and how it ended.
+    """Say whether a process lives, and how it ended.
 
     condemned   it is to be killed: its fault is booked already
     dead        it has ended, for certain

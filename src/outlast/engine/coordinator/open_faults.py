@@ -10,7 +10,7 @@ from outlast.engine.coordinator.interruptions import InterruptionLog
 
 
 class OpenFaults:
-    """What a regroup knows of the faults that it answers, and the budgets that pay for it.
+    """Hold what a regroup knows of the faults that it answers, and the budgets that pay for it.
 
     fault_s, detected_s   when the oldest open fault came, and when it was seen; the next plan
                           carries both, and the first new commit clears them

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 class RankHistory:
-    """The node of each rank, generation by generation. Only changes are kept."""
+    """Keep the node of each rank, generation by generation. Only changes are kept."""
 
     def __init__(self) -> None:
         self._moves: list[tuple[int, Mapping[int, str]]] = []

@@ -59,7 +59,7 @@ _NOT_COME = "did not come to the new coordinator before its lease was void"
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """What the run is to end with; None: it goes on.
+    """Say what the run is to end with; None: it goes on.
 
     at_once     it ends before the step in flight is committed
     by_signal   its workers were sent SIGTERM
@@ -72,7 +72,7 @@ class RecoveredEnd:
 
 @dataclass(slots=True)
 class RecoveredState:
-    """What the ledger tells a coordinator that comes after another.
+    """Hold what the ledger tells a coordinator that comes after another.
 
     script          what is known of the script
     homes           rank -> node
@@ -138,7 +138,7 @@ class RecoveredState:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What agents say that they house, while the picture is built. The lists grow.
+    """Collect what agents say that they house, while the picture is built. The lists grow.
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
     adopted     processes, as the last coordinator knew them

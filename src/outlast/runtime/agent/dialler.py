@@ -36,7 +36,7 @@ class LineEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who dials, and what it says first. The fields are those of `Knock`."""
+    """Say who dials, and what it says first. The fields are those of `Knock`."""
 
     wire: int
     release: str

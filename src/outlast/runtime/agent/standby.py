@@ -48,7 +48,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What this node needs to lead the run: it was elected.
+    """Hold what this node needs to lead the run: it was elected.
 
     named      the voters, as the new coordinator names them
     loyal      those that voted for it, when it asked for their votes at `claimed_s`

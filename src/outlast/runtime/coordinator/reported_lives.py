@@ -11,7 +11,7 @@ from outlast.model.records import Life
 
 
 class ReportedLives:
-    """The lives that go on, where agents tell of them."""
+    """Keep the lives that go on, where agents tell of them."""
 
     def __init__(self) -> None:
         self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # and when it was told of

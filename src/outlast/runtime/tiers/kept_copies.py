@@ -21,7 +21,7 @@ from outlast.runtime.tiers.vault import Vault
 
 
 class KeptCopies:
-    """The copies in one vault. Mappings are made once and kept until `close`."""
+    """Keep copies in one vault. Mappings are made once and kept until `close`."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault

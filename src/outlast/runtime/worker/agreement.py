@@ -25,7 +25,7 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Agreement:
-    """What all ranks agree on, and how they come to it.
+    """Keep what all ranks agree on, and how they come to it.
 
     `movers` are the private parts that were the same on all ranks in the newest vote. `alike` are
     the ranks that hold the same shards as this one (HSDP), itself among them; empty: none do.

@@ -55,7 +55,7 @@ class Readiness(NamedTuple):
 
 @dataclass(slots=True)
 class StepsCall:
-    """What is known of the present call of run.steps.
+    """Keep what is known of the present call of run.steps.
 
     accumulate     backward passes for each step
     high_water     the newest step that this rank has committed before: doing it again books as

@@ -61,7 +61,7 @@ def _minus_one() -> int:
 
 @dataclass(slots=True)
 class GroupCalls:
-    """What the listener thread may do with the process group. The group's maker sets these.
+    """Tell what the listener thread may do with the process group. Its maker sets these.
 
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step

@@ -40,7 +40,7 @@ Values = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What one rank gives to a vote.
+    """Hold what one rank gives to a vote.
 
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
@@ -74,7 +74,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all ranks know once a vote has passed.
+    """Tell what all ranks know once a vote has passed.
 
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
