@@ -10,6 +10,7 @@ import pytest
 from outlast.diagnose.logs.prefixes import node_of_name
 from outlast.model.verdict import Verdict
 from outlast.runtime.evidence.reading import diagnose
+from tests.diagnose._written import verdict_of
 
 STEPS = "".join(f"2026-11-20 03:{step:02d}:00 step {step} loss 2.{step}\n" for step in range(30))
 FAILED = """\
@@ -25,14 +26,6 @@ KILLED = (
     " (exitcode: -9) local_rank: 1 (pid: 7012) of binary: /usr/bin/python\n"
 )
 ENDED_WELL = AGENT + "worker group successfully finished. Waiting 300 seconds for other agents.\n"
-
-
-def verdict_of(folder: Path, files: dict[str, str]) -> Verdict:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return diagnose([str(folder)]).verdict
 
 
 def ranks_of(verdict: Verdict) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outlast.diagnose.log_ends import read_ends, with_ends
 from outlast.model.verdict import Verdict
-from outlast.runtime.evidence.reading import diagnose
+from tests.diagnose._written import verdict_of
 
 NOTHING = "Nothing that was read tells of a failure."
 
@@ -24,14 +24,6 @@ def steps(last: int, *, first: int = 0, label: str = "", every_s: int = 0, end: 
     times = (f"{clock(at * every_s)} INFO " if every_s else "" for at in range(first, last + 1))
     lines = [f"{label}{time}step: {first + at} loss: 2.2" for at, time in enumerate(times)]
     return "\n".join(lines) + end
-
-
-def verdict_of(folder: Path, files: dict[str, str]) -> Verdict:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return diagnose([str(folder)]).verdict
 
 
 def ranks_of(count: int, late: Iterable[int], *, last: int = 40) -> dict[str, str]:
