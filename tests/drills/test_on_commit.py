@@ -51,3 +51,17 @@ def test_work_behind_a_commit_is_not_done_twice(tmp_path: Path) -> None:
     assert [one["steps_lost"] for one in outcome.interruptions] == [0, 0], str(outcome)
     assert (tmp_path / "began").read_text().split() == ["5", "10", "15", "20", "25", "30"]
     assert (tmp_path / "done").read_text().split() == ["5", "15", "25", "30"]
+
+
+def test_work_that_fails_on_all_ranks_ends_the_run_when_it_fails_again(tmp_path: Path) -> None:
+    """All ranks are lost by the first error, and start again from a copy in shared memory. The
+    second one is the same, so the script is not tried a third time. The state is saved.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("if run.rank == 0 and", "if").replace("== 10", "== 0"))
+    outcome = drilled(tmp_path, str(script), workers=2)
+    assert outcome.code == 1, outcome
+    assert [one["mechanism"] for one in outcome.interruptions] == ["exception"] * 2, outcome
+    assert "error: every rank raised behind step " in outcome.stderr, outcome
+    assert "last error: OSError: the disk is full" in outcome.stderr, outcome
+    assert "`outlast run --resume` goes on from there" in outcome.stderr, outcome

@@ -349,3 +349,21 @@ def test_whole_restarts_after_kills_are_charged_only_where_the_user_says(
             break
         budgets, answered = left_by(verdict), answered + 1
     assert answered == borne
+
+
+def test_what_all_ranks_raise_twice_is_not_tried_a_third_time() -> None:
+    """Method: every rank's script ends by an error, at the same step. Another error, or another
+    step, is a new one; and with --max-restarts the user has said how often all start over.
+    """
+    raised = replace(
+        CALM, lost=(0, 1, 2, 3), all_raised=True, error="KeyError: 'loss'", recovery_mode="respawn"
+    )
+    first, second = again_and_again(raised, default_budgets(None), 2)
+    assert (first.rung, second.rung) == (Rung.RESPAWN, Rung.STOP)
+    assert second.reason.startswith("every rank raised behind step 10, and again after all ranks")
+    assert second.reason.endswith("last error: KeyError: 'loss'")
+    for other in (replace(raised, error="OSError: full"), replace(raised, reached=11)):
+        verdict = decide_rung(situation=other, spares=(), budgets=left_by(first), world_size=4)
+        assert verdict.rung is Rung.RESPAWN, other
+    paid = again_and_again(raised, default_budgets(3), 3)
+    assert [one.rung for one in paid] == [Rung.RESPAWN] * 3

@@ -23,6 +23,7 @@ class Budget:
     capacity: int
     refill_steps: int
     spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
+    error: tuple[int, str] = (-1, "")  # what a token was last wanted for, and behind which step
 
     def left(self, *, step: int) -> int:
         """Return the tokens in stock when `step` is the newest committed step.
@@ -39,9 +40,14 @@ class Budget:
         self.spent.append(step)
         return True
 
+    def is_for_the_same(self, *, step: int, error: str) -> bool:
+        """Note what a token is wanted for. Return whether the last one was wanted for that."""
+        before, self.error = self.error, (step, error)
+        return before == self.error
+
     def copy(self) -> Budget:
         """Return a budget that can be spent without this one."""
-        return Budget(self.capacity, self.refill_steps, list(self.spent))
+        return replace(self, spent=list(self.spent))
 
     def _refill(self, step: int) -> None:
         if self.refill_steps == 0:

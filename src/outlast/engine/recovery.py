@@ -37,6 +37,7 @@ class Situation:
     trained         a step was committed in this run
     free            no process has failed: a link between nodes has, or the run itself takes a node
                     out. No budget pays for that
+    all_raised      the script of every rank has ended by an error that it raised
     outside         every rank that was lost was killed by SIGKILL, and the kernel has counted no
                     lack of memory: a script cannot do that by its own mistake
     now_s           the time of the decision
@@ -53,6 +54,7 @@ class Situation:
     error: str
     trained: bool
     free: bool = False
+    all_raised: bool = False
     outside: bool = False
     state_is_live: bool = True
     now_s: float = 0.0
@@ -218,6 +220,15 @@ def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
     """Return the verdict of a restart. `left` are processes that live, and could go on."""
+    if situation.all_raised and situation.trained and situation.recovery_mode != "plain":
+        again = budgets.restarts.is_for_the_same(step=situation.reached, error=situation.error)
+        if again and not budgets.restarts_paid:
+            # The script would only fail once more: what all ranks raise twice is its own error.
+            return _stop(
+                f"every rank raised behind step {situation.reached}, and again after all ranks had"
+                " been started again",
+                situation,
+            )
     # Kills from outside are free where _crash_loop bounds them, and the user has set no number.
     free = situation.outside and situation.recovery_mode != "plain" and not budgets.restarts_paid
     if not free and not budgets.restarts.take(step=situation.committed):

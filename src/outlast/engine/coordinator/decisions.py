@@ -199,7 +199,7 @@ class Quiesced:
     """The picture once all survivors stand still.
 
     lost          ranks whose process is gone, in the order in which spares are offered for them
-    raised        ranks that live and raised in user code
+    raised        ranks that raised in user code
     drained       ranks of a node that is being drained
     mode          the dearest recovery mode of the members
     attached      a process lives whose state is known to run.steps
@@ -297,6 +297,7 @@ def decide_recovery(
         recovery_mode=mode if is_live else "respawn", state=restore.step is not None or handed_over,
         committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
         state_is_live=is_live, outside=seen.outside, now_s=seen.now_s,
+        all_raised=len(seen.raised) == len(lost) == seen.world_size,
         free=not seen.raised and not to_blame,
     )  # fmt: skip
     return decide_rung(
