@@ -113,3 +113,17 @@ def test_texts_of_any_length_are_told_apart(one: str, two: str) -> None:
     position(memory, 1).goes_on_to(two, votes=0)
     found = position(memory, 0).meet(one, votes=0)
     assert (found is None) == (one == two)
+
+
+def test_a_peer_that_has_left_its_loop_is_found_without_waiting() -> None:
+    """Only by a rank that has gone on behind the vote after which the peer has left."""
+    memory = rows(2)
+    mine, theirs = position(memory, 0), position(memory, 1)
+    for one in (mine, theirs):
+        one.goes_on_to(STEP, votes=7)
+    assert mine.who_left(votes=7) is None
+    theirs.has_left("train.py:9", votes=7)
+    left = Elsewhere(1, "has left its loop at train.py:9, and its script has ended")
+    assert mine.who_left(votes=7) == left
+    assert mine.who_left(votes=6) is None, "this rank is about to come there"
+    assert position(memory, 0, generation=2).who_left(votes=7) is None

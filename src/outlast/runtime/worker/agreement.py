@@ -98,6 +98,28 @@ class Agreement:
                 )
             )
 
+    def on_lost_peer(self) -> None:
+        """End the run if the peer that this rank misses has left its loop, and was not lost.
+
+        To start all ranks again would lead them to the same place.
+        """
+        member = self._member
+        other = member.pages.who_left() if member.pages is not None else None
+        if other is not None:
+            assert member.session is not None
+            step = member.session.machine.committed
+            member.refuse(
+                DivergedError(
+                    f"behind step {step}, rank {other.rank} {other.does}, and rank"
+                    f" {member.rank()} goes on to the next step: the ranks' scripts have gone"
+                    " different ways",
+                    hint=(
+                        "leave the loop on all ranks behind the same step: let a value decide that"
+                        " is reduced over the ranks, and kept by run.values"
+                    ),
+                )
+            )
+
     @property
     def _on_several_nodes(self) -> bool:
         """Return whether images can be lost without the whole run."""

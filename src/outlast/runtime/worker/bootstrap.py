@@ -28,7 +28,7 @@ import traceback
 import types
 from typing import Protocol, cast
 
-from outlast.errors import UsageError
+from outlast.errors import DivergedError, UsageError
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
 from outlast.runtime.worker import forked
@@ -176,7 +176,9 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
             # Ctrl-C comes to all ranks at once: where each of them stood says nothing
             print("KeyboardInterrupt", file=sys.stderr)
             atexit.register(_die_of, signal.SIGINT)
-        elif not isinstance(error, UsageError):  # the launcher says it, once for all ranks
+        elif not isinstance(
+            error, UsageError | DivergedError
+        ):  # the launcher says it, once for all ranks
             _show(error)
         return 1
     return 0

@@ -273,6 +273,8 @@ class CommitDriver:
         member = self._attachment.member
         if command.peers_only and not member.is_collateral(command.error):
             raise command.error
+        if member.is_collateral(command.error):
+            self._attachment.agreement.on_lost_peer()
         member.broke(command.error)
 
     def _donate(self, plan: Regroup) -> None:

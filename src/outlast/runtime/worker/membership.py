@@ -262,6 +262,7 @@ class Membership:
         session.calls.collectives = self._collectives
         session.calls.wake = self._wake
         session.calls.interrupt = self._interrupt
+        session.calls.ended = self._ended
         signal.signal(_INTERRUPT, self._on_interrupt)
         self.watch.install()
         session.enter(Phase.SETUP)
@@ -486,6 +487,11 @@ class Membership:
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         self._enter_generation()
         session.enter(Phase.SETUP)
+
+    def _ended(self) -> None:
+        """Tell the peers that wait for this rank in a step that it has left its loop for good."""
+        if self.pages is not None and self.script.left_loop_at and not self.broken:
+            self.pages.has_left(self.script.left_loop_at)
 
     # --- breaking and standing still ---
 

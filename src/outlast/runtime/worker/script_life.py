@@ -14,18 +14,20 @@ from dataclasses import dataclass
 class ScriptPlace:
     """Where the script is, in this life of main's function.
 
-    in_body      the main thread runs the body of a step, where it may be interrupted between any
-                 two bytecodes
-    in_steps     run.steps was called
-    rehearses    a step is done for nothing, on the solo group (rehearsal.py)
-    rehearsed    that has been done
-    carried      the names of variables that the loop carries from step to step, and are not kept
+    in_body        the main thread runs the body of a step, where it may be interrupted between any
+                   two bytecodes
+    in_steps       run.steps was called
+    rehearses      a step is done for nothing, on the solo group (rehearsal.py)
+    rehearsed      that has been done
+    left_loop_at   the line at which the loop was left by `break` or an error; "": it was not
+    carried        the names of variables that the loop carries from step to step, and are not kept
     """
 
     in_body: bool = False
     in_steps: bool = False
     rehearses: bool = False
     rehearsed: bool = False
+    left_loop_at: str = ""
     carried: frozenset[str] = frozenset()
 
     def unset(self, error: BaseException) -> str | None:

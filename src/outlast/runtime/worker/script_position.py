@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from outlast.runtime.worker.shared_rows import Layout, Participant, SharedRows
 
 _TEXT_BYTES = 228
+_HAS_LEFT = "has left its loop"
 LAYOUT = Layout(places=1, record_bytes=_TEXT_BYTES)
 
 
@@ -63,6 +64,24 @@ class ScriptPositions:
         for rank in self._rows.ranks:
             number, theirs = self._rows.take(rank, self._number, over_s, later=True)
             if number == self._number and theirs != mine:
+                return Elsewhere(rank, theirs.decode(errors="replace"))
+        return None
+
+    def has_left(self, where: str, *, votes: int) -> None:
+        """Write down that this rank has left its loop early, and that its script is over.
+
+        It is written last, because only the script's end tells that no error was the cause.
+        """
+        self.goes_on_to(f"{_HAS_LEFT} at {where}, and its script has ended", votes=votes)
+
+    def who_left(self, *, votes: int) -> Elsewhere | None:
+        """Return a rank that has left its loop after so many votes, and takes part in no other.
+
+        None where there is none. It does not wait.
+        """
+        for rank in self._rows.ranks:
+            number, theirs = self._rows.newest(rank) or (0, b"")
+            if number >> 16 == votes and theirs.startswith(_HAS_LEFT.encode()):
                 return Elsewhere(rank, theirs.decode(errors="replace"))
         return None
 

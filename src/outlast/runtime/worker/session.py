@@ -66,11 +66,13 @@ class GroupCalls:
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step
     collectives   return how many collectives the script has called; -1: nobody counts them
+    ended         the script has ended well; its sockets are still open
     """
 
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
+    ended: Callable[[], object] = _nothing
 
 
 class Session:
@@ -183,6 +185,7 @@ class Session:
         A script that ends well before the last step has meant to.
         """
         if exit_code == 0:
+            self.calls.ended()
             if self.machine.state is State.TRAINING:
                 self.do(lambda machine: machine.finished(stopped=False))
             self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)

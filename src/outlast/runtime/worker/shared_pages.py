@@ -33,6 +33,14 @@ class SharedPages:
         """
         return self._positions.meet(does, votes=self.vote.cast)
 
+    def has_left(self, where: str) -> None:
+        """Write down that this rank's script has left its loop early, and is over."""
+        self._positions.has_left(where, votes=self.vote.cast)
+
+    def who_left(self) -> Elsewhere | None:
+        """Return a rank that has left its loop where this one has gone on, or None."""
+        return self._positions.who_left(votes=self.vote.passed)
+
     def wake(self) -> None:
         """Let a thread that waits here see that the generation is over. For any thread."""
         self.vote.wake()

@@ -125,6 +125,18 @@ class SharedRows:
                 )
             linux.futex_wait(self._address + start, word, BALLOT_LOOK_S)
 
+    def newest(self, rank: int) -> tuple[int, bytes] | None:
+        """Return number and record that `rank` has left in its first place, or None.
+
+        It does not wait. A record that is being written counts as none.
+        """
+        at = self._place(rank * self._row_bytes, 0)
+        generation, number, length, checksum = _HEAD.unpack_from(self._memory, at)
+        end = at + _HEAD.size + min(length, self._layout.record_bytes)
+        record = bytes(self._memory[at + _HEAD.size : end])
+        whole = generation == self._generation and self._checksum(number, record) == checksum
+        return (number, record) if whole else None
+
     def wake(self) -> None:
         """Let a thread that waits in `take` see that the generation is over. For any thread."""
         for rank in self.ranks:

@@ -20,12 +20,13 @@ LAYOUT = Layout(places=2, record_bytes=BALLOT_MAX_BYTES)
 class SharedVote:
     """One rank's side of the votes of one generation.
 
-    cast   how many ballots this rank has put in
+    cast     how many ballots this rank has put in
+    passed   how many of these votes have passed, as far as this rank has seen
     """
 
     def __init__(self, memory: memoryview, participant: Participant) -> None:
         """Vote through `memory`, which all ranks share: `LAYOUT.size(world_size)` bytes."""
-        self.cast = 0
+        self.cast = self.passed = 0
         self._rows = SharedRows(memory, LAYOUT, participant, act="vote")
 
     def exchange(self, ballot: bytes) -> list[bytes]:
@@ -36,7 +37,9 @@ class SharedVote:
         number = self.cast = self.cast + 1
         self._rows.put(number, ballot)
         over_s = self._rows.deadline_s()
-        return [self._rows.take(rank, number, over_s)[1] for rank in self._rows.ranks]
+        ballots = [self._rows.take(rank, number, over_s)[1] for rank in self._rows.ranks]
+        self.passed = number
+        return ballots
 
     def wake(self) -> None:
         """Let a thread that waits in `exchange` see that the generation is over. For any thread."""

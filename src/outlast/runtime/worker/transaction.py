@@ -106,6 +106,7 @@ class Transaction:
     def steps(self, until: int) -> Iterator[Step]:
         """Yield one step after the other, up to step `until`."""
         self._machine.until = until
+        self.member.script.left_loop_at = ""
         if self.member.session is not None:
             self.member.session.show_target(until)
         try:
@@ -385,6 +386,7 @@ class Transaction:
             or not self._attached
         ):
             return  # this rank has nothing to vote for, or no peer to vote with
+        self.member.script.left_loop_at = user_line()
         self.attachment.look_for_edits("behind the block of a step")
         if not self._driver.run(self._machine.leave_early()):
             what = (
