@@ -11,10 +11,12 @@ from unittest.mock import patch
 
 import numpy as np
 
+from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import Manifest as Order
 from outlast.engine.protocol.outputs import Output, Spawn
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.messages import Checkpointed
+from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece, TensorSpec
@@ -196,6 +198,10 @@ class RealDisk:
     def manifest(self, step: int, shards: list[Shard]) -> bool:
         with patch.object(local.DISK, "write", (_FullDisk() if self._full else local.DISK).write):
             folder, _ = write_checkpoint(self._root, Order(step, True, tuple(shards)), "run-1", 1)
+            if folder:
+                pruner = Pruner(self._root, Retention())
+                pruner.ask()
+                pruner.finish()
         return bool(folder)
 
     def find(self) -> tuple[int, int]:

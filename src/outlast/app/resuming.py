@@ -27,7 +27,7 @@ class Beginning:
     """The state that a session begins from.
 
     checkpoint   folder and step of the newest good checkpoint, or ("", 0)
-    refused      the checkpoints that were passed over, and why, a sentence each
+    refused      what was passed over, and why, a sentence each
     committed    newest step of the session before
     highest      newest step of all sessions: doing it again books as repeated
     own          the script makes no outlast call, so that its own checkpoint decides
@@ -135,4 +135,5 @@ def find_beginning(
 
 def _aside(folder: Path) -> str:
     """Set a checkpoint of the training before aside, so that the new training does not find it."""
-    return f"{folder}: --from-scratch; it is kept as {local.set_aside(folder, EARLIER).name}"
+    kept = local.set_aside(folder, EARLIER).name
+    return f"the checkpoint {folder} is not used (--from-scratch): it is kept as {kept}"

@@ -266,7 +266,7 @@ def _prepare(
         retention=options.checkpoints.retention,
     )  # fmt: skip
     launcher = Launcher(parts, coordinator_parts, engine_options)
-    refused = (f"warning: a checkpoint was refused: {one}" for one in beginning.refused)
+    refused = (f"warning: {one}" for one in beginning.refused)
     left = left_vaults_note(own=vault.folder)
     for note in (*options.notes, *refused, *([left] if left else [])):
         view.print_line(note)

@@ -269,6 +269,7 @@ IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
 METADATA_RESERVE_BYTES = 1 << 10
 
 # --- checkpoints ----------------------------------------------------------------------------------
+PRUNE_WAIT_S = 60.0  # the end of a run waits so long for older checkpoints to be removed
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
 MANIFEST_MAX_BYTES = 64 << 20  # about 500,000 files; a longer one is refused unread
 RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors

@@ -297,14 +297,14 @@ class Plans:
 
         step, folder   of the newest checkpoint; step 0 and no folder: there is none
         kept_step      of the newest good copies in the vault; 0: there are none
-        refused        why each newer one was refused
+        refused        a sentence for each newer one that was refused
         """
         run = self.run
         run.sources.found(step, folder, kept_step=kept_step)
         out: list[Output] = []
         for why in refused:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
-            out.append(Tell(f"warning: a checkpoint was refused: {why}"))
+            out.append(Tell(f"warning: {why}"))
         if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
             # What all begin from has changed while the checkpoints were read.
             return out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
@@ -36,8 +36,8 @@ from outlast.runtime.agent.specs import Specs
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.pager import Pager
+from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import (
-    KEPT,
     find_checkpoint,
     find_kept,
     save_images,
@@ -64,7 +64,7 @@ class CoordinatorParts:
     tell: Callable[[str], None]
     pager: Pager | None = None
     control: ControlSocket | None = None
-    retention: Retention = KEPT
+    retention: Retention = field(default_factory=Retention)
 
 
 class CoordinatorDriver:
@@ -91,6 +91,7 @@ class CoordinatorDriver:
         self._ended = ended
         self._timers: dict[str, Timer] = {}
         self._unflushed = 0  # flushes of the ledger in a row that failed
+        self._pruner = Pruner(parts.checkpoint_root, parts.retention)
 
     def listen(self) -> None:
         """Take requests, and the signals that stop a run. They raise nothing from now on."""
@@ -119,10 +120,12 @@ class CoordinatorDriver:
         self._carry(lead.rebuild(now_s=clock.now_s(), nodes=nodes, patience_s=patience_s))
 
     def stop(self) -> None:
-        """Let no timer of the coordinator come any more."""
+        """Let no timer of the coordinator come any more, and remove older checkpoints."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._pruner.finish()
+        self._tell_what_stays()
 
     def do(self, outputs: list[Output]) -> None:
         """Carry out the outputs of a call of the coordinator itself."""
@@ -222,9 +225,10 @@ class CoordinatorDriver:
     def _write_manifest(self, order: Manifest) -> None:
         parts = self._parts
         folder, error = write_checkpoint(
-            parts.checkpoint_root, order, parts.specs.run_id, self.coordinator.generation,
-            parts.retention,
-        )  # fmt: skip
+            parts.checkpoint_root, order, parts.specs.run_id, self.coordinator.generation
+        )
+        if folder:
+            self._pruner.ask()
         self.do(
             self.coordinator.on_manifest(
                 now_s=clock.now_s(), step=order.step, folder=folder, error=error
@@ -257,7 +261,7 @@ class CoordinatorDriver:
             try:
                 step, folder, also = find_checkpoint(root, self._parts.specs.run_id)
             except OSError as error:
-                also = [f"{root} cannot be read: {error.strerror}"]
+                also = [f"no checkpoint is used: {root} cannot be read: {error.strerror}"]
             refused += also
         self.do(
             self.coordinator.on_checkpoint_found(
@@ -266,6 +270,13 @@ class CoordinatorDriver:
             )
         )  # fmt: skip
 
+    def _tell_what_stays(self) -> None:
+        if error := self._pruner.take_error():
+            self._parts.tell(
+                f"warning: older checkpoints are not removed: {error}; they are removed with the"
+                " next one, or by `outlast ckpt prune`"
+            )
+
     # --- the ledger -------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -273,6 +284,7 @@ class CoordinatorDriver:
 
         If it cannot be written, that is reported once and stops nothing.
         """
+        self._tell_what_stays()
         tell, now_s = self._parts.tell, clock.now_s()
         deadlines = {
             name: timer.when_s for name, timer in self._timers.items() if timer.when_s > now_s

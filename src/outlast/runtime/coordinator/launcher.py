@@ -53,6 +53,7 @@ class Launcher:
         self._lead.start()
         self._coordinator_parts.loop.run()
         self._node.close()
+        self._lead.stop()
         assert self._end is not None
         self._coordinator_parts.evidence.finish(
             self._coordinator_parts.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S

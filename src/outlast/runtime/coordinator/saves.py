@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.durable import Retention, begins_from_images, newest_common
+from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
 from outlast.errors import CorruptError, OutlastError
@@ -16,17 +16,11 @@ from outlast.runtime.tiers.image import Piece
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault
 
-KEPT = Retention()
-
 
 def write_checkpoint(
-    root: Path, order: ManifestOrder, run_id: str, generation: int,
-    retention: Retention = KEPT,
-) -> tuple[str, str]:  # fmt: skip
-    """Write a manifest; return its folder once it is durable, or "" and why it is not.
-
-    Older checkpoints that `retention` does not keep are removed.
-    """
+    root: Path, order: ManifestOrder, run_id: str, generation: int
+) -> tuple[str, str]:
+    """Write a manifest; return its folder once it is durable, or "" and why it is not."""
     folder = local.checkpoint_folder(root, order.step)
     files = tuple(
         FileEntry(name, length, int(checksum, 16)) for name, length, checksum in order.shards
@@ -42,7 +36,6 @@ def write_checkpoint(
     )
     try:
         local.write_manifest(folder, manifest)
-        local.prune(root, retention.last, every=retention.every)
     except (OutlastError, OSError, MemoryError) as error:
         return "", str(error) or "the launcher gets no more memory"
     return str(folder), ""
@@ -86,7 +79,9 @@ def save_images(
 def newest_start(
     root: Path, vault: Vault | None, world_size: int, run: str | None = None
 ) -> tuple[Restart, tuple[str, int], list[str]]:
-    """Return what --resume goes on from: (start, newest good checkpoint, what was refused and why).
+    """Return what --resume goes on from: (start, newest good checkpoint, what was refused).
+
+    What was refused is a sentence each, with the reason.
 
     The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images or
     copies of one step are whole in it. `run` is as for `find_checkpoint`.
@@ -111,6 +106,8 @@ def find_kept(vault: Vault, world_size: int) -> tuple[int, list[str]]:
 def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[str]]:
     """Return (step, folder) of the newest good checkpoint, or (0, ""), and what was refused.
 
+    What was refused is a sentence each, with the reason.
+
     A refused checkpoint is set aside, so that its step can be saved again. One that others have
     written is refused and left where it is, because nothing is wrong with it. It is another run's
     if `run` is given and is not the run that its manifest names.
@@ -125,7 +122,8 @@ def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[
 
     search = local.newest_good(root, foreign=foreign)
     refused = [
-        f"{one.folder}: {one.reason}" + ("" if one.is_others else f"; {_put_aside(one.folder)}")
+        f"a checkpoint was refused: {one.folder}: {one.reason}"
+        + ("" if one.is_others else f"; {_put_aside(one.folder)}")
         for one in search.refused
     ]
     found = search.checkpoint

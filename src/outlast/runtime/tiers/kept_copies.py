@@ -67,7 +67,7 @@ class KeptCopies:
     def newest_good(self, world_size: int) -> tuple[int, list[str]]:
         """Return the newest step of which every rank's copy is as it was written, or 0.
 
-        Also return why newer ones were refused. These are forgotten.
+        Also return why newer ones were refused, a sentence each. These are forgotten.
         """
         refused: list[str] = []
 
@@ -76,7 +76,9 @@ class KeptCopies:
                 for rank in range(world_size):
                     self.read(rank, step)
             except CorruptError as error:
-                refused.append(f"the copy of step {step} in shared memory: {error}")
+                refused.append(
+                    f"the copies of the state of step {step} in shared memory are not used: {error}"
+                )
                 for rank in range(world_size):
                     self._forget(rank, step)
                 return False
