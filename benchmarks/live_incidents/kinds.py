@@ -3,8 +3,8 @@
 This table is written before anything runs. `SEEN` kinds may be looked at while rules change, and
 those of `EARLIER` were held back once: their first look is in RESULTS.md, so they count as seen
 since. `HELD_BACK` kinds are made beside them and judged once the rules are frozen; that first look
-is what is reported. `LATER` kinds were written when those had been seen too, and `LAST` ones after
-those.
+is what is reported. `LATER` kinds were written when those had been seen too, and `LAST` and
+`RECENT` ones after those.
 
 classes     the classes that count as right
 class_in    the parts of the folder, any of which tells the class; without them UNKNOWN is right
@@ -44,6 +44,7 @@ def _hang(
     class_in: str = "stacks",
     rank_in: str = "stacks dumps",
     guilty: int = 1,
+    layout: str = "",
 ) -> Kind:
     """Describe a hang: the ranks print nothing, so logs alone tell neither class nor rank."""
     return Kind(
@@ -53,6 +54,7 @@ def _hang(
         is_hang=True,
         guilty=guilty,
         rank_in=frozenset(rank_in.split()),
+        layout=layout,
     )
 
 
@@ -201,5 +203,36 @@ LAST = (
     _end("bad_pickle", "user_data", "user_code"),
     _end("no_optimizer", "dependency", "user_code"),
 )
-KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK, *LATER, *LAST)}
-SETS = {"seen": (*SEEN, *EARLIER), "held-back": HELD_BACK, "later": LATER, "last": LAST}
+RECENT = (
+    _hang("loader_deadlock", "user_code"),
+    _hang("loader_stopped", UNKNOWN, "user_code"),
+    _hang("import_wait", "user_code", "dependency"),
+    _hang("logging_lock", "user_code"),
+    _hang("thread_barrier", "user_code"),
+    _hang("dead_pool", "user_code"),
+    _hang("swallowed", "user_code", "user_data", "software_bug", class_in="dumps"),
+    _hang("skipped_branch", "user_code", "software_bug", class_in="dumps"),
+    _hang("object_counts", "user_code", "software_bug", class_in="dumps", rank_in="dumps"),
+    _hang("wrong_group", "user_code", "software_bug", class_in="dumps", layout="mesh"),
+    _hang("lone_full", "user_code", "software_bug", class_in="dumps", layout="fsdp2"),
+    _end("loader_segfault", UNKNOWN, "user_code", "software_bug", "dependency"),
+    _end("loader_full", "storage", "host_memory"),
+    _end("watchdog_text", UNKNOWN, "user_code"),
+    _end("store_cut", UNKNOWN, "network", "user_code"),
+    _end("cut_sockets", UNKNOWN, "network", guilty=0),
+    _end("cgroup_oom", "host_memory", class_in="kernel"),
+    _end("wrong_list", "user_code", "software_bug"),
+    _end("float_signal", UNKNOWN, "software_bug", "user_code"),
+    _end("no_host", "network", "dependency", "user_code", UNKNOWN),
+    _end("overloaded", "dependency", "network", "storage", "user_code", UNKNOWN),
+    _end("no_secret", "user_code", "dependency"),
+    _end("unpickled", "user_code", "dependency"),
+)
+KINDS = {kind.name: kind for kind in (*SEEN, *EARLIER, *HELD_BACK, *LATER, *LAST, *RECENT)}
+SETS = {
+    "seen": (*SEEN, *EARLIER),
+    "held-back": HELD_BACK,
+    "later": LATER,
+    "last": LAST,
+    "recent": RECENT,
+}

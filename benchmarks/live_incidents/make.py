@@ -31,6 +31,7 @@ from outlast.runtime.collect import collect, find_processes
 LAYOUTS = ("ddp", "fsdp2", "mesh")
 QUIET_S, START_S, END_S, APART_S = 5.0, 90.0, 60.0, 3.0
 RANKS, STRUCK_AT_STEP = 4, 10
+GROUP_NAME = "live-incident"  # of control groups that a fault makes, as recent_faults.py names them
 HERE = Path(__file__).parent
 KILLED_IN_LOG = {
     "oom_killed": r"exitcode\s*: -9\b.{0,60}?\(pid: (\d+)\)",
@@ -88,6 +89,9 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
                 shutil.copytree(work / "fr", whole / "dumps", ignore=_no_parts)
     finally:
         end_all(job)
+        for group in Path("/sys/fs/cgroup").glob(f"*/{GROUP_NAME}-*"):
+            with suppress(OSError):
+                group.rmdir()
         shutil.rmtree(work, ignore_errors=True)
     _kernel_log(whole, kind, began_s)
     truth = {
@@ -108,7 +112,7 @@ def lay_out(work: Path, **plan: object) -> None:
     """Copy the job's code into its folder, beside the plan."""
     code = work / "code"
     code.mkdir()
-    for name in ("train.py", "faults.py", "later_faults.py"):
+    for name in ("train.py", "faults.py", "later_faults.py", "recent_faults.py"):
         shutil.copy2(HERE / name, code / name)
     (code / "plan.json").write_text(json.dumps({**plan, "folder": str(work / "fr")}))
 
@@ -173,7 +177,19 @@ def _kernel_log(whole: Path, kind: Kind, began_s: float) -> None:
     if pattern and (found := re.search(pattern, said)):
         command = "pt_data_worker" if kind.name == "loader_oom" else "python"
         lines += oom_kill(int(found[1]), command, _failed_s(whole))
+    if kind.name == "cgroup_oom":
+        lines += _real_kernel_lines(began_s)
     (whole / "dmesg-of-node1.txt").write_text("".join(map(kernel_line, lines)))
+
+
+def _real_kernel_lines(began_s: float) -> list[tuple[float, str]]:
+    """Return what this machine's kernel has said since then, if it may be read."""
+    said = subprocess.run(["dmesg", "--raw"], capture_output=True, check=False).stdout
+    booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    found = re.findall(r"<\d+>\[ *(\d+\.\d+)\] (.*)", said.decode("utf-8", "replace"))
+    return [
+        (booted_s + float(at), text) for at, text in found if booted_s + float(at) >= began_s - 1.0
+    ]
 
 
 def _failed_s(whole: Path) -> float:

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from faults import FAULTS  # type: ignore[import-not-found]  # lies beside this script
 from later_faults import LATER_FAULTS  # type: ignore[import-not-found]
+from recent_faults import RECENT_FAULTS, abort_later  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.distributed.device_mesh import init_device_mesh
@@ -45,6 +46,9 @@ class Samples(Dataset[Tensor]):
 
     def __init__(self, kind: str, broken: int) -> None:
         self.kind, self.broken = kind, broken
+        self.lock = threading.Lock()
+        if kind == "loader_deadlock" and broken >= 0:
+            self.lock.acquire()  # as a thread holds it while the workers are forked
 
     def __len__(self) -> int:
         return STEPS
@@ -54,6 +58,16 @@ class Samples(Dataset[Tensor]):
             time.sleep(3_600)
         if index == self.broken and self.kind in ("loader_killed", "loader_oom"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if index == self.broken and self.kind == "loader_deadlock":
+            with self.lock:
+                pass
+        if index == self.broken and self.kind == "loader_stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if index == self.broken and self.kind == "loader_segfault":
+            ctypes.string_at(0)
+        if index == self.broken and self.kind == "loader_full":
+            text = f"unable to write to file </torch_{os.getpid()}_77_0>: No space left on device"
+            raise RuntimeError(f"{text} (28)")
         if index == self.broken and self.kind == "loader_raises":
             raise ValueError(f"sample {index}: expected {WIDTH} features, got 0")
         return torch.randn(WIDTH)
@@ -68,6 +82,7 @@ class Job:
         dist.init_process_group("gloo", timeout=timeout)
         self.rank = dist.get_rank()
         self.is_victim = self.rank in victims
+        self.source = 0 if 0 not in victims else 1
         self.now = 0
         self.lock = threading.Lock()
         self.pairs = [dist.new_group([0, 1, 2, 3]) for _ in range(2)]
@@ -87,6 +102,7 @@ class Job:
             wrapped = fully_shard(model, mesh=init_device_mesh("cpu", (4,)))
         else:
             mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            self.mesh = mesh
             wrapped = fully_shard(model, mesh=mesh)
         return wrapped
 
@@ -122,9 +138,17 @@ class Job:
             if self.strikes:
                 if self.kind == "left_loop":
                     break
+                if self.kind == "swallowed":
+                    print(f"step {self.now} skipped: ValueError('bad sample')", flush=True)
+                    continue
                 batch = self.broken(batch)
             if self.kind in ("order", "extra_reduce", "dtype", "skipped_reduce"):
                 self.by_hand()
+            if self.kind == "wrong_group":
+                name = "replicate" if self.strikes else "shard"
+                dist.all_reduce(torch.zeros(5), group=self.mesh.get_group(name))
+            if self.kind == "swallowed" and self.now == self.step + 5:
+                dist.barrier()
             output = self.model(batch)
             output.register_hook(self.in_backward)
             output.square().mean().backward()
@@ -168,11 +192,18 @@ class Job:
                 )
             case "no_cuda":
                 batch.to("cuda")
+            case "skipped_branch" if not self.is_victim:
+                dist.all_gather_object([None] * dist.get_world_size(), {"loss": 2.5})
+            case "object_counts":
+                count = 3 if self.is_victim else 1
+                dist.broadcast_object_list([{"lr": 0.1}] * count, src=self.source)
+            case "watchdog_text" if not self.is_victim:
+                abort_later(self.rank)
             case "monitored" if not self.is_victim:
                 dist.monitored_barrier(timeout=timedelta(seconds=6))
 
     def broken(self, batch: Tensor) -> Tensor:
-        if (fault := {**FAULTS, **LATER_FAULTS}.get(self.kind)) is not None:
+        if (fault := {**FAULTS, **LATER_FAULTS, **RECENT_FAULTS}.get(self.kind)) is not None:
             return fault(self.folder, self.rank, self.model, batch)
         match self.kind:
             case "sleep_data" | "time_out":
