@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.diagnose.quiet import (
+    GAPS_MIN,
     QUIET_FACTOR,
     QUIET_MIN_S,
     JobState,
@@ -26,9 +27,29 @@ QUIET = Look(JobState.QUIET, "no new line")
 def test_a_job_is_quiet_only_after_many_usual_gaps_and_the_least_time(
     gaps_s: list[float], quiet_s: float
 ) -> None:
+    """With too few gaps the least time suffices, but only for a look that has to be repeated."""
     look = decide_quiet(now_s=quiet_s, last_line_s=0.0, gaps_s=gaps_s)
-    limit_s = max(QUIET_MIN_S, QUIET_FACTOR * usual_gap_s(gaps_s))
-    assert (look.state is JobState.QUIET) is (quiet_s >= limit_s)
+    long_s = max(QUIET_MIN_S, QUIET_FACTOR * usual_gap_s(gaps_s))
+    is_known = len(gaps_s) >= GAPS_MIN
+    assert (look.state is JobState.QUIET) is (quiet_s >= (long_s if is_known else QUIET_MIN_S))
+    assert look.is_sure is (is_known or quiet_s >= long_s)
+
+
+@given(FRAMES, FRAMES)
+def test_a_job_whose_usual_gap_is_not_known_hangs_at_the_second_look(
+    frames: dict[int, tuple[str, ...]], before: dict[int, tuple[str, ...]]
+) -> None:
+    """A long save may stand still for the seconds between two stacks, so it is looked at again."""
+    early = decide_quiet(now_s=QUIET_MIN_S, last_line_s=0.0, gaps_s=[])
+    at_first, again = (
+        decide_hang(
+            early, first=frames, second=frames, quiet_s=60, blind_after_s=600, earlier=earlier
+        )
+        for earlier in (None, before)
+    )
+    assert at_first.state is (JobState.STANDS if frames else JobState.QUIET)
+    same = bool(frames) and all(before.get(pid) == stack for pid, stack in frames.items())
+    assert (again.state is JobState.HANGS) is same
 
 
 def test_a_job_with_a_long_save_each_tenth_line_is_not_quiet_during_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,13 +18,13 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.runtime.collect import collect, find_processes
-from outlast.runtime.collect.collector import refuse_several_jobs
+from outlast.runtime.collect.collector import Collected, refuse_several_jobs
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import JobProcess, activity_of
 from outlast.runtime.collect.watch import Logs, Pace, look_at, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
-BRISK = Pace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1)
+BRISK = Pace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1, again_s=0.1)
 # A rank that answers requests for its recorder as NCCL does, and prints a line now and then.
 RANK = """
 import os, sys, threading, time
@@ -285,6 +286,56 @@ def test_the_time_before_the_first_line_is_no_gap_between_two(tmp_path: Path) ->
             log.write_text(f"{log.read_text()}step {now_s:.0f}\n")
         logs.look(now_s)
     assert logs.gaps_s == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("age_s", [5.0, 700.0, 90_000.0])
+def test_a_job_that_hangs_already_is_looked_at_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float
+) -> None:
+    """Its logs show no gap, so the age of the newest file tells how long it has been silent.
+
+    Method: two looks at stacks that do not move, and a file of that age. What is waited for, and
+    until when, is said each time; a silence of many minutes needs no second look.
+    """
+    log = tmp_path / "rank_0.log"
+    log.write_text("step 7\n")
+    written_s = time.time() - age_s
+    os.utime(log, (written_s, written_s))
+    stack = 'Process {0}: python train.py\nThread {0} (idle): "MainThread"\n    load (train.py:3)\n'
+
+    def collected(folder: Path, **_: object) -> Collected:
+        (folder / "stacks").mkdir(parents=True, exist_ok=True)
+        (folder / "stacks" / "stack_rank_0.txt").write_text(2 * f"{stack.format(71)}\n")
+        return Collected(folder, got={"second stacks": 1})
+
+    monkeypatch.setattr("outlast.runtime.collect.watch.collect", collected)
+    said: list[str] = []
+    ended = watch(
+        [str(log)], incidents=tmp_path, job=JOB, min_s=2.0, pace=BRISK, on_look=said.append
+    )
+    assert ended.how == "hangs"
+    assert "how often one comes is not known yet" in ended.reason
+    assert len(said) == (2 if age_s < 600.0 else 1)
+    assert all(re.search(r"stacks are taken again at \d\d:\d\d:\d\d", one) for one in said[:-1])
+
+
+def test_logs_of_a_job_that_ended_long_ago_are_no_hang_at_once(tmp_path: Path) -> None:
+    """No process is there, so only the silence that was watched counts."""
+    log = tmp_path / "rank_0.log"
+    log.write_text("step 7\n")
+    os.utime(log, (0.0, 0.0))
+    said: list[str] = []
+    ended = watch(
+        [str(log)],
+        incidents=tmp_path,
+        job="nobody's",
+        pace=BRISK,
+        on_look=said.append,
+        is_over=lambda: bool(said),
+    )
+    assert ended.how == "gone"
+    assert "no process of a training job was found" in said[0]
+    assert "it counts as a hang at" in said[0]
 
 
 def test_watching_ends_when_it_is_asked_to(tmp_path: Path) -> None:

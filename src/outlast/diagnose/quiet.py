@@ -5,6 +5,9 @@ A job is quiet once no new line came for `QUIET_FACTOR` times its usual gap, and
 hangs if the stacks of its processes, taken twice, did not move. Where no stacks can be had, it
 must be quiet `BLIND_FACTOR` times as long.
 
+A job that hangs already when it is first followed shows no gaps. It is looked at once it was quiet
+for `QUIET_MIN_S`, and hangs if no process moved between two such looks, `AGAIN_S` apart.
+
 This module is pure: no clock, no files, no torch.
 """
 
@@ -20,6 +23,7 @@ BLIND_FACTOR = 5.0
 GAPS_MIN = 5  # with fewer gaps seen, the usual gap is not known
 GAPS_KEPT = 500
 UNKNOWN_GAP_S = 60.0
+AGAIN_S = 30.0  # between two looks at a job whose usual gap is not known
 
 
 class JobState(str, Enum):
@@ -27,15 +31,24 @@ class JobState(str, Enum):
 
     GOES_ON = "goes on"
     QUIET = "quiet"
+    STANDS = "stands still"  # in one look, and the usual gap is not known: it is looked at again
     HANGS = "hangs"
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The decision, and the sentence that gives its reason."""
+    """The decision, and the sentence that gives its reason.
+
+    from_s   so long without a new line counts as quiet
+    long_s   so long is enough even where the usual gap is not known
+    is_sure  the usual gap is known, or the silence is that long
+    """
 
     state: JobState
     reason: str
+    from_s: float = QUIET_MIN_S
+    long_s: float = QUIET_MIN_S
+    is_sure: bool = True
 
 
 def usual_gap_s(gaps_s: Sequence[float]) -> float:
@@ -51,11 +64,19 @@ def decide_quiet(
 ) -> Look:
     """Decide whether no new line for so long is unusual."""
     usual_s, quiet_s = usual_gap_s(gaps_s), now_s - last_line_s
-    limit_s = max(min_s, QUIET_FACTOR * usual_s)
-    said = f"no new line for {quiet_s:.0f} s, and usually one comes within {usual_s:.1f} s"
-    if quiet_s < limit_s:
-        return Look(JobState.GOES_ON, f"{said}; it counts as quiet from {limit_s:.0f} s on")
-    return Look(JobState.QUIET, said)
+    long_s = max(min_s, QUIET_FACTOR * usual_s)
+    is_known = len(gaps_s) >= GAPS_MIN
+    from_s = long_s if is_known else min_s
+    usually = (
+        f"usually one comes within {usual_s:.1f} s"
+        if is_known
+        else "how often one comes is not known yet"
+    )
+    said = f"no new line for {quiet_s:.0f} s, and {usually}"
+    if quiet_s < from_s:
+        said += f"; it counts as quiet from {from_s:.0f} s on"
+        return Look(JobState.GOES_ON, said, from_s, long_s, is_known)
+    return Look(JobState.QUIET, said, from_s, long_s, is_known or quiet_s >= long_s)
 
 
 def decide_hang(
@@ -65,11 +86,13 @@ def decide_hang(
     second: Mapping[int, tuple[str, ...]],
     quiet_s: float,
     blind_after_s: float,
+    earlier: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Look:
     """Decide whether a quiet job hangs, from the stacks of its processes at two moments.
 
-    `first` and `second` are the main thread's frames by pid. `blind_after_s` is how long a job must
-    be quiet where no stacks can be had.
+    `first` and `second` are the main thread's frames by pid; `earlier` those of an earlier look, if
+    no process moved in it. `blind_after_s` is how long a job must be quiet where no stacks can be
+    had.
     """
     if quiet.state is not JobState.QUIET:
         return quiet
@@ -81,4 +104,7 @@ def decide_hang(
     moved = sorted(pid for pid in both if first[pid] != second[pid])
     if moved:
         return Look(JobState.QUIET, f"{quiet.reason}; pid {moved[0]} moves, by its stacks")
-    return Look(JobState.HANGS, f"{quiet.reason}; no process moved between two stacks")
+    if not quiet.is_sure and any((earlier or {}).get(pid) != second[pid] for pid in both):
+        return Look(JobState.STANDS, f"{quiet.reason}; no process moved between two stacks")
+    looks = "two stacks" if quiet.is_sure else "two looks, of two stacks each"
+    return Look(JobState.HANGS, f"{quiet.reason}; no process moved between {looks}")

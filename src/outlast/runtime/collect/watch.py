@@ -3,6 +3,9 @@
 The logs are looked at again and again. Each file's new lines go to the readers of `outlast
 diagnose`. A failure shows in the launcher's own messages. It counts once the logs have been still
 for a moment, so that all of the end is read. `diagnose/quiet.py` decides whether the job hangs.
+
+How long the logs were silent before watching began is told by the time of the newest file. So of a
+job that hangs already stacks are taken at once. What is waited for next, and until when, is said.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.quiet import (
+    AGAIN_S,
     BLIND_FACTOR,
     GAPS_KEPT,
     QUIET_MIN_S,
@@ -40,11 +45,13 @@ class Pace:
     poll_s          between two looks at the logs
     settle_s        the logs are still for so long before a failure is believed
     stacks_apart_s  between two stacks of a process that is asked whether it moves
+    again_s         between two looks at a job whose usual gap is not known
     """
 
     poll_s: float = 1.0
     settle_s: float = 5.0
     stacks_apart_s: float = STACKS_APART_S
+    again_s: float = AGAIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,15 @@ class Logs:
     last_line_s: float = 0.0
     has_lines: bool = False  # some came since watching began
     failure: str = ""
+
+    def silent_s(self) -> float:
+        """Return for how long no file was written, by the files' own times; 0 if there are none."""
+        ages_s = []
+        for path in self._files():
+            with suppress(OSError):
+                status = os.stat(path)
+                ages_s += [time.time() - status.st_mtime] if status.st_size else []
+        return max(0.0, min(ages_s, default=0.0))
 
     def look(self, now_s: float) -> None:
         grew = False
@@ -133,8 +149,10 @@ def watch(
     for path in paths:
         if not os.path.exists(path):
             raise UsageError(f"{path} does not exist", hint="name the job's logs, or their folder")
-    logs = Logs(paths, last_line_s=time.monotonic())
-    asked_s = 0.0  # when stacks were last taken; they are not taken again at once
+    began_s = time.monotonic()
+    logs = Logs(paths)
+    logs.last_line_s = began_s - logs.silent_s()
+    looks = Looks(began_s, min_s=min_s, pace=pace, said=on_look)
     while not is_over():
         now_s = time.monotonic()
         logs.look(now_s)
@@ -146,13 +164,13 @@ def watch(
         quiet = decide_quiet(
             now_s=now_s, last_line_s=logs.last_line_s, gaps_s=logs.gaps_s, min_s=min_s
         )
-        if quiet.state is JobState.QUIET and now_s - asked_s >= min(silent_s, 10 * min_s) / 2:
-            asked_s = now_s
+        if quiet.state is JobState.GOES_ON:
+            looks.wait_for_silence(now_s, logs.last_line_s + quiet.from_s, quiet)
+        elif now_s >= looks.next_s:
             folder = incidents / time.strftime("incident-%Y%m%d-%H%M%S", time.gmtime())
-            collected, why = look_at(folder, pids if pids or job else logs.writers(), job, pace)
-            look = _ask(quiet, silent_s, collected, min_s)
-            look = replace(look, reason=f"{look.reason}{why}")
-            on_look(look.reason)
+            look, collected = looks.take(
+                quiet, logs.last_line_s, folder, pids if pids or job else logs.writers(), job
+            )
             if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
                 return Ended("hangs", look.reason, (*paths, *extra))
@@ -160,6 +178,72 @@ def watch(
                 shutil.rmtree(collected.folder, ignore_errors=True)
         time.sleep(pace.poll_s)
     return Ended("gone", "watching was ended", tuple(paths))
+
+
+@dataclass(slots=True)
+class Looks:
+    """The looks at the processes of a quiet job: what the last one showed, and when the next is.
+
+    stood  the frames by pid of a look in which no process moved
+    """
+
+    began_s: float
+    min_s: float
+    pace: Pace
+    said: Callable[[str], None]
+    next_s: float = 0.0
+    stood: dict[int, tuple[str, ...]] | None = None
+    _announced: bool | None = None  # whether the usual gap was known when that was said
+
+    def wait_for_silence(self, now_s: float, until_s: float, quiet: Look) -> None:
+        """Note that lines come. Say once, and once more when the usual gap is known, until when."""
+        self.stood, self.next_s = None, 0.0
+        if self._announced is not quiet.is_sure:
+            self._announced = quiet.is_sure
+            self.said(
+                f"{quiet.reason.partition(';')[0]}; stacks are taken at"
+                f" {_clock(until_s - now_s)} if none comes by then"
+            )
+
+    def take(
+        self, quiet: Look, last_line_s: float, folder: Path, pids: Sequence[int], job: str
+    ) -> tuple[Look, Collected | None]:
+        """Look at the processes, say what that shows, and set when to look again."""
+        now_s = time.monotonic()
+        silent_s = now_s - last_line_s
+        collected, why = look_at(folder, pids, job, self.pace)
+        first, second = ({}, {}) if collected is None else _frames(collected.folder / "stacks")
+        # Where there are no stacks only the silence that was watched counts: the logs may be those
+        # of a job that ended long ago.
+        watched_s = min(silent_s, now_s - self.began_s)
+        blind_after_s = max(quiet.long_s, BLIND_FACTOR * self.min_s)
+        look = decide_hang(
+            quiet,
+            first=first,
+            second=second,
+            quiet_s=watched_s,
+            blind_after_s=blind_after_s,
+            earlier=self.stood,
+        )
+        look = replace(look, reason=f"{look.reason}{why}")
+        stands = look.state is JobState.STANDS
+        self.stood = second if stands else None
+        pause_s = self.pace.again_s if stands else min(silent_s, 10 * self.min_s) / 2
+        then = f"; stacks are taken again at {_clock(pause_s)} if no line comes by then"
+        if not first.keys() & second.keys():
+            left_s = max(0.0, blind_after_s - watched_s)
+            pause_s = min(pause_s, left_s)
+            then = (
+                f"; without them it counts as a hang at {_clock(left_s)} if no line comes by then"
+            )
+        self.next_s = time.monotonic() + pause_s
+        self.said(look.reason if look.state is JobState.HANGS else f"{look.reason}{then}")
+        return look, collected
+
+
+def _clock(in_s: float) -> str:
+    """Return the time of day in so many seconds, as a clock on the wall shows it."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(time.time() + max(0.0, in_s))).strip()
 
 
 def look_at(
@@ -177,18 +261,6 @@ def look_at(
     has_stacks = bool(collected.got.get("second stacks"))
     lacking = next((said for said in collected.lacking if said.startswith("py-spy ")), "")
     return collected, "" if has_stacks or not lacking else f" ({lacking})"
-
-
-def _ask(quiet: Look, silent_s: float, collected: Collected | None, min_s: float) -> Look:
-    """Decide by the stacks whether a quiet job hangs."""
-    first, second = ({}, {}) if collected is None else _frames(collected.folder / "stacks")
-    return decide_hang(
-        quiet,
-        first=first,
-        second=second,
-        quiet_s=silent_s,
-        blind_after_s=BLIND_FACTOR * min_s,
-    )
 
 
 def _frames(
