@@ -81,6 +81,10 @@ def test_a_rank_that_was_killed_is_told_in_one_line() -> None:
         ({"oom_read": True}, "sent neither by outlast nor by the OOM killer"),
         ({"oom_read": False}, "not sent by outlast; whether by the OOM killer was not readable"),
         ({"oom": True}, "while the kernel counted an OOM kill"),
+        (
+            {"oom_near": True},
+            "while the kernel counted an OOM kill, and its counter does not say of which process",
+        ),
         ({"killed": True}, "sent by outlast: it could no longer be led"),
     ],
 )

@@ -23,6 +23,7 @@ from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.glance import PIECE_BYTES, Glance
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.loop import Loop
 
@@ -253,21 +254,22 @@ def test_stacks_of_a_dead_process_are_read_once_training_goes_on(
 @pytest.mark.parametrize(
     ("number", "oom", "killed", "kept"),
     [
-        (signal.SIGKILL, False, False, (False, False, True)),
-        (signal.SIGKILL, True, False, (False, True, True)),
-        (signal.SIGKILL, None, False, (False, False, False)),
-        (signal.SIGKILL, False, True, (True, False, False)),
-        (signal.SIGTERM, False, False, (False, False, False)),
+        (signal.SIGKILL, OomKill.NONE, False, (False, False, False, True)),
+        (signal.SIGKILL, OomKill.OURS, False, (False, True, False, True)),
+        (signal.SIGKILL, OomKill.SOMEBODY, False, (False, False, True, True)),
+        (signal.SIGKILL, OomKill.NOT_READ, False, (False, False, False, False)),
+        (signal.SIGKILL, OomKill.NONE, True, (True, False, False, False)),
+        (signal.SIGTERM, OomKill.NONE, False, (False, False, False, False)),
     ],
 )
 def test_what_the_kernel_counted_is_kept_apart_from_what_nobody_could_read(
-    tmp_path: Path, number: int, oom: bool | None, killed: bool, kept: tuple[bool, ...]
+    tmp_path: Path, number: int, oom: OomKill, killed: bool, kept: tuple[bool, ...]
 ) -> None:
     """`oom_read` is said of a SIGKILL that was not ours, where the counters could be read."""
     with closing(Scene(tmp_path, Slow(1e-6))) as scene:
         scene.evidence.ended(Exited(1, 101, None, int(number), oom, 0.0, killed))
         (told,) = json.loads((scene.kept() / "standing.json").read_text())["processes"]
-    assert (told["killed"], told["oom"], told["oom_read"]) == kept
+    assert (told["killed"], told["oom"], told["oom_near"], told["oom_read"]) == kept
 
 
 def test_stacks_of_an_earlier_alarm_are_not_taken(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def told(
     rank: int = 1,
     state: str = "S",
     wchan: str = "",
-    oom: bool = False,
+    oom: bool | None = False,
     killed: bool = True,
 ) -> str:
     about = Interruption(
@@ -44,7 +44,8 @@ def told(
         "killed": killed,
         "exit_code": None,
         "signal": 9,
-        "oom": oom,
+        "oom": oom is True,
+        "oom_near": oom is None,
     }
     return json.dumps(
         {"schema": 1, "outlast": "standing", "interruption": about, "processes": [process]},
@@ -61,12 +62,15 @@ def told(
         ("D", "x", False, "standing.kernel", FailureClass.STORAGE),
         ("R", "", False, "standing.running", FailureClass.USER_CODE),
         ("S", "", True, "standing.oom", FailureClass.HOST_MEMORY),
+        ("S", "", None, "standing.oom_near", FailureClass.HOST_MEMORY),
     ],
 )
 def test_what_the_kernel_said_of_a_process_is_a_finding(
-    state: str, wchan: str, oom: bool, rule: str, cause: FailureClass | None
+    state: str, wchan: str, oom: bool | None, rule: str, cause: FailureClass | None
 ) -> None:
-    """The name in /proc/<pid>/stat may hold blanks and brackets."""
+    """The name in /proc/<pid>/stat may hold blanks and brackets. `oom` is None where the kernel
+    counted a kill, and nothing tells of which process.
+    """
     found = read_standing(
         told(state=state, wchan=wchan, oom=oom).encode(), name="standing.json"
     ).findings

@@ -19,7 +19,7 @@ from outlast.engine.durable import Retention
 from outlast.errors import CapacityError, UsageError
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
-from outlast.runtime.agent.oom import OomWatch
+from outlast.runtime.agent.oom import OomKill, OomWatch
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.worker.arguments import parse
 
@@ -61,7 +61,7 @@ def test_a_zygote_that_the_kernel_kills_for_memory_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Method: the process kills itself, and the kernel's counter is said to have risen."""
-    monkeypatch.setattr(OomWatch, "judge", lambda self, now_s: True)
+    monkeypatch.setattr(OomWatch, "judge", lambda self, now_s, pid=0: OomKill.OURS)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.close()
     client = ZygoteClient(subprocess.Popen(["sh", "-c", "kill -9 $$"]), ours)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outlast.model.messages import Warned
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.linux import is_ending
 from tests.processes.house import House, is_gone, now, python
 
@@ -49,7 +50,7 @@ def test_a_killed_worker_leaves_no_child(house: House) -> None:
     house.host.kill(worker)
     exited = house.wait_exit(worker)
     print(f"kill to news: {(now() - asked_s) * 1e3:.1f} ms")
-    assert (exited.signal, exited.oom, exited.killed) == (signal.SIGKILL, False, True)
+    assert (exited.signal, exited.oom, exited.killed) == (signal.SIGKILL, OomKill.NONE, True)
     house.until(lambda: all(map(is_gone, pids)), "the children's end")
 
 

@@ -1,45 +1,90 @@
-"""Was it the OOM killer: counters that rise, do not rise, or cannot be read."""
+"""Was it the OOM killer: the kernel's log, counters that rise, do not rise, or cannot be read."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from outlast.model.limits import OOM_WINDOW_S
-from outlast.runtime.agent.oom import OomWatch, counter_files
+from outlast.runtime.agent.oom import MACHINE, OomKill, OomWatch, Sources, find_sources
 
 
-def test_a_kill_right_after_a_counter_rose_is_taken_for_it(tmp_path: Path) -> None:
-    counter = tmp_path / "memory.events"
-    counter.write_text("low 0\noom 1\noom_kill 3\noom_group_kill 0\n")
-    watch = OomWatch([counter])
+def count(path: Path, kills: int) -> Path:
+    path.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n")
+    return path
+
+
+def test_a_kill_right_after_our_group_counted_one_is_taken_for_it(tmp_path: Path) -> None:
+    own = count(tmp_path / "memory.events", 3)
+    watch = OomWatch(Sources((own,)))
     watch.look(100.0)
-    assert watch.judge(101.0) is False
-    counter.write_text("low 0\noom 2\noom_kill 4\noom_group_kill 0\n")
-    assert watch.judge(102.0) is True
-    assert watch.judge(102.0 + OOM_WINDOW_S) is True
-    assert watch.judge(102.1 + OOM_WINDOW_S) is False
+    assert watch.judge(101.0, 7) is OomKill.NONE
+    count(own, 4)
+    watch.look(102.0)
+    assert watch.judge(102.0 + OOM_WINDOW_S, 7) is OomKill.OURS
+    assert watch.judge(102.0 + OOM_WINDOW_S, 8) is OomKill.NONE, "one kill explains one death"
+    count(own, 6)
+    watch.look(200.0)
+    assert watch.judge(200.1 + OOM_WINDOW_S, 9) is OomKill.NONE, "too long ago"
+
+
+def test_the_machines_counter_does_not_say_whose_process_it_was(tmp_path: Path) -> None:
+    """Another tenant may be out of memory while somebody kills a worker."""
+    own, machine = count(tmp_path / "memory.events", 3), count(tmp_path / "vmstat", 8)
+    watch = OomWatch(Sources((own,), machine))
+    watch.look(100.0)
+    count(machine, 9)
+    assert watch.judge(101.0, 7) is OomKill.SOMEBODY
+    assert watch.judge(101.0, 7).is_possible
+
+
+@pytest.mark.parametrize(("named", "whose"), [(77, OomKill.OURS), (78, OomKill.NONE)])
+def test_the_kernels_log_decides_whose_process_was_killed(
+    tmp_path: Path, named: int, whose: OomKill
+) -> None:
+    """It names the pid, so it goes before the counters. Method: a FIFO gives a record a read."""
+    own, machine = count(tmp_path / "memory.events", 3), count(tmp_path / "vmstat", 8)
+    log = tmp_path / "kmsg"
+    os.mkfifo(log)
+    kept = os.open(log, os.O_RDWR)
+    watch = OomWatch(Sources((own,), machine, log))
+    try:
+        watch.look(100.0)
+        for path in (own, machine):
+            count(path, 9)
+        said = f"3,12,34,-;Memory cgroup out of memory: Killed process {named} (python) total-vm:1"
+        os.write(kept, said.encode())
+        assert watch.judge(101.0, 77) is whose
+        assert watch.judge(101.0 + 2 * OOM_WINDOW_S, 77) is OomKill.NONE
+    finally:
+        watch.close()
+        os.close(kept)
 
 
 def test_counters_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     """Unknown is not green."""
-    watch = OomWatch([tmp_path / "none"])
+    watch = OomWatch(Sources((tmp_path / "none",), tmp_path / "none"))
     watch.look(0.0)
-    assert watch.judge(1.0) is None
+    assert watch.judge(1.0) is OomKill.NOT_READ
+    assert not watch.judge(1.0).is_possible
 
 
 def test_a_counter_that_starts_anew_is_no_rise(tmp_path: Path) -> None:
     """A control group may be made again while we run."""
-    counter = tmp_path / "c"
-    counter.write_text("oom_kill 9\n")
-    watch = OomWatch([counter])
+    own = count(tmp_path / "c", 9)
+    watch = OomWatch(Sources((own,)))
     watch.look(0.0)
-    counter.write_text("oom_kill 0\n")
-    assert watch.judge(1.0) is False
+    count(own, 0)
+    assert watch.judge(1.0) is OomKill.NONE
 
 
 def test_both_hierarchies_are_looked_for(tmp_path: Path) -> None:
     """Only files that exist and count are kept; the machine's own counter is in /proc/vmstat."""
     groups = tmp_path / "cgroup"
     groups.write_text("4:memory:/none/such\n0::/none/such\n")
-    assert all(path.exists() for path in counter_files(groups))
-    assert counter_files(tmp_path / "absent") in ([], [Path("/proc/vmstat")])
+    found = find_sources(groups)
+    assert all(path.exists() for path in found.own)
+    absent = find_sources(tmp_path / "absent")
+    assert (absent.own, absent.machine) in (((), MACHINE), ((), None))

@@ -15,6 +15,7 @@ import pytest
 
 from outlast.model.messages import Hello, StoreUp, Warned
 from outlast.runtime.agent.environment import RunIdentity, worker_environment
+from outlast.runtime.agent.oom import OomKill
 from tests.processes.house import CHILDREN, House, children, now, python
 
 
@@ -31,7 +32,7 @@ from tests.processes.house import CHILDREN, House, children, now, python
 )
 def test_exit_codes_are_kept(house: House, text: str, code: int) -> None:
     exited = house.wait_exit(house.script(text))
-    assert (exited.exit_code, exited.signal, exited.oom) == (code, None, False)
+    assert (exited.exit_code, exited.signal, exited.oom) == (code, None, OomKill.NONE)
 
 
 def test_a_signal_that_ends_a_worker_is_named(house: House) -> None:

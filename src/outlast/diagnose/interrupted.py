@@ -248,6 +248,8 @@ def _sender(own: Sequence[Mapping[str, Any]]) -> str:
         return "not sent by outlast"
     if any(one["oom"] for one in killed):
         return "while the kernel counted an OOM kill"
+    if any(one.get("oom_near") for one in killed):
+        return "while the kernel counted an OOM kill, and its counter does not say of which process"
     if all(one.get("oom_read") for one in killed):
         return "sent neither by outlast nor by the OOM killer"
     return "not sent by outlast; whether by the OOM killer was not readable"

@@ -68,6 +68,9 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
     rank, kernel = int(process["rank"]), process["kernel"]
     if process["oom"]:
         yield _finding("standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank)
+    elif process.get("oom_near"):
+        said = f"rank {rank}: killed while the kernel counted an OOM kill, which may be another's"
+        yield _finding("standing.oom_near", name, said, rank)
     state, wchan = _state(str(kernel.get("stat", ""))), str(kernel.get("wchan", ""))
     rule = rule_of_state(state, wchan)
     if rule == "standing.stopped":

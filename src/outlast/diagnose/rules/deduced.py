@@ -422,6 +422,16 @@ DEDUCED: tuple[Rule, ...] = (
         M.SIGNAL,
     ),
     Rule(
+        "standing.oom_near",
+        "",
+        R.ROOT,
+        "linux proc(5): vmstat oom_kill, which counts all processes of the machine",
+        C.HOST_MEMORY,
+        G.POSSIBLE,
+        (),
+        M.SIGNAL,
+    ),
+    Rule(
         "standing.storage",
         "",
         R.ROOT,

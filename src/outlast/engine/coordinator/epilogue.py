@@ -90,7 +90,7 @@ class Epilogue:
             f"signal {message.signal}" if message.signal is not None
             else f"exit code {message.exit_code}"
         )  # fmt: skip
-        if message.oom:
+        if message.oom or message.oom_near:
             how += ", while the kernel counted an OOM kill,"
         text = (
             f"rank {member.rank} (pid {member.process.pid}) ended with {how} after its script had"

@@ -60,7 +60,7 @@ class OpenFaults:
         self.user_error = error
 
     def note_killed(self, rank: int) -> None:
-        """Note that a rank was killed by SIGKILL, and the kernel has counted no lack of memory."""
+        """Note that a rank was killed by SIGKILL, when the kernel counted no lack of memory."""
         self.killed.add(rank)
 
     def begin_generation(self) -> None:

@@ -126,7 +126,8 @@ class ProcessExits:
             why = f"rank {rank} is lost with its node: {member.life.node_lost}"
             kind = Mechanism.LOST_NODE
             return self.regroup.fault(now_s, member, kind, None, message.error, "", why)
-        if message.signal == _SIGKILL and not message.oom:
+        # A kill that may have been for memory may come again, so it is charged as other faults.
+        if message.signal == _SIGKILL and not (message.oom or message.oom_near):
             run.faults.note_killed(rank)
         mechanism = (
             Mechanism.EXCEPTION if member.path.raised

@@ -22,6 +22,8 @@ class WorkerExited:
     """The kernel reported that the process has ended.
 
     exit_code  None where a signal ended it
+    oom        the kernel killed it for memory
+    oom_near   the kernel counted an OOM kill at that time, and nothing tells of which process
     committed  the newest step that it had committed, by its beacon
     prepared   steps that are sealed as prepared in the slots of its rank
     sealed     steps whose images are sealed in those slots. Both were compared with their checksums
@@ -40,6 +42,7 @@ class WorkerExited:
     at_s: float
     fault_s: float | None
     error: Text
+    oom_near: bool = False
 
 
 @dataclass(frozen=True, slots=True)

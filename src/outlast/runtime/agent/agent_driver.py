@@ -32,6 +32,7 @@ from outlast.runtime.agent.beacons import Beacons
 from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.removals import Removals
 from outlast.runtime.agent.specs import Specs
@@ -260,8 +261,9 @@ class AgentDriver:
         )
         self._events.on_event(
             WorkerExited(
-                exited.worker, exited.pid, exited.exit_code, exited.signal, bool(exited.oom),
-                committed, steps, steps, phase, exited.at_s, fault.fault_s, error,
+                exited.worker, exited.pid, exited.exit_code, exited.signal,
+                exited.oom is OomKill.OURS, committed, steps, steps, phase, exited.at_s,
+                fault.fault_s, error, exited.oom is OomKill.SOMEBODY,
             )
         )  # fmt: skip
 

@@ -30,6 +30,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.runtime.agent.glance import Glance
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.verdict_queue import OnVerdict, VerdictQueue
 from outlast.runtime.linux import stat_fields
@@ -50,7 +51,8 @@ class _Process:
     age_s     since its beacon moved
     kernel    /proc/<pid>/{stat,wchan,syscall}, where they were read
     killed    outlast killed it
-    oom       the kernel counted an OOM kill when it died of a SIGKILL that outlast did not send
+    oom       the kernel killed it for memory; it died of a SIGKILL that outlast did not send
+    oom_near  the kernel counted an OOM kill at that time, and nothing tells of which process
     oom_read  the kernel's counters of OOM kills could be read then; if not, `oom` says nothing
     """
 
@@ -65,6 +67,7 @@ class _Process:
     exit_code: int | None = None
     signal: int | None = None
     oom: bool = False
+    oom_near: bool = False
     oom_read: bool = False
 
 
@@ -172,7 +175,9 @@ class Evidence:
             process.exit_code, process.signal = exited.exit_code, exited.signal
             process.killed = process.killed or exited.killed
             foreign = exited.signal == signal.SIGKILL and not process.killed
-            process.oom, process.oom_read = bool(exited.oom), foreign and exited.oom is not None
+            process.oom = exited.oom is OomKill.OURS
+            process.oom_near = exited.oom is OomKill.SOMEBODY
+            process.oom_read = foreign and exited.oom is not OomKill.NOT_READ
 
     def _look(self, now_s: float) -> _Case:
         """Note where all processes stand when the first of them is given up."""

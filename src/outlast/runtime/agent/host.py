@@ -21,7 +21,7 @@ from outlast.model.messages import Message
 from outlast.runtime.agent.forks import ForkEvents, ForkQueue
 from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.logs import WorkerLogs
-from outlast.runtime.agent.oom import OomWatch
+from outlast.runtime.agent.oom import OomKill, OomWatch
 from outlast.runtime.agent.processes import Child, Exited, Handover, spawn
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.channel import Channel
@@ -55,7 +55,7 @@ class ProcessHost:
         self.keeper = HelperKeeper(loop)
         self._forks = ForkQueue(
             loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
-            keeper=self.keeper, for_memory=lambda: bool(self._oom.judge(now_s())),
+            keeper=self.keeper, for_memory=lambda: self._oom.judge(now_s()).is_possible,
         )  # fmt: skip
         self._housekeeping: Timer | None = None
         self._then: Callable[[], None] | None = None
@@ -201,8 +201,9 @@ class ProcessHost:
         child.channel.drain()
         self._logs.drain(child.spec.worker)
         exit_code, number = ending
-        oom = self._oom.judge(at_s) if number == signal.SIGKILL and not child.killed else False
         worker, pid = child.spec.worker, child.pid
+        is_foreign = number == signal.SIGKILL and not child.killed
+        oom = self._oom.judge(at_s, pid) if is_foreign else OomKill.NONE
         self._events.on_exit(Exited(worker, pid, exit_code, number, oom, at_s, child.killed))
         self._put_off_housekeeping()
         self._check_stopped()

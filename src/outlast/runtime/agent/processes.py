@@ -13,6 +13,7 @@ import socket
 import subprocess
 from dataclasses import dataclass, field
 
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.interpreter import module_command
@@ -26,8 +27,8 @@ class Exited:
     """What the kernel reports of an ended process.
 
     exit_code  None when a signal ended it
-    oom        after a SIGKILL that we did not send: whether the kernel counted an OOM kill at that
-               time, or None if its counters cannot be read. False after any other end
+    oom        after a SIGKILL that we did not send: whose OOM kill the kernel tells of at that
+               time. NONE after any other end
     at_s       when we saw it
     killed     we sent it SIGKILL
     """
@@ -36,7 +37,7 @@ class Exited:
     pid: int
     exit_code: int | None
     signal: int | None
-    oom: bool | None
+    oom: OomKill
     at_s: float
     killed: bool = False
 

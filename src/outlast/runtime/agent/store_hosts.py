@@ -183,7 +183,7 @@ class StoreHosts:
         # what a host has written later says nothing of its end
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
         how = f"it ended (exit code {exited.exit_code}, signal {exited.signal})"
-        if exited.oom:
+        if exited.oom.is_possible:
             how += f", {FOR_MEMORY}"
         self._gone(exited.worker, f"{how}: {words}" if words else how)
 

@@ -182,7 +182,9 @@ class ZygoteClient:
             return "ended"
         if code >= 0:
             return "ended"
-        killed_for_memory = code == -signal.SIGKILL and oom.judge(now_s())
+        killed_for_memory = (
+            code == -signal.SIGKILL and oom.judge(now_s(), self.process.pid).is_possible
+        )
         return f"was ended by signal {-code}" + (f", {FOR_MEMORY}" if killed_for_memory else "")
 
 
