@@ -51,8 +51,8 @@ _PIECE = re.compile(r"(\d{1,3})")
 _SILENT = re.compile(
     r"^(?:\?\?|0x\w+|_{0,2}(?:GI_)?_{0,3}(?:futex|pthread_|lll_lock|sem_|libc_|clock_nanosleep"
     r"|nanosleep|poll|ppoll|select|epoll_|read\b|recv|accept|wait4|waitpid|syscall|clone"
-    r"|start_thread|internal_syscall|new_sem_|do_futex|restore_rt|GI_)\w*|std::.*|__gthread.*|pybind11::.*"
-    r"|main|_start|start_thread|Py_\w+|pymain_\w+|run_mod|run_eval_code_obj|pyrun_\w+"
+    r"|start_thread|internal_syscall|new_sem_|do_futex|restore_rt|GI_)\w*"
+    r"|std::.*|__gthread.*|pybind11::.*|main|_start|Py_\w+|pymain_\w+|run_mod|run_eval_code_obj|pyrun_\w+"
     r"|_?Py(?:Object|Function|Vectorcall|CFunction|Cell|Method|Run|Eval_Eval|Imp\w*)\w*"
     r"|(?:cfunction|method|slot|type|object|partial|wrapper|wrap|builtin|property)_\w+"
     r"|do_call_core|call_function|function_code_fastcall|_?vectorcall\w*|context_run)$"
