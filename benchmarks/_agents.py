@@ -1,9 +1,9 @@
-"""Thousands of agents in one process, for `channel.py`: each speaks the protocol over its own
-connection, and does what agents and workers would do at once.
+"""Thousands of agents in one process, for `channel.py`.
 
+Each speaks the protocol over its own connection, and does at once what agents and workers do.
 Commands come on standard input, a word a line; news go to standard output, a JSON object a line.
-Times are of CLOCK_MONOTONIC, which both processes share. What this process sends it makes from
-templates: it should be no slower than it must, but one core stands for thousands of nodes.
+Times are of CLOCK_MONOTONIC, which both processes share. One core stands for thousands of nodes
+here, so this process does as little as it can.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from outlast.model.messages import (
 from outlast.model.wire import encode
 
 READ_BYTES = 1 << 18
-# at once: the kernel's queue before the coordinator is shorter than there are agents
+# agents that dial at the same time: the kernel's queue of connections has no room for all
 DIALLING = 1_000
 
 
 def say(**news: Any) -> None:
+    """Print news."""
     sys.stdout.write(json.dumps(news) + "\n")
     sys.stdout.flush()
 
 
 def _same(workers: list[int], message: Any) -> Message:
-    """As an agent session says it once all of its workers have said it to it."""
+    """Return a message of several workers, as an agent's session batches it."""
     return message if len(workers) == 1 else FromWorkers(tuple(workers), replace(message, worker=0))
 
 
 class Agent:
-    """One node. `ranks`: by worker number, of those that live."""
+    """One node. `ranks`: the rank of each living worker, by the worker's number."""
 
     def __init__(self, swarm: Swarm, name: str, address: tuple[str, int]) -> None:
         self.swarm = swarm
@@ -176,7 +177,7 @@ class Agent:
             self.order(order, answers)
 
     def order(self, order: list[Any], answers: list[Message]) -> None:
-        """As it was on the wire (model/wire.py)."""
+        """Answer an order, which is given as it was on the wire (model/wire.py)."""
         kind = order[0]
         if kind == "StartWorker":
             _, worker, rank, _, _ = order
@@ -210,7 +211,7 @@ class Agent:
             say(event="unexpected", order=order)
 
     def regroup(self, workers: list[int], plan: Regroup, answers: list[Message]) -> None:
-        """Nobody can join before all have their plans: a group is built by all of its ranks."""
+        """Answer a plan. Ranks join later, once all have theirs: they build the group together."""
         generation, step, swarm = plan.generation, plan.step, self.swarm
         if plan.then == "start":
             answers.append(
@@ -225,7 +226,7 @@ class Agent:
         swarm.has_plans(len(workers))
 
     def join(self) -> None:
-        """The group is there, and a step is done in it."""
+        """Say that all workers have joined the group, and have done a step in it."""
         generation, step = self.planned
         self.step, now_s = step + 1, time.monotonic()
         workers = list(self.ranks)
@@ -238,6 +239,7 @@ class Agent:
         self.news([*(_same(workers, one) for one in said), self.progress()])
 
     def lose_one(self) -> None:
+        """Say that one of the workers was killed."""
         worker = next(iter(self.ranks))
         rank = self.ranks.pop(worker)
         now_s = time.monotonic()
@@ -263,6 +265,8 @@ class Agent:
 
 
 class Swarm:
+    """All agents, and the loop that serves their connections."""
+
     def __init__(self, args: argparse.Namespace) -> None:
         self.ranks: int = args.ranks_per_peer
         self.step_s: float = args.step_s
@@ -287,7 +291,7 @@ class Swarm:
         self.beaten = 0
 
     def run(self) -> None:
-        """Until standard input ends: whoever started this is gone, or wants no more."""
+        """Serve until standard input ends: the process that started this one is done, or gone."""
         while True:
             while self.dialled < min(len(self.agents), self.enrolled + DIALLING):
                 self.agents[self.dialled].dial()
@@ -313,7 +317,7 @@ class Swarm:
                     agent.beat()
 
     def next_s(self) -> float:
-        """Beats are spread evenly: one agent after the other."""
+        """Return when the next agent beats: they do so one after the other, evenly spread."""
         return self.begin_s + (self.beaten + 1) * self.beat_s / len(self.agents)
 
     def commanded(self) -> bool:
@@ -343,7 +347,7 @@ class Swarm:
         )
 
     def has_plans(self, ranks: int) -> None:
-        """So many more. Once the last of all ranks has its own, they join."""
+        """Note that so many more ranks have their plans. Once all have, they join."""
         self.plans.append(time.monotonic())
         self.planned += ranks
         if self.planned < len(self.agents) * self.ranks:

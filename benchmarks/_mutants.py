@@ -1,5 +1,7 @@
-"""The same incident as another site would have logged it: other names, numbers, dates, prefixes,
-order, and much that is healthy around it.
+"""Rewrite an incident's log as another site would have written it.
+
+Names, numbers, dates, prefixes and the order of files are others, and many healthy lines are mixed
+in.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ PREFIXES = (
 
 
 def mutate(lines: list[str], rng: random.Random) -> dict[str, list[str]]:
-    """Files of a mutant, in a drawn order: the excerpt, renamed and with noise in it, and healthy
-    files beside it.
+    """Return the files of a mutant, in a drawn order.
+
+    They are the excerpt, renamed and with healthy lines in it, and healthy files beside it.
     """
     changed = _prefixed(_renamed(lines, rng), rng)
     noise = healthy(10_000, rng)
@@ -51,7 +54,7 @@ def mutate(lines: list[str], rng: random.Random) -> dict[str, list[str]]:
 
 
 def _cut(lines: list[str], rng: random.Random) -> list[list[str]]:
-    """Up to three parts, never inside an indented block, a table or a run of headers."""
+    """Cut into three parts at most, never inside an indented block, a table or headers."""
     inner = re.compile(r"^\s|^\[|Thread|Traceback|^-|^=|^$|File |Error")
     cuts = [
         at
@@ -65,6 +68,7 @@ def _cut(lines: list[str], rng: random.Random) -> list[list[str]]:
 
 
 def _renamed(lines: list[str], rng: random.Random) -> list[str]:
+    """Give the lines other ranks, pids, devices, hosts and times; equal ones stay equal."""
     kept: dict[str, str] = {}
 
     def once(kind: str, text: str, make: Callable[[], str]) -> str:
@@ -109,9 +113,9 @@ def _renamed(lines: list[str], rng: random.Random) -> list[str]:
 
 
 def _prefixed(lines: list[str], rng: random.Random) -> list[str]:
-    """One launcher's label before every line.
+    """Put one launcher's label before every line, unless the lines are stacks or tables.
 
-    Not before stacks and tables, which tools print without one.
+    Tools print those without a label.
     """
     prefix = rng.choice(PREFIXES)
     whole = any(re.search(r"Thread \d|Root Cause|^\[rank|^\[default|^\{", line) for line in lines)
@@ -123,7 +127,7 @@ def _prefixed(lines: list[str], rng: random.Random) -> list[str]:
 
 
 def healthy(count: int, rng: random.Random) -> list[str]:
-    """Lines of runs in which nothing is wrong."""
+    """Return lines of runs in which nothing is wrong."""
     made: list[Callable[[int], str]] = [
         lambda i: (
             f" [2030-05-01 12:{i // 60 % 60:02d}:{i % 60:02d}.123] iteration {i:8d}/ 100000 |"

@@ -18,8 +18,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`low`..`high` holds the true median with 95 % confidence; `smallest`..`largest` is all that
-    was seen.
+    """The median of samples, and how sure it is.
+
+    low, high           the interval that holds the true median with 95 % confidence
+    smallest, largest   the samples at both ends
     """
 
     median: float
@@ -40,6 +42,7 @@ class Summary:
 
 
 def summarise(samples: Sequence[float]) -> Summary:
+    """Return the median of samples with its interval."""
     draw = random.Random(0)
     medians = sorted(
         statistics.median(draw.choices(samples, k=len(samples))) for _ in range(RESAMPLES)

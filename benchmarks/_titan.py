@@ -1,5 +1,4 @@
-"""Titan's GPU boards, 2013 to 2019, as unit-time and failures: read from the table that its
-operators published, cut into cells.
+"""Titan's GPU boards, 2013 to 2019: the table that its operators published, cut into cells.
 
 Source  Ostrouchov, Maxwell, Ashraf, Engelmann, Shankar and Rogers, "GPU Lifetimes on Titan
         Supercomputer", SC20. Data: github.com/olcf/TitanGPULife, gc_full.csv.
@@ -46,10 +45,9 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Boards:
-    """Days since 1970.
+    """The boards, their stretches and their events, in the order of the table.
 
-    Stretches and events in the order of the table; `*_board` counts boards from 0 on, in the order
-    in which they come.
+    Times are days since 1970. `*_board` is the number of a board, counted from 0 as they come.
     """
 
     names: list[str]
@@ -66,6 +64,7 @@ class Boards:
 
     @property
     def batch(self) -> Whole:
+        """Return the batch of each board, OLD or NEW."""
         return np.where(self.first >= NEW_FROM, NEW, OLD)
 
     def failures(self, *, apart_days: float) -> NDArray[np.bool_]:
@@ -85,7 +84,7 @@ class Boards:
 
 
 def read_boards(lines: Iterable[str], *, source: str) -> Boards:
-    """Raises UsageError, which names the line."""
+    """Read the table. Raises UsageError, which names the line."""
     reader = csv.reader(lines)
     if next(reader, None) != COLUMNS:
         raise UsageError(
@@ -163,8 +162,10 @@ def _day(text: str, where: str) -> float:
 
 
 def table_of(boards: Boards) -> tuple[list[str], int]:
-    """The boards as a table that `outlast calibrate --csv` reads, in seconds since 1970; and how
-    many events are left out, as no stretch holds them.
+    """Return the boards as a table that `outlast calibrate --csv` reads.
+
+    Times are seconds since 1970. The second value is how many events are left out because no
+    stretch holds them.
     """
     events: dict[int, list[tuple[float, str]]] = {}
     for board, at, kind in zip(boards.event_board, boards.event_at, boards.event_kind, strict=True):
@@ -189,9 +190,9 @@ def table_of(boards: Boards) -> tuple[list[str], int]:
 
 @dataclass(frozen=True)
 class Cells:
-    """(months, batch, cage, age in twelfths of a year): board-years watched, and events.
+    """Board-years that were watched, and events, by month, batch, cage and age.
 
-    `months` are the first days, as 2016-01.
+    An age counts twelfths of a year. `months` are written as 2016-01.
     """
 
     months: list[str]
@@ -199,12 +200,14 @@ class Cells:
     count: Floats
 
     def month(self, name: str) -> int:
+        """Return the place of a month."""
         return self.months.index(name)
 
 
 def cells_of(boards: Boards, *, kept: NDArray[np.bool_]) -> Cells:
-    """All calendar months that anything was watched in; an age beyond the last cell counts as the
-    last. `kept`: of the events, those to count.
+    """Cut what was watched into cells. An age beyond the last cell counts as the last.
+
+    `kept` marks the events to count.
     """
     edges, months = _months(float(boards.begin.min()), float(boards.end.max()))
     shape = (len(months), 2, CAGES, AGES)
@@ -245,7 +248,7 @@ def cells_of(boards: Boards, *, kept: NDArray[np.bool_]) -> Cells:
 
 
 def _months(begin: float, end: float) -> tuple[Floats, list[str]]:
-    """The first days of months, and the month after the last one."""
+    """Return the first days of all months and of the one after the last, and the months' names."""
     at = datetime.fromtimestamp(begin * DAY_S, timezone.utc)
     year, month = at.year, at.month
     edges: list[float] = []

@@ -1,4 +1,4 @@
-"""Run every benchmark beside its peers and write RESULTS.md.
+"""Run the benchmarks that RESULTS.md shows, beside their peers, and write that page.
 
     make bench                                       about 40 minutes on two cores, which nothing
                                                      else should use
@@ -22,6 +22,7 @@ RESULTS = HERE / "results"
 
 
 def commands(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the benchmarks by name, each with its program and options."""
     torchft = ["--torchft-python", args.torchft_python] if args.torchft_python else []
     return {
         "mttr-sigkill": ["mttr.py", *torchft],
@@ -89,7 +90,7 @@ def overhead_page(kept: dict) -> list[str]:
     ]
 
 
-TOLD = {
+PRINTED = {
     "stall": "One snapshot each step",
     "durable": "A state on disk, and back: outlast.checkpoint, DCP, torch.save, safetensors",
     "channel": "One coordinator, 12,500 agents, 100,000 ranks",
@@ -101,12 +102,12 @@ TOLD = {
 }
 
 
-def told_page(name: str, text: str) -> list[str]:
-    plot = ["", f"![{TOLD[name]}]({name}.svg)"] if (HERE / f"{name}.svg").exists() else []
+def printed_page(name: str, text: str) -> list[str]:
+    plot = ["", f"![{PRINTED[name]}]({name}.svg)"] if (HERE / f"{name}.svg").exists() else []
     return [
-        f"## {TOLD[name]}",
+        f"## {PRINTED[name]}",
         "",
-        f"What `benchmarks/{name}.py` said:",
+        f"What `benchmarks/{name}.py` printed:",
         "",
         "```",
         *text.strip().splitlines(),
@@ -141,9 +142,9 @@ def page() -> str:
             parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
     for path in sorted(RESULTS.glob("overhead-*.json"), reverse=True):
         parts += [*overhead_page(json.loads(path.read_text())), ""]
-    for name in TOLD:
+    for name in PRINTED:
         if (RESULTS / f"{name}.txt").exists():
-            parts += [*told_page(name, (RESULTS / f"{name}.txt").read_text()), ""]
+            parts += [*printed_page(name, (RESULTS / f"{name}.txt").read_text()), ""]
     if (HERE / "NOTES.md").exists():
         parts += [(HERE / "NOTES.md").read_text().rstrip(), ""]
     return "\n".join(parts)
@@ -171,7 +172,7 @@ def main() -> int:
             for line in running.stdout or ():
                 print(line, end="", flush=True)
                 said.append(line)
-        if name in TOLD:
+        if name in PRINTED:
             (RESULTS / f"{name}.txt").write_text("".join(said))
         if running.returncode not in (0, 3):
             bad.append(f"{name} ended with {running.returncode}")

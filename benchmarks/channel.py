@@ -1,5 +1,5 @@
-"""What one coordinator's lines to thousands of agents cost: its share of a core for heartbeats, and
-how long a regroup takes to reach the last rank.
+"""What connections to thousands of agents cost one coordinator: its share of a core for heartbeats,
+and how long a regroup takes to reach the last rank.
 
     python benchmarks/channel.py                                              12,500 agents of 8
                                                                               ranks, a beat each 5 s
@@ -13,7 +13,7 @@ The real agent listener, sessions and coordinator in this process; all agents in
 (`_agents.py`), over real sockets on loopback. A regroup is timed from the moment at which one agent
 says that a rank has died, until the last of all ranks has its plan. Not measured: the ledger
 (records are dropped), a network, and what workers do; agents answer at once. One process stands for
-all of them, so what it takes to answer is counted in, and said.
+all of them: the time that it takes to answer is part of a regroup, and is printed.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ LAST_CAME = "the last rank has its plan, s"
 
 
 @dataclass(slots=True)
-class Regroup:
-    """Moments of one, seconds since the agent said that its rank had died.
+class RegroupTimes:
+    """The moments of one regroup, in seconds since an agent said that its rank had died.
 
-    `told`: the last plan is with the kernel; `back`: all say that they have joined.
+    heard      the coordinator has heard of the death
+    leave      all survivors were told to leave
+    still      all have said what they hold
+    plans      the plans of the survivors are made
+    told       the last plan is with the kernel
+    received   the last rank has its plan
+    back       all have said that they joined
     """
 
     heard: float = 0.0
@@ -73,6 +79,8 @@ class Regroup:
 
 @dataclass(slots=True)
 class Window:
+    """What was measured while nothing happened but heartbeats. Sizes are bytes for each beat."""
+
     share: float
     beats_per_s: float
     sent_per_beat: float
@@ -82,6 +90,8 @@ class Window:
 
 @dataclass(slots=True)
 class Failed(Exception):
+    """Raised with the reason if the run does not do what is to be measured."""
+
     why: str
 
 
@@ -93,10 +103,8 @@ class Seen:
     cancelled_s: dict[str, float] = field(default_factory=dict)
 
 
-class Headquarters:
-    """Agent listener, sessions and coordinator, driven as the launcher of a run would, without a
-    ledger.
-    """
+class CoordinatorHost:
+    """Drive listener, sessions and coordinator as the launcher of a run does, without a ledger."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.loop = Loop()
@@ -145,16 +153,16 @@ class Headquarters:
 
 
 class Agents:
-    """The other process. `news`: what it said, newest last, by event."""
+    """The process of all agents. `news`: what it has said, by event, the newest last."""
 
-    def __init__(self, hq: Headquarters, args: argparse.Namespace) -> None:
+    def __init__(self, leader: CoordinatorHost, args: argparse.Namespace) -> None:
         command = [
             sys.executable,
             str(Path(__file__).with_name("_agents.py")),
             "--host",
-            hq.host,
+            leader.host,
             "--port",
-            str(hq.port),
+            str(leader.port),
             "--peers",
             str(args.peers),
         ]
@@ -166,14 +174,14 @@ class Agents:
             "--step-s",
             str(args.step_s),
         ]
-        self._hq = hq
+        self._leader = leader
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._child.stdout is not None
         self._fd = self._child.stdout.fileno()
         os.set_blocking(self._fd, False)
         self._rest = b""
         self.news: dict[str, list[dict[str, Any]]] = {}
-        hq.loop.add_reader(self._fd, self._read)
+        leader.loop.add_reader(self._fd, self._read)
 
     def _read(self) -> None:
         data = os.read(self._fd, 1 << 16)
@@ -194,7 +202,7 @@ class Agents:
     def ask(self, word: str, event: str, within_s: float) -> dict[str, Any]:
         before = len(self.news.get(event, ()))
         self.tell(word)
-        self._hq.until(lambda: len(self.news.get(event, ())) > before, within_s, event)
+        self._leader.until(lambda: len(self.news.get(event, ())) > before, within_s, event)
         return self.news[event][-1]
 
     def end(self) -> None:
@@ -208,10 +216,10 @@ def cpu_s() -> float:
     return spent.user + spent.system
 
 
-def window(hq: Headquarters, agents: Agents, seconds: float) -> Window:
-    """`seconds` of quiet."""
+def window(leader: CoordinatorHost, agents: Agents, seconds: float) -> Window:
+    """Measure `seconds` in which nothing is asked of the agents."""
     before, begin_s, spent = agents.ask("count", "count", 60), now_s(), cpu_s()
-    hq.loop.run_until(lambda: False, within_s=seconds)
+    leader.loop.run_until(lambda: False, within_s=seconds)
     wall_s, spent = now_s() - begin_s, cpu_s() - spent
     after = agents.ask("count", "count", 60)
     beats, agents_s = after["grants"] - before["grants"], after["at_s"] - before["at_s"]
@@ -224,27 +232,33 @@ def window(hq: Headquarters, agents: Agents, seconds: float) -> Window:
     )
 
 
-def strike(hq: Headquarters, agents: Agents, patience_s: float) -> Regroup:
-    """One rank dies. All times are of the clock that both processes share."""
-    hq.seen, planned, generation = Seen(), len(agents.news["planned"]), hq.coordinator.generation
+def strike(leader: CoordinatorHost, agents: Agents, patience_s: float) -> RegroupTimes:
+    """Let one rank die. All times are of the clock that both processes share."""
+    leader.seen, planned, generation = (
+        Seen(),
+        len(agents.news["planned"]),
+        leader.coordinator.generation,
+    )
     spent = cpu_s()
     struck = agents.ask("strike", "struck", 60)
 
     def told() -> bool:
-        member = hq.coordinator.roster.in_rank(struck["rank"])
+        member = leader.coordinator.roster.in_rank(struck["rank"])
         return (
             member is not None
-            and member.plan_generation > generation
-            and hq.agent_listener.unsent_bytes == 0
+            and member.path.plan_generation > generation
+            and leader.agent_listener.unsent_bytes == 0
         )
 
-    hq.until(told, patience_s, "the plan of the dead rank's successor")
+    leader.until(told, patience_s, "the plan of the dead rank's successor")
     told_s = now_s()
-    hq.until(lambda: len(agents.news["planned"]) > planned, patience_s, "every rank has its plan")
+    leader.until(
+        lambda: len(agents.news["planned"]) > planned, patience_s, "every rank has its plan"
+    )
     own_cpu = cpu_s() - spent
-    hq.until(lambda: hq.coordinator.stage is Stage.TRAINING, patience_s, "training again")
-    news, at_s, seen = agents.news["planned"][-1], struck["at_s"], hq.seen
-    return Regroup(
+    leader.until(lambda: leader.coordinator.stage is Stage.TRAINING, patience_s, "training again")
+    news, at_s, seen = agents.news["planned"][-1], struck["at_s"], leader.seen
+    return RegroupTimes(
         heard=seen.asked_s["gather"] - at_s,
         leave=seen.asked_s["leave"] - at_s,
         still=seen.cancelled_s["leave"] - at_s,
@@ -277,7 +291,7 @@ def show(
     args: argparse.Namespace,
     start: dict[str, float],
     windows: dict[str, Window],
-    regroups: list[Regroup],
+    regroups: list[RegroupTimes],
 ) -> None:
     world = args.peers * args.ranks_per_peer
     python = f"Python {sys.version.split()[0]}"
@@ -310,9 +324,9 @@ def show(
         show_regroups(regroups, world)
 
 
-def show_regroups(regroups: list[Regroup], world: int) -> None:
+def show_regroups(regroups: list[RegroupTimes], world: int) -> None:
     print(f"\none rank dies; median of {len(regroups)} [smallest, largest]")
-    rows: dict[str, Callable[[Regroup], float]] = {
+    rows: dict[str, Callable[[RegroupTimes], float]] = {
         "its death is heard, s": lambda one: one.heard,
         "companions waited for, all told to leave, s": lambda one: one.leave - one.heard,
         "all stand still and have said what they hold, s": lambda one: one.still - one.leave,
@@ -371,34 +385,36 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    hq = Headquarters(args)
+    leader = CoordinatorHost(args)
     begin_s = now_s()
-    agents = Agents(hq, args)
+    agents = Agents(leader, args)
     start: dict[str, float] = {}
     windows: dict[str, Window] = {}
-    regroups: list[Regroup] = []
+    regroups: list[RegroupTimes] = []
     profile = cProfile.Profile()
     try:
-        hq.until(lambda: "enrolled" in agents.news, args.patience_s, "all agents enrolled")
+        leader.until(lambda: "enrolled" in agents.news, args.patience_s, "all agents enrolled")
         start["enrolled"] = now_s() - begin_s
-        hq.until(
-            lambda: "planned" in agents.news and hq.coordinator.stage is Stage.TRAINING,
+        leader.until(
+            lambda: "planned" in agents.news and leader.coordinator.stage is Stage.TRAINING,
             args.patience_s,
             "all ranks train",
         )
         start["trains"] = now_s() - begin_s - start["enrolled"]
-        hq.loop.run_until(lambda: False, within_s=2 * args.beat_s)  # late words of the start
+        leader.loop.run_until(lambda: False, within_s=2 * args.beat_s)  # late words of the start
         gc.collect()
-        windows[HEARTBEATS] = window(hq, agents, args.seconds)
+        windows[HEARTBEATS] = window(leader, agents, args.seconds)
         agents.tell("progress")
-        windows["heartbeats, and with each a step that is done"] = window(hq, agents, args.seconds)
+        windows["heartbeats, and with each a step that is done"] = window(
+            leader, agents, args.seconds
+        )
         agents.tell("progress")
         for number in range(args.strikes):
-            hq.loop.run_until(lambda: False, within_s=args.beat_s)
+            leader.loop.run_until(lambda: False, within_s=args.beat_s)
             last = number == args.strikes - 1
             if args.profile and last:
                 profile.enable()
-            regroups.append(strike(hq, agents, args.patience_s))
+            regroups.append(strike(leader, agents, args.patience_s))
             profile.disable()
             print(
                 f"  strike {number + 1}: last plan left after {regroups[-1].told:.2f} s, arrived"
@@ -410,8 +426,8 @@ def main() -> int:
     finally:
         profile.disable()
         agents.end()
-        hq.agent_listener.close()
-        hq.loop.close()
+        leader.agent_listener.close()
+        leader.loop.close()
     if windows:
         show(args, start, windows, regroups)
     if args.profile and regroups:

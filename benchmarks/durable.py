@@ -57,7 +57,7 @@ GOAL_DCP = 2.0
 State = dict[str, torch.Tensor]
 
 
-class Way(NamedTuple):
+class Contestant(NamedTuple):
     """How one contestant saves into a folder, and loads from it into tensors."""
 
     save: Callable[[State, Path], object]
@@ -65,6 +65,7 @@ class Way(NamedTuple):
 
 
 def synced(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
@@ -112,19 +113,19 @@ def dd(source: Path) -> Callable[[State, Path], object]:
     return save
 
 
-def ways(source: Path) -> dict[str, Way]:
+def all_contestants(source: Path) -> dict[str, Contestant]:
     return {
-        "outlast": Way(
+        "outlast": Contestant(
             lambda state, folder: dcp.save(
                 state, storage_writer=Writer(folder, step=1), no_dist=True
             ),
             lambda state, folder: dcp.load(state, storage_reader=Reader(folder), no_dist=True),
         ),
-        "dcp": Way(dcp_save(1), dcp_load),
-        "dcp-threads": Way(dcp_save(2), dcp_load),
-        "torch": Way(torch_save, torch_load),
-        "safetensors": Way(safetensors_save, safetensors_load),
-        "dd": Way(dd(source), None),
+        "dcp": Contestant(dcp_save(1), dcp_load),
+        "dcp-threads": Contestant(dcp_save(2), dcp_load),
+        "torch": Contestant(torch_save, torch_load),
+        "safetensors": Contestant(safetensors_save, safetensors_load),
+        "dd": Contestant(dd(source), None),
     }
 
 
@@ -141,16 +142,19 @@ Seconds = tuple[float, float]  # on the clock, of the processor
 
 
 def timed(call: Callable[[], object]) -> Seconds:
+    """Call it, and return how long that took."""
     began, cpu_began = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - began, time.process_time() - cpu_began
 
 
-def once(way: Way, state: State, target: State, folder: Path) -> dict[str, Seconds]:
+def save_and_load(
+    contestant: Contestant, state: State, target: State, folder: Path
+) -> dict[str, Seconds]:
     """Save, load warm and cold, and make sure that what was loaded is what was saved."""
     folder.mkdir()
-    seconds = {"save": timed(lambda: way.save(state, folder))}
-    load = way.load
+    seconds = {"save": timed(lambda: contestant.save(state, folder))}
+    load = contestant.load
     if load is not None:
         for kind in ("warm", "cold"):
             if kind == "cold":
@@ -165,6 +169,7 @@ def once(way: Way, state: State, target: State, folder: Path) -> dict[str, Secon
 
 
 def rounds(args: argparse.Namespace, root: Path) -> tuple[int, dict[str, dict[str, list[Seconds]]]]:
+    """Return the bytes of the state, and the seconds of each contestant by what was timed."""
     state = make_state(args.bytes)
     target = {name: torch.zeros_like(one) for name, one in state.items()}
     size = sum(one.nbytes for one in state.values())
@@ -173,12 +178,16 @@ def rounds(args: argparse.Namespace, root: Path) -> tuple[int, dict[str, dict[st
         with source.open("wb") as file:
             for one in state.values():
                 file.write(one.reshape(-1).view(torch.uint8).numpy().data)
-        contestants = {name: way for name, way in ways(source).items() if name in args.only}
+        contestants = {
+            name: contestant
+            for name, contestant in all_contestants(source).items()
+            if name in args.only
+        }
         found: dict[str, dict[str, list[Seconds]]] = {name: {} for name in contestants}
         names = list(contestants)
         for number in range(args.repeats + 1):
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                seconds = once(contestants[name], state, target, root / f"{name}-{number}")
+                seconds = save_and_load(contestants[name], state, target, root / f"{name}-{number}")
                 for kind, value in seconds.items():
                     if number:  # the first round warms up
                         found[name].setdefault(kind, []).append(value)
@@ -194,7 +203,7 @@ def verdict(ratio: Summary, goal: float) -> str:
 
 
 def main() -> int:
-    names = list(ways(Path()))
+    names = list(all_contestants(Path()))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--bytes", type=int, default=1_000_000_000)
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,5 +1,4 @@
-"""How long it takes from a folder of flight recorder dumps to the guilty rank, beside torch's own
-analyser.
+"""How long it takes from a folder of dumps to the guilty rank, beside torch's own analyser.
 
     python benchmarks/flight_recorder.py [--ranks N ...] [--peer-ranks N ...] [--entries N]
     [--rounds N] [--json FILE]
@@ -119,8 +118,10 @@ def entry(
 
 
 def dump_of(rank: int, ranks: int, entries: int, world: str, dp: str) -> dict[str, Any]:
-    """The job stops in the TP all-reduce at `stop`: the guilty rank has not come to it, its
-    neighbours have, all others are in the DP operation after it.
+    """Return the dump of one rank of a job that stops in the TP all-reduce at `stop`.
+
+    The guilty rank has not come to it, and its neighbours have. All other ranks are in the DP
+    operation after it.
     """
     guilty, stop = guilty_of(ranks), 3 * 4 * ((entries * 4 // 3) // 12)
     tp_index, dp_index = rank // TP, rank % TP
@@ -186,7 +187,7 @@ def dump_of(rank: int, ranks: int, entries: int, world: str, dp: str) -> dict[st
 
 
 def make(folder: Path, ranks: int, entries: int) -> int:
-    """Bytes written."""
+    """Write the dumps of all ranks into a new folder. Return how many bytes that are."""
     folder.mkdir()
     world, total = str(list(range(ranks))), 0
     dps = [str(list(range(place, ranks, TP))) for place in range(TP)]
@@ -201,7 +202,7 @@ def make(folder: Path, ranks: int, entries: int) -> int:
 
 
 def ours(folder: str) -> None:
-    """The whole of it, in this process and those that it starts; what it found, as JSON."""
+    """Find the guilty rank, in this process and those that it starts. Print what was found."""
     with os.scandir(folder) as found:
         pieces = [Piece(one.name, one.path, one.stat().st_size) for one in found]
     dumps, unreadable = read_dumps(pieces)
@@ -224,8 +225,10 @@ def ours(folder: str) -> None:
 def timed(
     command: list[str], limit_s: float, **environment: str
 ) -> tuple[float, float, float, str]:
-    """Wall seconds, processor seconds with those of its children, largest resident memory in MB,
-    output. TimeoutExpired if it takes longer.
+    """Run a command. Return wall seconds, processor seconds, megabytes and its output.
+
+    The processor seconds are those of its children as well, and the megabytes are the largest
+    resident memory. Raises TimeoutExpired if it takes longer than `limit_s`.
     """
     environment = {
         **os.environ,
@@ -259,6 +262,7 @@ def timed(
 
 
 def measure(folder: Path, ranks: int, rounds: int, *, with_peer: bool) -> dict[str, Any]:
+    """Time outlast, and the peer if it is wanted, on the dumps in a folder, turn by turn."""
     times: dict[str, list[float]] = {"ours": [], "peer": []}
     worked: dict[str, list[float]] = {"ours": [], "peer": []}
     memory = {"ours": 0.0, "peer": 0.0}
@@ -314,8 +318,9 @@ def measure(folder: Path, ranks: int, rounds: int, *, with_peer: bool) -> dict[s
 
 
 def extrapolate(measured: list[dict[str, Any]]) -> float:
-    """Sets `peer_guess_s` and `peer_worked_guess_s` where the peer was not run; the exponent of its
-    processor time.
+    """Add `peer_guess_s` and `peer_worked_guess_s` where the peer was not run.
+
+    Return the exponent with which its processor time grows.
     """
     run = [one for one in measured if "peer_s" in one]
     if len(run) < 2:
@@ -357,9 +362,9 @@ def line(one: dict[str, Any]) -> str:
 
 
 def judge(measured: list[dict[str, Any]]) -> bool:
-    """Prints whether each goal is reached by the clock, and by processor seconds.
+    """Print whether each goal is reached by the clock, and by processor seconds.
 
-    Whether all are, by one of the two.
+    Return whether all are, by one of the two.
     """
     cores, by_ranks = len(os.sched_getaffinity(0)), {one["ranks"]: one for one in measured}
     goals: list[tuple[str, bool, bool]] = []

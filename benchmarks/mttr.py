@@ -1,5 +1,6 @@
-"""How long one lost worker of four holds up the training: outlast beside torchrun and torchft, with
-the same model and the same clock.
+"""How long one lost worker of four holds up the training: outlast beside torchrun and torchft.
+
+All train the same model, and are timed by the same clock.
 
     python benchmarks/mttr.py                        SIGKILL
     python benchmarks/mttr.py --signal SIGSTOP       a worker that hangs
@@ -36,6 +37,7 @@ STRIKES = 5  # in each start, against another checkout
 
 
 def a_hot_spare_stands_ready(folder: Path) -> bool:
+    """Return whether `outlast status` of the run in this folder shows a hot spare."""
     said = subprocess.run(
         [str(Path(sys.executable).with_name("outlast")), "status", str(folder / "run"), "--json"],
         capture_output=True,
@@ -48,6 +50,7 @@ def a_hot_spare_stands_ready(folder: Path) -> bool:
 
 
 def contestants(how: signal.Signals, torchft: str | None) -> list[Contestant]:
+    """Return who is struck by this signal. `torchft`: an interpreter that has it, if there is."""
     stopped = how == signal.SIGSTOP
     saving = (*ENDLESS, "--checkpoint", "{folder}/checkpoint.pt")
     restarts = ("--standalone", "--max-restarts", "100")
@@ -82,7 +85,7 @@ def contestants(how: signal.Signals, torchft: str | None) -> list[Contestant]:
 def strike_all(
     contestant: Contestant, how: signal.Signals, repeats: int, chance: random.Random
 ) -> list[Strike]:
-    """`repeats` strikes; after one that it does not come back from, it is started over."""
+    """Strike a contestant `repeats` times. It is started anew where it does not come back."""
     done: list[Strike] = []
     while len(done) < repeats:
         with Trial(contestant) as trial:

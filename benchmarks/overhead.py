@@ -1,5 +1,4 @@
-"""What outlast costs while nothing goes wrong: the step time of one model under `outlast run` and
-under torchrun.
+"""What outlast costs while nothing goes wrong: step times under `outlast run` and under torchrun.
 
     python benchmarks/overhead.py                             four workers
     python benchmarks/overhead.py --workers 2                 as many as there are cores here: no
@@ -87,7 +86,7 @@ class Turns:
         self.ranks_s: list[float] = []  # of each turn: processor seconds of all ranks, per step
 
     def wait(self) -> None:
-        """Until all ranks stand before their next turn."""
+        """Wait until all ranks stand before their next turn."""
         for _ in range(self._workers):
             if not select.select([self._arrived], [], [], LIMIT_S)[0]:
                 raise SystemExit(
@@ -97,7 +96,7 @@ class Turns:
             os.read(self._arrived, 1)
 
     def turn(self) -> float:
-        """Mean seconds of a step in one turn."""
+        """Let the ranks work for one turn. Return the mean seconds of its steps."""
         before_s = self._processor_s()
         for pipe in self._go:
             os.write(pipe, b".")
@@ -130,7 +129,7 @@ class Turns:
         )
 
     def launcher_s(self) -> float:
-        """Processor seconds of the process that was started, so far."""
+        """Return the processor seconds of the process that was started, so far."""
         fields = Path(f"/proc/{self._trial.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -220,11 +219,12 @@ def measure(args: argparse.Namespace, number: int) -> Start:
 
 
 def median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the median of outlast's seconds over the other's."""
     return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 def over_starts(starts: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float, float]:
-    """The mean over starts of their median ratio, and its 95 % interval."""
+    """Return the mean over starts of their median ratio, and its 95 % interval."""
     draw = random.Random(0)
     means = sorted(
         statistics.fmean(

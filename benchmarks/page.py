@@ -113,7 +113,7 @@ def lose(
 
 
 def opened(path: Path) -> tuple[float, float, int]:
-    """Open a run once, in a fresh process: seconds, processor seconds, bytes of the page."""
+    """Open a run in a fresh process. Return seconds, processor seconds and bytes of the page."""
     done = subprocess.run(
         [sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, timeout=300
     )

@@ -1,5 +1,6 @@
-"""Decision mode of the planner: processor time for a run of 16,384 GPUs and 54 days, in which the
-engine is asked at every interruption with all ranks.
+"""The planner's decision mode: processor time for a run of 16,384 GPUs and 54 days.
+
+The engine is asked at every interruption, with all ranks.
 
     python benchmarks/planner_decisions.py                 five replicas each: replicated state,
                                                            storage only, hangs found by the engine's
@@ -51,7 +52,7 @@ REPLICAS = Tier("replicas", 6.2, 0.0, 0.0, Extent.RACK, constant(20.0))
 
 
 def scenario(gpus: int, tiers: tuple[Tier, ...]) -> Scenario:
-    """Rates of each GPU, node and rack as there."""
+    """Return a run of so many GPUs, each failing as often as those of ROWS."""
     measured = Job(16_384, 54 * DAY_S, nodes_per_rack=2, step_s=6.2)
     rates = tuple(
         FailureRate(kind, unit, extent, measured.units(unit) * measured.duration_s / count)

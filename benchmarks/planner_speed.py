@@ -79,7 +79,7 @@ RULES = Rules(node_wait_s=math.inf)
 
 
 def barest() -> Scenario:
-    """The same, as outlast has it."""
+    """Return the barest model as a scenario of outlast."""
     rate = FailureRate(FailureClass.UNKNOWN, Unit.GPU, Extent.PROCESS, BAREST.gpu_mttf_s)
     storage = Tier("storage", BAREST.interval_s, BAREST.stall_s, 0.0, Extent.RUN, constant(60.0))
     recovery = Recovery(constant(30.0), constant(BAREST.restart_s - 90.0))
@@ -89,6 +89,7 @@ def barest() -> Scenario:
 
 
 def full() -> Scenario:
+    """Return the full model, as the head of this page describes it."""
     known = resolve(preset("llama3-405b")).scenario
     peers = Tier("peers", 120.0, 0.04, 10.0, Extent.NODE, lognormal(20.0, 60.0))
     storage = Tier("storage", 3_600.0, 2.5, 60.0, Extent.RUN, lognormal(120.0, 300.0))
@@ -110,7 +111,7 @@ def by_monte_carlo(scenario: Scenario, replicas: int, seed: int) -> Floats:
 
 @dataclass
 class Contestant:
-    """`live(replicas, seed)` gives the productive share of each."""
+    """One way to simulate. `live(replicas, seed)` returns the productive share of each replica."""
 
     name: str
     live: Callable[[int, int], Floats]
@@ -119,6 +120,7 @@ class Contestant:
     shares: list[Floats] = field(default_factory=list)
 
     def turn(self) -> None:
+        """Simulate once more, and keep how long each replica took."""
         began_s = time.process_time()
         self.shares.append(self.live(self.replicas, len(self.shares) + 1))
         self.each_s.append((time.process_time() - began_s) / self.replicas)
@@ -126,13 +128,14 @@ class Contestant:
 
     @property
     def mean(self) -> tuple[float, float]:
-        """And its standard error."""
+        """Return the mean of the productive shares, and its standard error."""
         shares = np.concatenate(self.shares)
         return float(shares.mean()), (
             float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else math.inf
         )
 
     def line(self, beside: Contestant | None) -> str:
+        """Say how fast this one is, and how much slower than `beside`."""
         took, rates = summarise(self.each_s), summarise([1 / each_s for each_s in self.each_s])
         mean, error = self.mean
         ratio = (
@@ -148,7 +151,7 @@ class Contestant:
 
 
 def compiled() -> tuple[Callable[[Barest, int, int], Floats], float]:
-    """And how many processor seconds numba took for it."""
+    """Return the loop compiled by numba, and how many processor seconds that took."""
     import numba
 
     fast = numba.njit(in_a_loop)
@@ -158,7 +161,7 @@ def compiled() -> tuple[Callable[[Barest, int, int], Floats], float]:
 
 
 def on_the_barest() -> list[Contestant]:
-    """outlast first."""
+    """Return the contestants on the barest model, outlast first."""
     contestants = [
         Contestant("outlast, Monte Carlo", partial(by_monte_carlo, barest()), 4_096),
         Contestant("NumPy", partial(by_numpy, BAREST), 1_024),
@@ -199,6 +202,7 @@ def by_decisions(replicas: int, seed: int, *, scenario: Scenario) -> Floats:
 
 
 def disagreements(contestants: list[Contestant]) -> list[str]:
+    """Return the names of those whose mean is too far from that of outlast."""
     mean, error = contestants[0].mean
     return [
         one.name

@@ -1,5 +1,4 @@
-"""How often `outlast diagnose` is right about labelled excerpts of real logs, and whether its
-confidence means anything.
+"""How often `outlast diagnose` is right about labelled excerpts of logs, and how sure it is then.
 
     python benchmarks/score_logs.py [--data ../shared/data/logs] [--mutants 3] [--seed 1] [--json]
 
@@ -83,19 +82,20 @@ def findings_of(files: Mapping[str, Sequence[str]]) -> list[Finding]:
 
 
 def first_named(verdict: Verdict) -> str:
-    """What the confidence is about: the class, or for `unknown` the likeliest named one."""
+    """Return what the confidence is about: the class, or for `unknown` the likeliest other one."""
     if verdict.failure_class.value != "unknown":
         return verdict.failure_class.value
     return verdict.others[0][0].value if verdict.others else ""
 
 
 def source_of(name: str) -> str:
-    """The excerpt's repository, as its name tells: letters before the first digit or underscore."""
+    """Return the excerpt's repository: the letters with which its name begins."""
     found = re.match(r"[a-z]+", name)
     return found.group() if found else name
 
 
 def own_rules(source: str) -> set[str]:
+    """Return the rules that come from this source alone."""
     return {
         rule.name
         for rule in RULES.values()
@@ -123,7 +123,7 @@ def refitted(
 
 
 def wilson(hits: int, count: int) -> tuple[float, float]:
-    """95 % interval of a proportion."""
+    """Return the 95 % interval of a proportion."""
     if count == 0:
         return 0.0, 1.0
     z, p = 1.96, hits / count
@@ -159,11 +159,13 @@ def reliability(pairs: Sequence[tuple[float, bool]]) -> list[dict[str, float]]:
 
 
 def brier(pairs: Iterable[tuple[float, bool]]) -> float:
+    """Return the Brier score of confidences, each with whether it was right."""
     some = list(pairs)
     return sum((p - right) ** 2 for p, right in some) / max(1, len(some))
 
 
 def base_rate(truth: Mapping[str, list[str]]) -> list[tuple[float, bool]]:
+    """Return the confidences of somebody who always names the commonest class of the others."""
     pairs = []
     for name, accepted in truth.items():
         others = Counter(
@@ -179,6 +181,7 @@ def base_rate(truth: Mapping[str, list[str]]) -> list[tuple[float, bool]]:
 
 
 def without_truth(lines: Sequence[str], accepted: Sequence[str]) -> list[str]:
+    """Return the lines that hold no word of the vocabulary of the accepted classes."""
     words = "|".join(VOCABULARY[one] for one in accepted if one in VOCABULARY)
     return (
         [line for line in lines if not re.search(words, line, re.IGNORECASE)]

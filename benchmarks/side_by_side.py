@@ -1,5 +1,4 @@
-"""What the benchmarks share: start a contestant, follow its commits, strike one of its workers,
-time the way back.
+"""Start a contestant, follow its commits, strike one of its workers, and time its return.
 
 MTTR here is from the signal to the first step committed by the next membership, by whichever of its
 workers is first, less one undisturbed step (the median of the steps before the signal). The clock
@@ -33,6 +32,8 @@ SETTLED_STEPS = 12
 
 @dataclass(frozen=True)
 class Commit:
+    """A step that a worker has committed: a line of the file that all workers append to."""
+
     rank: int
     pid: int
     step: int
@@ -43,22 +44,31 @@ class Commit:
 
 @dataclass(frozen=True)
 class Contestant:
-    """`command` starts it in a folder of its own ({folder} is replaced); `ready(folder)` says
-    whether it may be struck again.
+    """Something that trains.
+
+    command   starts it in a folder of its own, which takes the place of {folder}
+    ready     says by that folder whether it may be struck again
+    source    where outlast is imported from; None: from this checkout
+    most      how many strikes it gets; few where each takes minutes
+    limit_s   how long it has to settle, and to come back
     """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[Path], bool] = lambda folder: True
-    source: Path | None = None  # where outlast is imported from, if not from this checkout
-    most: int = 1_000  # strikes, where each takes minutes
+    source: Path | None = None
+    most: int = 1_000
     limit_s: float = 120.0
 
 
 @dataclass(frozen=True)
 class Strike:
-    """seconds is None if it did not come back within the limit."""
+    """One signal, and how long it held the training up.
+
+    step_s    the median of the undisturbed steps before
+    seconds   until the first new commit, less one step; None: it did not come back in time
+    """
 
     name: str
     rank: int
@@ -128,7 +138,7 @@ class Trial:
         return (self.folder / "output").read_text(errors="replace")[-3000:]
 
     def follow(self) -> list[Commit]:
-        """Read what has been committed since; all commits so far."""
+        """Read what has been committed since the last call. Return all commits so far."""
         path = self.folder / "commits"
         if path.exists():
             with path.open("rb") as file:
@@ -139,6 +149,7 @@ class Trial:
         return self.commits
 
     def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        """Return whether `condition` holds before the time is over and the contestant ends."""
         over_s = time.monotonic() + limit_s
         while time.monotonic() < over_s:
             self.follow()
@@ -150,7 +161,7 @@ class Trial:
         return False
 
     def latest(self) -> list[Commit]:
-        """The commits of the newest membership, if all workers are in it."""
+        """Return the commits of the newest membership, or none while a worker has not committed."""
         newest = max((commit.generation for commit in self.commits), default=0)
         latest = [
             commit
@@ -160,6 +171,7 @@ class Trial:
         return latest if len({commit.rank for commit in latest}) == WORKERS else []
 
     def is_settled(self) -> bool:
+        """Return whether all workers have trained for long enough to be struck."""
         latest = self.latest()
         return (
             bool(latest)
@@ -169,21 +181,21 @@ class Trial:
         )
 
     def step_s(self) -> float:
-        """Median of one rank's undisturbed steps in the newest membership."""
+        """Return the median of one rank's undisturbed steps in the newest membership."""
         at_s = [commit.at_s for commit in self.latest() if commit.rank == 0][2:]
         return statistics.median(after - before for before, after in itertools.pairwise(at_s))
 
     def strike(self, rank: int, how: signal.Signals) -> Strike | None:
         """Signal the worker that holds `rank` and wait for the next membership's first commit.
 
-        None if it never settled.
+        Return None if the contestant never settled.
         """
         if not self.wait_for(self.is_settled, self.contestant.limit_s):
             return None
         step_s, before = self.step_s(), self.latest()[-1].generation
-        victim = next(commit.pid for commit in reversed(self.latest()) if commit.rank == rank)
+        struck_pid = next(commit.pid for commit in reversed(self.latest()) if commit.rank == rank)
         at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
-        os.kill(victim, how)
+        os.kill(struck_pid, how)
 
         def back() -> bool:
             return any(commit.generation > before for commit in self.commits)
@@ -195,9 +207,9 @@ class Trial:
                 - at_s
                 - step_s
             )
-        if how == signal.SIGSTOP and b"COMMITS=" in environment_of(victim):
-            # who does not end it by himself has it ended, so that the next strike finds four
-            os.kill(victim, signal.SIGKILL)
+        if how == signal.SIGSTOP and b"COMMITS=" in environment_of(struck_pid):
+            # A contestant may leave a stopped process alone. The next strike has to find four.
+            os.kill(struck_pid, signal.SIGKILL)
         return Strike(self.contestant.name, rank, step_s, seconds)
 
 

@@ -1,5 +1,4 @@
-"""How long it takes to live through an hour of a large run in the simulated world, and what one
-event costs as runs grow.
+"""How long an hour of a large run takes in the simulated world, and what an event costs there.
 
     python benchmarks/simulator.py [--failures N] [--large AGENTS] [--agents N ...] [--plot FILE]
     [--json FILE]
@@ -52,7 +51,7 @@ EVENTS = LIKE | {"beat_s": 10.0, "for_s": 300.0}
 
 
 def one(given: dict[str, Any], *, every_node: bool) -> dict[str, Any]:
-    """In this process."""
+    """Simulate a run in this process. Return what was measured."""
     began_s = time.process_time()
     life = simulate_seed(seed=1, given=given, every_node=every_node)
     took_s = time.process_time() - began_s
@@ -75,7 +74,7 @@ def one(given: dict[str, Any], *, every_node: bool) -> dict[str, Any]:
 
 
 def alone(given: dict[str, Any], *, every_node: bool = False) -> dict[str, Any]:
-    """In a process of its own, for its memory."""
+    """Simulate a run in a process of its own, so that its memory can be told."""
     how = ["--every-node"] if every_node else []
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps(given), *how],
@@ -86,7 +85,8 @@ def alone(given: dict[str, Any], *, every_node: bool = False) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def says(what: dict[str, Any]) -> str:
+def line(what: dict[str, Any]) -> str:
+    """Return what was measured as a line of the table."""
     return (
         f"{what['agents']:>7,} {what['ranks']:>7,} {what['failures']:>8} {what['steps']:>7,}"
         f" {what['seconds']:>10.1f} {what['events']:>11,} {what['us']:>9.1f}"
@@ -95,7 +95,7 @@ def says(what: dict[str, Any]) -> str:
 
 
 def plot(measured: list[dict[str, Any]], path: Path) -> None:
-    """What an event costs, against the number of agents; the goal as a line."""
+    """Draw what an event costs, against the number of agents, with the goal as a line."""
     width, height, left, bottom = 480, 260, 60, 40
     most = max(2.6 * measured[0]["us"], *(what["us"] for what in measured)) * 1.1
     spots = []
@@ -170,15 +170,15 @@ def main() -> int:
     )
     print(" agents   ranks failures   steps    seconds      events  us/event  MB most", flush=True)
     hour = alone(HOUR | {"failures": args.failures})
-    print(says(hour), flush=True)
+    print(line(hour), flush=True)
     large = alone(LARGE | {"nodes": args.large + 4, "ranks": LARGE_RANKS * args.large})
-    print(says(large), flush=True)
+    print(line(large), flush=True)
     events = []
     for agents in args.agents:
         events.append(
             alone(EVENTS | {"nodes": agents + 4, "ranks": agents, "failures": 2}, every_node=True)
         )
-        print(says(events[-1]), flush=True)
+        print(line(events[-1]), flush=True)
     plot(events, args.plot)
     if args.json:
         args.json.write_text(
@@ -188,7 +188,7 @@ def main() -> int:
 
 
 def judge(hour: dict[str, Any], large: dict[str, Any], events: list[dict[str, Any]]) -> int:
-    """Say which goals are reached; 1 where one is missed."""
+    """Say which goals are reached. Return 1 if one is missed, and 0 otherwise."""
     ratio, largest = events[-1]["us"] / events[0]["us"], events[-1]
     goals = [
         (

@@ -1,5 +1,4 @@
-"""What one snapshot per step costs training: the vault, a bare warm copy of the same bytes, and
-DCP's async_save.
+"""What one snapshot for each step costs: the vault, a bare copy of the same bytes, and DCP.
 
     python benchmarks/stall.py [--bytes N] [--repeats N] [--steps N] [--step-s S] [--folder DIR]
     [--json FILE]
@@ -63,7 +62,7 @@ LAYERS = 12
 
 
 def make_state(nbytes: int) -> dict[str, torch.Tensor]:
-    """About `nbytes` bytes: weights, two moments each, step counters."""
+    """Return a state of about `nbytes` bytes: weights, two moments for each, step counters."""
     width = max(8, int(math.sqrt(nbytes / (12 * 3 * 4 * LAYERS))))
     shapes = {
         "qkv": (3 * width, width),
@@ -83,8 +82,9 @@ def make_state(nbytes: int) -> dict[str, torch.Tensor]:
 
 
 class Training:
-    """Steps of at least `step_s` seconds on all cores: the length is set by the fastest products
-    seen.
+    """Stand in for training: steps of at least `step_s` seconds on all cores.
+
+    The fastest matrix products that were seen set their length.
     """
 
     def __init__(self, step_s: float) -> None:
@@ -104,8 +104,9 @@ class Training:
 
 
 class Row:
-    """`steps` steps with a snapshot after each; keeps the row's median stall and its seconds per
-    step.
+    """Do `steps` steps with a snapshot after each.
+
+    Keep the median stall of each such row, and its seconds for a step.
     """
 
     def __init__(self, training: Training, steps: int, save: Callable[[], None]) -> None:
@@ -127,7 +128,7 @@ class Row:
 
 
 class Dcp:
-    """async_save as its documentation has it: wait for the save before, then begin the next."""
+    """Call async_save as its documentation does: wait for the last save, then begin the next."""
 
     def __init__(self, state: dict[str, torch.Tensor], folder: Path, **options: Any) -> None:
         self._state, self._folder, self._options = state, folder, options
@@ -192,7 +193,7 @@ def bare_saver(state: dict[str, torch.Tensor], folder: Path) -> Callable[[], Non
 
 
 def settled(dcp_variants: dict[str, Dcp], row: Callable[[], None]) -> Callable[[], None]:
-    """The same row, beginning when no save of an earlier one is under way."""
+    """Return the same row, begun once no save of an earlier row is under way."""
 
     def run() -> None:
         for variant in dcp_variants.values():

@@ -1,5 +1,4 @@
-"""What a calibration would have said of Titan's GPU boards, and what came: fitted before a date,
-held against the months after it.
+"""What a calibration would have said of Titan's GPU boards before a date, and what came after it.
 
     python benchmarks/titan.py [--data ../shared/data/titan_gc_full.csv] [--json FILE] [--table
     FILE]
@@ -68,11 +67,12 @@ CLOCKS = np.arange(1.0, 4.01, 0.1)  # how much faster boards of the upper cages 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of one predictor: expected counts of all months, in draws (draws, months), and the size of
-    the negative binomial.
+    """What one predictor expects.
 
-    likelihood  Poisson, of the cells before the date, up to what is the same for all regressions;
-                None for flat rates
+    expected    the counts of all months, in draws: (draws, months)
+    size        the size of the negative binomial
+    likelihood  the Poisson likelihood of the cells before the date, up to what is the same for all
+                regressions; None for flat rates
     """
 
     name: str
@@ -96,8 +96,9 @@ class Score:
 
 
 def bins_of(exposure: Floats, *, width: int) -> Whole:
-    """Of each age (in twelfths of a year), its bin: `width` twelfths each; the oldest join until
-    they hold enough of the board-time seen.
+    """Return the bin of each age, in twelfths of a year. A bin is `width` twelfths wide.
+
+    The oldest bins are joined until they hold enough of the board-time that was seen.
     """
     bins = np.arange(AGES) // width
     top = int(bins[np.flatnonzero(exposure)[-1]])
@@ -107,7 +108,7 @@ def bins_of(exposure: Floats, *, width: int) -> Whole:
 
 
 def batch_seen(cells: Cells, until: int) -> Whole:
-    """Of each batch, the one that its boards are taken for."""
+    """Return for each batch the batch that its boards are taken for: OLD if it was never seen."""
     return np.array([one if cells.exposure[:until, one].sum() > 0 else OLD for one in (OLD, NEW)])
 
 
@@ -142,14 +143,15 @@ def hazards(cells: Cells, until: int, *, width: int = AGES_PER_YEAR) -> tuple[Fo
 def clock(
     cells: Cells, until: int, *, width: int = AGES_PER_YEAR // 2
 ) -> tuple[Forecast, PoissonFit, tuple[float, float]]:
-    """The clocks of the two upper cages are those with the greatest likelihood; that they are
-    unsure is not in the interval.
+    """Fit rates by age, where boards of the upper cages age faster.
+
+    How much faster is what has the greatest likelihood. How sure that is, the interval leaves out.
     """
     taken = batch_seen(cells, until)
     exposure, count = cells.exposure[:until, OLD].sum(axis=0), cells.count[:until, OLD].sum(axis=0)
 
     def levels(clocks: tuple[float, ...]) -> Whole:
-        """Of each cage and age, the bin of the age on that cage's clock."""
+        """Return for each cage and age the bin of that age on the cage's clock."""
         ages = np.minimum(
             AGES - 1,
             ((np.arange(AGES) + 0.5)[None, :] * np.array(clocks)[:, None]).astype(np.int64),
@@ -179,7 +181,7 @@ def clock(
 def _regress(
     name: str, cells: Cells, until: int, columns: Sequence[tuple[str, Floats]]
 ) -> tuple[Forecast, PoissonFit]:
-    """Columns are of (batch, cage, age); all months alike."""
+    """Fit a Poisson regression. Columns are of (batch, cage, age), the same in all months."""
     x = np.stack([column.ravel() for _, column in columns], axis=1)
     months = len(cells.months)
     exposure, count = cells.exposure.reshape(months, -1), cells.count.reshape(months, -1)
@@ -203,8 +205,9 @@ def _regress(
 
 
 def flat(cells: Cells, until: int, *, months: int | None) -> list[Forecast]:
-    """A rate per board-year for all boards, of the last so many months (None: all), with and
-    without the spread between months.
+    """Forecast by one rate for all boards, with and without the spread between months.
+
+    The rate is that of the last so many `months`; None: of all.
     """
     begin = 0 if months is None else until - months
     name = "constant" if months is None else f"last {months} months"
@@ -218,6 +221,7 @@ def flat(cells: Cells, until: int, *, months: int | None) -> list[Forecast]:
 
 
 def score(forecast: Forecast, cells: Cells, held_out: range) -> Score:
+    """Hold a forecast against the counts of the months that were held out."""
     came = cells.count.sum(axis=(1, 2, 3))
     predictions: list[tuple[Prediction, int]] = [
         (
@@ -269,7 +273,7 @@ def overview(boards: Boards, cells: Cells, say: Callable[[str], None]) -> None:
 
 
 def lives_of(boards: Boards, batch: int) -> Lives:
-    """Of a batch: stretches by age in seconds, those that an event ended as failures."""
+    """Return the stretches of a batch by age in seconds. Those that an event ended are failures."""
     chosen = (boards.batch[boards.stretch_board] == batch) & (boards.end > boards.begin)
     born = boards.first[boards.stretch_board[chosen]]
     return Lives.of(
@@ -330,7 +334,7 @@ def _factor(fit: PoissonFit, name: str) -> str:
 
 
 def why(cells: Cells, say: Callable[[str], None]) -> None:
-    """The old boards' rate, year by year: what was in the data at each date."""
+    """Print the old boards' rate, year by year: what was in the data at each date."""
     say("\nevents per board-year by year (board-years)")
     say(
         f"  {'':<6}"

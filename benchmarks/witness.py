@@ -1,5 +1,4 @@
-"""What a worker does in normal running so that a hang can be told later, and what that costs: one
-run with it beside one without, in turns.
+"""What it costs that a hang can be told later: one run with a witness beside one without.
 
     python benchmarks/witness.py --pairs 40 [--workers N] [--batch N]
 
@@ -44,7 +43,7 @@ witness.Witness.begin = witness.Witness.testify = lambda self: None
 
 
 def beats_of(turns: Turns) -> int:
-    """How often the ranks of that run have written their beacons so far."""
+    """Return how often the ranks of that run have written their beacons so far."""
     found = [
         unpack(memoryview(path.read_bytes()))
         for path in Path("/dev/shm").glob("outlast-*/beacon-*")
@@ -55,8 +54,9 @@ def beats_of(turns: Turns) -> int:
 
 
 def writing_s() -> float:
-    """Processor seconds of one writing; its tables of seconds every third time, which is more often
-    than in a step.
+    """Return the processor seconds of one writing of a beacon.
+
+    The tables of seconds are written every third time, which is more often than in a step.
     """
     page, beacon = memoryview(bytearray(BEACON_BYTES)), Beacon()
     began_s = time.process_time()

@@ -1,4 +1,4 @@
-"""The faults of the kinds that `kinds.py` holds back: what the victim does at its step.
+"""The faults of the kinds that `kinds.py` holds back: what a struck rank does at its step.
 
 Each is an ordinary mistake, or an ordinary misfortune, of a training script. The functions have the
 names that a script would give them, so that a stack does not tell the kind.

@@ -92,7 +92,7 @@ def _log(loop: str, chance: random.Random, began: datetime) -> list[str]:
 def look_at_job(out: Path, kind: str, layout: str, recipe: str) -> None:
     """Run one job, look at it several times while it trains, and end it."""
     work = Path(tempfile.mkdtemp(prefix="job-"))
-    lay_out(work, kind=kind, victims=[1], step=0, layout=layout, recipe=recipe)
+    lay_out(work, kind=kind, struck_ranks=[1], step=0, layout=layout, recipe=recipe)
     job = started(work)
     try:
         over_s = time.monotonic() + START_S

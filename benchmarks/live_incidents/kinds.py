@@ -9,7 +9,7 @@ is what is reported. `LATER` kinds were written when those had been seen too, an
 classes     the classes that count as right
 class_in    the parts of the folder, any of which tells the class; without them UNKNOWN is right
 hedged      classes that count as long as the verdict is not sure of them
-guilty      how many ranks the fault is put into, from the victim on; 0 if all fail alike
+guilty      how many ranks the fault is put into, from the struck one on; 0 if all fail alike
 rank_in     the parts of the folder, any of which shows the guilty rank
 is_hang     the job is looked at while it hangs; otherwise it has ended
 layout      the only layout in which this can happen, or "" for each

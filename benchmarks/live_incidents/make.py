@@ -62,12 +62,14 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     chance = random.Random(f"live {seed} {kind.name}")
-    victim, step = chance.randrange(RANKS), chance.randrange(3, 40)
+    struck, step = chance.randrange(RANKS), chance.randrange(3, 40)
     layout = kind.layout or LAYOUTS[(number + seed) % len(LAYOUTS)]
     recipe = chance.choice(("pipe", "second"))
     work = Path(tempfile.mkdtemp(prefix="job-"))
-    victims = [(victim + more) % RANKS for more in range(max(1, kind.guilty))]
-    lay_out(work, kind=kind.name, victims=victims, step=step, layout=layout, recipe=recipe)
+    struck_ranks = [(struck + more) % RANKS for more in range(max(1, kind.guilty))]
+    lay_out(
+        work, kind=kind.name, struck_ranks=struck_ranks, step=step, layout=layout, recipe=recipe
+    )
     began_s = time.time()
     job = started(work)
     whole = folder / "whole"
@@ -96,7 +98,7 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
     _kernel_log(whole, kind, began_s)
     truth = {
         "kind": kind.name,
-        "victim": victim,
+        "struck": struck,
         "layout": layout,
         "recipe": recipe,
         "seed": seed,
@@ -105,7 +107,7 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
         "at_s": time.time(),
     }
     (folder / "truth.json").write_text(json.dumps(truth) + "\n")
-    print(f"{folder.name}: {layout}, rank {victim}, {'hangs' if hangs else 'ended'}", flush=True)
+    print(f"{folder.name}: {layout}, rank {struck}, {'hangs' if hangs else 'ended'}", flush=True)
 
 
 def lay_out(work: Path, **plan: object) -> None:

@@ -61,6 +61,11 @@ class Mark:
     took_s: float
 
 
+def _struck(truth: dict[str, Any]) -> int:
+    """Return the rank that the fault was put into. Older folders have it under another key."""
+    return int(truth["struck"] if "struck" in truth else truth["victim"])
+
+
 def _without(*names: str) -> Callable[[Path, dict[str, Any]], None]:
     def change(folder: Path, truth: dict[str, Any]) -> None:
         for name in names:
@@ -101,7 +106,7 @@ def _older(folder: Path, truth: dict[str, Any]) -> None:
         newest_ns = max((entry["time_created_ns"] for entry in entries), default=0)
         for entry in entries:
             entry["time_created_ns"] += int((ends_s - 3_600) * 1e9) - newest_ns
-        if path.name.endswith(str((truth["victim"] + 1) % RANKS)):
+        if path.name.endswith(str((_struck(truth) + 1) % RANKS)):
             dump["entries"] = entries[:-3]
         target.mkdir(exist_ok=True)
         to = target / path.name
@@ -162,7 +167,7 @@ def _mark(
     said, confidence = str(verdict["class"]), float(verdict["confidence"])
     counts = said in allowed or (said in kind.hedged and confidence < SURE)
     wrong = not counts and said != UNKNOWN
-    guilty = {(truth["victim"] + more) % RANKS for more in range(kind.guilty)}
+    guilty = {(_struck(truth) + more) % RANKS for more in range(kind.guilty)}
     ranks = {one["rank"] for one in verdict["ranks"]}
     can = kind.guilty > 0 and bool(kind.rank_in & has)
     everybody = kind.guilty == 0 and not kind.from_outside

@@ -1,9 +1,9 @@
 """A small training job under torchrun (gloo) that breaks in a chosen way at a chosen step.
 
 The plan is a JSON file beside this script, so that no command line and no stack tells the kind:
-kind, victims, step, layout, folder, recipe. The layout is ddp, fsdp2 or mesh (2 x 2, replicated and
-sharded); real wrappers reduce the gradients. The recipe is `pipe` (outlast.record_collectives) or
-`second` (a thread that dumps once a second).
+kind, struck_ranks, step, layout, folder, recipe. The layout is ddp, fsdp2 or mesh (2 x 2,
+replicated and sharded); real wrappers reduce the gradients. The recipe is `pipe`
+(outlast.record_collectives) or `second` (a thread that dumps once a second).
 """
 
 from __future__ import annotations
@@ -76,13 +76,15 @@ class Samples(Dataset[Tensor]):
 class Job:
     """One rank."""
 
-    def __init__(self, kind: str, victims: list[int], step: int, layout: str, folder: Path) -> None:
+    def __init__(
+        self, kind: str, struck_ranks: list[int], step: int, layout: str, folder: Path
+    ) -> None:
         self.kind, self.step, self.folder = kind, step, folder
         timeout = timedelta(seconds=8) if kind == "time_out" else timedelta(minutes=30)
         dist.init_process_group("gloo", timeout=timeout)
         self.rank = dist.get_rank()
-        self.is_victim = self.rank in victims
-        self.source = 0 if 0 not in victims else 1
+        self.is_struck = self.rank in struck_ranks
+        self.source = 0 if 0 not in struck_ranks else 1
         self.now = 0
         self.lock = threading.Lock()
         self.pairs = [dist.new_group([0, 1, 2, 3]) for _ in range(2)]
@@ -108,11 +110,11 @@ class Job:
 
     @property
     def strikes(self) -> bool:
-        return self.now == self.step and self.is_victim
+        return self.now == self.step and self.is_struck
 
     def batches(self) -> Any:
         if self.kind.startswith("loader_") or self.kind == "calm_loads":
-            samples = Samples(self.kind, self.step * 4 if self.is_victim else -1)
+            samples = Samples(self.kind, self.step * 4 if self.is_struck else -1)
             yield from DataLoader(samples, batch_size=4, num_workers=1)
         while True:
             yield torch.randn(4, WIDTH)
@@ -161,7 +163,7 @@ class Job:
 
     def calm(self) -> None:
         """Do what takes longer in a healthy job: a slow rank, or one that saves."""
-        if self.kind == "calm_slow" and self.is_victim:
+        if self.kind == "calm_slow" and self.is_struck:
             time.sleep(0.3)
         if self.kind == "calm_saves" and self.rank == 0 and self.now % 5 == 0:
             torch.save(torch.zeros(1 << 22), self.folder / "model.pt")
@@ -192,14 +194,14 @@ class Job:
                 )
             case "no_cuda":
                 batch.to("cuda")
-            case "skipped_branch" if not self.is_victim:
+            case "skipped_branch" if not self.is_struck:
                 dist.all_gather_object([None] * dist.get_world_size(), {"loss": 2.5})
             case "object_counts":
-                count = 3 if self.is_victim else 1
+                count = 3 if self.is_struck else 1
                 dist.broadcast_object_list([{"lr": 0.1}] * count, src=self.source)
-            case "watchdog_text" if not self.is_victim:
+            case "watchdog_text" if not self.is_struck:
                 abort_later(self.rank)
-            case "monitored" if not self.is_victim:
+            case "monitored" if not self.is_struck:
                 dist.monitored_barrier(timeout=timedelta(seconds=6))
 
     def broken(self, batch: Tensor) -> Tensor:
@@ -214,7 +216,7 @@ class Job:
             case "queue":
                 queue.Queue[int]().get()
             case "spin":
-                while self.is_victim:
+                while self.is_struck:
                     batch = batch + 0
             case "interpreter_lock":
                 ctypes.PyDLL(None).sleep(3_600)
@@ -285,7 +287,7 @@ def each_second(folder: Path, rank: int) -> None:
 def main() -> None:
     plan = json.loads(Path(__file__).with_name("plan.json").read_text())
     place = Path(plan["folder"])
-    job = Job(plan["kind"], plan["victims"], plan["step"], plan["layout"], place)
+    job = Job(plan["kind"], plan["struck_ranks"], plan["step"], plan["layout"], place)
     place.mkdir(parents=True, exist_ok=True)
     if plan["recipe"] == "pipe":
         outlast.record_collectives(place)
