@@ -304,7 +304,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
 
     def order(number: int) -> None:
         leave = ToWorkers((worker,), (), Leave(1_000 + number, "a test"))
-        hq.agent_listener.carry_out(hq.sessions.led([ToAgent(leave, "a")], now_s=now_s()))
+        hq.agent_listener.carry_out(hq.sessions.pass_on([ToAgent(leave, "a")], now_s=now_s()))
 
     def leaves() -> list[int]:
         return [

@@ -269,7 +269,7 @@ NAMED = (
     Mutant(
         "what_was_not_heard_is_not_said_again",
         SESSIONS,
-        "for number, order in seat.outbox.kept()]",
+        "for number, order in enrolled.outbox.kept()]",
         "for number, order in ()]",
     ),
     Mutant(

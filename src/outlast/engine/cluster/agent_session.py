@@ -60,13 +60,13 @@ class SessionTimer(Enum):
     BATCH = "batch"  # messages that waited for others like them are sent
 
 
-class Names:
-    """The names and numbers by which coordinators know a session.
+class SessionIdentity:
+    """The numbers by which coordinators know this agent's session, and what became of it.
 
-    session       a random number; 0: it has not begun yet
-    ended         the session before, all of whose workers are dead
-    epoch         of the newest coordinator that the agent has obeyed
-    turned_away   why it was turned away last, as people were told; "" once it was let in
+    session       a random number that stands for the session; 0: it has not begun yet
+    ended         the session before, all of whose workers are dead; 0: there was none
+    epoch         the epoch of the newest coordinator that the agent has obeyed; 0: none
+    turned_away   why the agent was turned away last, as people were told; "" once it was let in
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class NodeOffer:
     """Say what a node offers to the run. The fields are those of `Enrol`.
 
     capacity  how many ranks it has room for
-    place     where it stands among the nodes; -1: by its name
+    place     its place in the order of the nodes (--node-rank); -1: the order of names decides
     serves    where it serves its transfer image to other nodes, as HOST:PORT; "": nowhere
     votes     where it answers as a voter, as HOST:PORT; "": it is none
     software  what is installed there; "": not told
@@ -131,7 +131,7 @@ class AgentSession:
         self.housed = HousedWorkers()
         self.lease = HeldLease(beat_s=beat_s)
         self.fenced = False
-        self._names = Names()
+        self._identity = SessionIdentity()
         self._link = AgentLink()
         self._batch = MessageBatch()
 
@@ -143,7 +143,7 @@ class AgentSession:
         """Enrol over a new connection.
 
         `images` and `transfer` say what lies sealed in the vault. `session` is a random number that
-        was never given before: the agent is known by it if it begins with this connection.
+        was never given before. It is used only if a new session begins with this connection.
         """
         self._link.opens()
         return [*self._look_at_lease(now_s), *self._enrol(images, transfer, session, now_s)]
@@ -156,19 +156,20 @@ class AgentSession:
     def _enrol(
         self, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
     ) -> list[Output]:
-        names, housed = self._names, self.housed
+        """Say what this node holds, unless it is in already, or a session before it still lives."""
+        identity, housed = self._identity, self.housed
         # After a fence, the agent enrols as a new one, and only once all its workers are dead.
         if not self._link.may_enrol or (self.fenced and housed.living()):
             return []
-        if self.fenced or not names.session:
+        if self.fenced or not identity.session:
             self._begin(session)
         out = self._send_batch(now_s)
         self.lease.enrols(now_s=now_s)
         heard = self._link.enrols()
         enrol = Enrol(
-            self._offer.node, names.session, self._offer.capacity, names.epoch, heard,
+            self._offer.node, identity.session, self._offer.capacity, identity.epoch, heard,
             housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
-            housed.script, now_s, names.ended, self._offer.place, self._offer.serves,
+            housed.script, now_s, identity.ended, self._offer.place, self._offer.serves,
             self._offer.votes, self._offer.software,
         )  # fmt: skip
         return [*out, Line(enrol)]
@@ -176,13 +177,13 @@ class AgentSession:
     def _begin(self, session: int) -> None:
         """Begin a session: all workers of the one before are dead, if there were any."""
         self.fenced = False
-        self._names.begin(session)
+        self._identity.begin(session)
         self.housed.begin_again()
         self._batch = MessageBatch()
         self._link.begin_again()
 
     def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
-        """Take in what the coordinator says, unless the lease is out."""
+        """Handle a message from the coordinator, unless the lease is out."""
         return self._look_at_lease(now_s) or self._take(message, now_s)
 
     def _take(self, message: OnLine, now_s: float) -> list[Output]:
@@ -210,7 +211,7 @@ class AgentSession:
     @property
     def epoch(self) -> int:
         """Return the newest coordinator that the agent has obeyed; 0: none."""
-        return self._names.epoch
+        return self._identity.epoch
 
     def goes_on(self, *, asked_s: float, now_s: float) -> list[Output]:
         """Let the workers go on without the coordinator, for one lease from `asked_s`.
@@ -229,8 +230,8 @@ class AgentSession:
         return self.on_line(last, now_s=now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
-        names, link = self._names, self._link
-        if message.epoch < names.epoch:  # another coordinator has taken the place of this one
+        identity, link = self._identity, self._link
+        if message.epoch < identity.epoch:  # another coordinator has taken the place of this one
             return [HangUp()]
         if message.afresh:
             return self._fence("this node was counted out: its ranks are given away")
@@ -238,10 +239,10 @@ class AgentSession:
             return self._check_empty()
         if self.lease.is_over_before_it_begins(message.lease_s, now_s=now_s):
             return self._fence("the lease of this node was over when it came")
-        if message.epoch > names.epoch:
+        if message.epoch > identity.epoch:
             link.follow_another()
             self.agent.reports_again()
-        names.let_in(message.epoch)
+        identity.let_in(message.epoch)
         again = link.let_in(message.heard, now_s=now_s)
         self.lease.begins(message.lease_s)
         wipe = [] if message.keep is None else [Wipe(message.keep)]
@@ -249,7 +250,7 @@ class AgentSession:
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
         """Let the driver connect again after a while. People are told once, not at each try."""
-        reported, self._names.turned_away = self._names.turned_away, message.reason
+        reported, self._identity.turned_away = self._identity.turned_away, message.reason
         return [*([] if reported == message.reason else [Tell(message.reason)]), HangUp()]
 
     # --- timers -----------------------------------------------------------------------------------
@@ -316,6 +317,7 @@ class AgentSession:
     # --- what passes through ----------------------------------------------------------------------
 
     def _obey(self, order: ForAgent, now_s: float) -> list[Output]:
+        """Hand an order to the agent, and remember what it changes on this node."""
         self.housed.note_order(order)
         return self.pass_on(self.agent.on_command(order, now_s=now_s), now_s=now_s)
 
@@ -332,6 +334,8 @@ class AgentSession:
 
         The outcome is the same as if each of them said it by itself, in this order.
         """
+        # A fenced node says nothing, and a worker that is being killed is not waited for: each
+        # message then goes its own way.
         together = (
             not self.fenced
             and self._batch.takes_all(workers, message)
@@ -370,9 +374,10 @@ class AgentSession:
         return out
 
     def _say(self, message: FromWorker | FromAgent, now_s: float) -> list[Output]:
+        """Send a message to the coordinator, at once or as a part of a batch."""
         self.housed.note_said(message)
         if self.fenced:
-            return []
+            return []  # what its workers say counts no more: their ranks may be given away
         out = [] if self._batch.takes(message) else self._send_batch(now_s)
         if not self._batch.takes(message):
             return [*out, *self._link.put(message, now_s=now_s)]
@@ -385,7 +390,7 @@ class AgentSession:
         if self._batch.is_full(self.housed.may_speak()):
             return self._send_batch(now_s)
         if waiting:
-            return []
+            return []  # the timer was set when the first message began to wait
         return [SetTimer(SessionTimer.BATCH.value, now_s + limits.BATCH_WAIT_S)]
 
     def _send_batch(self, now_s: float) -> list[Output]:

@@ -27,11 +27,13 @@ from outlast.model.messages import (
     Underway,
 )
 
+# kinds of messages that several workers may say as one
 _SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
-# The largest of these values is sent: once the last worker is there, all are.
+# Fields that may differ: the largest value is sent, because all are done once the last one is.
 _MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}
 
-_FIELDS: dict[type, attrgetter[Any]] = {}  # fields that have to be equal
+# by kind of message: how to take the fields that have to be equal
+_FIELDS: dict[type, attrgetter[Any]] = {}
 
 
 class MessageBatch:
@@ -73,18 +75,18 @@ class MessageBatch:
         for worker, message in self._waiting.items():
             kind = kinds.get(id(message))
             if kind is None:
-                kind = kinds[id(message)] = _but_for_its_own(message)
+                kind = kinds[id(message)] = _shared_part(message)
             workers, words = alike.setdefault(kind, ([], []))
             workers.append(worker)
             words.append(message)
         self._waiting.clear()
         return [
-            words[0] if len(words) == 1 else FromWorkers(tuple(workers), _together(words))
+            words[0] if len(words) == 1 else FromWorkers(tuple(workers), _joined(words))
             for workers, words in alike.values()
         ]
 
 
-def _but_for_its_own(message: Any) -> object:
+def _shared_part(message: Any) -> object:
     """Return what has to be equal in messages that may be sent as one."""
     fields = _FIELDS.get(type(message))
     if fields is None:
@@ -95,7 +97,8 @@ def _but_for_its_own(message: Any) -> object:
     return type(message), fields(message)
 
 
-def _together(same: list[Any]) -> Any:
+def _joined(same: list[Any]) -> Any:
+    """Return messages that are alike as one, with the largest of what was measured."""
     return replace(
         same[0],
         worker=0,

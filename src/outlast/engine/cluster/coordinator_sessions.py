@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
-from outlast.engine.cluster.reliable_link import Inbox, Moved, Offset, Outbox, tells_time
+from outlast.engine.cluster.reliable_link import Inbox, NewestRebased, Offset, Outbox, tells_time
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
 from outlast.model import limits
@@ -35,11 +35,17 @@ from outlast.model.records import Event
 
 
 @dataclass(slots=True)
-class _Seat:
-    """A node that is in."""
+class _EnrolledNode:
+    """A node that has enrolled and is not counted out, with its link.
+
+    session     the session of its agent
+    enrol       what it said when it enrolled, until it is heard again and thus knows that it is in;
+                None from then on
+    connected   there is a connection to it
+    """
 
     session: int
-    enrol: Enrol | None = None  # of a node that may not have heard yet that it is welcome
+    enrol: Enrol | None = None
     connected: bool = True
     outbox: Outbox[ForAgent] = field(default_factory=Outbox)
     inbox: Inbox = field(default_factory=Inbox)
@@ -47,7 +53,7 @@ class _Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _FormerSessions:
     """The agents that were in with the coordinator before this one, and may still hold a lease.
 
     sessions   name -> the session that held it; those that have enrolled again are taken out
@@ -68,12 +74,12 @@ class CoordinatorSessions:
         carry_out(sessions.start(now_s=...))
         carry_out(sessions.on_line("b", Enrol(...), now_s=...))        # from an agent
         carry_out(sessions.on_disconnected("b"))
-        carry_out(sessions.led(coordinator.ask_stop(...), now_s=...))  # any other call
+        carry_out(sessions.pass_on(coordinator.ask_stop(...), now_s=...))  # any other call
 
     A coordinator after one that died begins with `rebuild` in place of `start`. The sessions' own
     timer is "leases". They live as long as their coordinator.
 
-    They do not promise that a message arrives: a link says it again to a node that comes back.
+    They do not promise that a message arrives: it is sent again to a node that connects again.
     """
 
     def __init__(self, coordinator: Coordinator, *, epoch: int, lease_s: float) -> None:
@@ -81,16 +87,16 @@ class CoordinatorSessions:
         self.epoch = epoch
         self._lease_s = lease_s
         self._leases = LeaseBook(lease_s=lease_s)
-        self._seats: dict[str, _Seat] = {}
-        self._moved = Moved()
+        self._enrolled: dict[str, _EnrolledNode] = {}
+        self._rebased = NewestRebased()
         self._alarm = Alarm("leases")  # one timer for all leases
-        self._late = False  # it came so late that no node was counted out
-        self._before = _Before({}, 0.0)
+        self._late = False  # the timer came so late that no node was counted out
+        self._former = _FormerSessions({}, 0.0)
         self._turned_away: dict[str, int] = {}  # name -> the newest session that people know of
 
     def start(self, *, now_s: float) -> list[Output]:
         """Begin as the first coordinator of a run."""
-        return self.led(self.coordinator.start(now_s=now_s), now_s=now_s)
+        return self.pass_on(self.coordinator.start(now_s=now_s), now_s=now_s)
 
     def rebuild(
         self, *, now_s: float, nodes: Mapping[str, int], patience_s: float = 0.0
@@ -102,84 +108,89 @@ class CoordinatorSessions:
         up to now are void.
         """
         patience_s = max(patience_s, void_after_s(self._lease_s))
-        self._before = _Before(dict(nodes), now_s + patience_s)
+        self._former = _FormerSessions(dict(nodes), now_s + patience_s)
         out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
-        return self.led(out, now_s=now_s)
+        return self.pass_on(out, now_s=now_s)
 
     def on_disconnected(self, node: str) -> list[Output]:
-        if node in self._seats:
-            self._seats[node].connected = False
+        """Note that the connection to a node is lost. It stays in until its lease is void."""
+        if node in self._enrolled:
+            self._enrolled[node].connected = False
             self.coordinator.nodes.loses_touch(node)
         return []
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
+        """Handle a timer that is due: that of the leases, or one of the coordinator."""
         if name != "leases":
-            return self.led(self.coordinator.on_timer(now_s=now_s, name=name), now_s=now_s)
+            return self.pass_on(self.coordinator.on_timer(now_s=now_s, name=name), now_s=now_s)
         late, before = self._alarm.rang(now_s=now_s) > limits.LATE_TICK_S, self._late
         self._late = late and not before
-        if self._late:  # beats may wait to be read: once, all of them are
-            # The coordinator was held up itself, so no node is blamed for its silence.
+        if self._late:
+            # The coordinator was held up itself, and heartbeats may wait in its sockets. So no node
+            # is blamed for its silence before they are read.
             return self._alarm.at(now_s + limits.SILENT_LOOK_S)
         out: list[Output] = []
         for node in self._leases.void(now_s=now_s):
-            # Its lease is void, so the node is counted out.
             out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
         return [*out, *self._alarm.at(self._leases.next_s())]
 
     def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
-        """Take in what came over a connection. `node`: the node that enrolled over it."""
+        """Handle a message from an agent. `node`: the node that enrolled over this connection."""
         if isinstance(message, Enrol):
             return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
-        seat = self._seats.get(node)
-        if seat is None:
+        enrolled = self._enrolled.get(node)
+        if enrolled is None:
             # An agent that is not in has to enrol first.
             return []
         assert isinstance(message, (Beat, FromNode)), message
-        seat.offset.note(sent_s=message.sent_s, now_s=now_s)
-        seat.outbox.acknowledged(message.heard)
+        enrolled.offset.note(sent_s=message.sent_s, now_s=now_s)
+        enrolled.outbox.acknowledged(message.heard)
         if isinstance(message, Beat):
             self._leases.heard(node, now_s=now_s)
-            granted = Line(Grant(message.number, seat.inbox.heard, now_s), node)
+            granted = Line(Grant(message.number, enrolled.inbox.heard, now_s), node)
             return (
                 [granted]
-                if seat.enrol is None
-                else [*self._take_in(seat, seat.offset.by_s, now_s), granted]
+                if enrolled.enrol is None
+                else [*self._take_in(enrolled, enrolled.offset.by_s, now_s), granted]
             )
-        if not seat.inbox.takes(message):
-            # The message was taken in before.
-            return []
+        if not enrolled.inbox.takes(message):
+            return []  # it came a second time
         said = (
-            self._moved.rebased(message.message, seat.offset.by_s)
+            self._rebased.rebased(message.message, enrolled.offset.by_s)
             if tells_time(message.message)
             else message.message
         )
-        return self.led(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
+        return self.pass_on(self.coordinator.on_message(said, now_s=now_s, node=node), now_s=now_s)
 
     def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:
         """Note that the driver has left out heartbeats before this one."""
-        self._seats[node].offset.hear_many(sent_s=last.sent_s, now_s=now_s)
+        self._enrolled[node].offset.hear_many(sent_s=last.sent_s, now_s=now_s)
         return self.on_line(node, last, now_s=now_s)
 
     def _on_enrol(self, message: Enrol, now_s: float) -> list[Output]:
-        seat, node = self._seats.get(message.node), message.node
-        if seat is not None and message.epoch == self.epoch and message.session == seat.session:
-            seat.connected = True
+        enrolled, node = self._enrolled.get(message.node), message.node
+        if (
+            enrolled is not None
+            and message.epoch == self.epoch
+            and message.session == enrolled.session
+        ):
+            enrolled.connected = True
             self.coordinator.nodes.is_heard(node)
-            seat.outbox.acknowledged(message.heard)
+            enrolled.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [
-                Line(ToNode(number, seat.inbox.heard, now_s, order), node)
-                for number, order in seat.outbox.kept()
+                Line(ToNode(number, enrolled.inbox.heard, now_s, order), node)
+                for number, order in enrolled.outbox.kept()
             ]
             return [
-                Line(Welcome(self.epoch, seat.inbox.heard, self._lease_s, False, None), node),
+                Line(Welcome(self.epoch, enrolled.inbox.heard, self._lease_s, False, None), node),
                 *again,
             ]
         if self.turns_away(message, now_s=now_s):
             return self._turn_away(message)
-        self._before.sessions.pop(node, None)
+        self._former.sessions.pop(node, None)
         out: list[Output] = []
-        if seat is not None:
+        if enrolled is not None:
             # The agent has begun again before its lease was void.
             out += self._lose(
                 node, now_s, f"node {node} has started over", returns=not message.housed
@@ -187,7 +198,7 @@ class CoordinatorSessions:
         if message.housed and not self.coordinator.adopts(node):
             # The agent was counted out, so it comes too late.
             return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
-        seat = self._seats[node] = _Seat(message.session, message)
+        enrolled = self._enrolled[node] = _EnrolledNode(message.session, message)
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
         # Write it down before the node may house anything: another coordinator has to know which
@@ -199,24 +210,24 @@ class CoordinatorSessions:
             )
         )
         return out + (
-            self._take_in(seat, now_s - message.sent_s, now_s)
+            self._take_in(enrolled, now_s - message.sent_s, now_s)
             if self.coordinator.adopts(node)
             else []
         )
 
     def turns_away(self, enrol: Enrol, *, now_s: float) -> bool:
         """Return whether another session holds the name, and may still have living processes."""
-        seat = self._seats.get(enrol.node)
-        if seat is not None:
-            holder: int | None = seat.session
-        elif now_s < self._before.until_s:
-            holder = self._before.sessions.get(enrol.node)
+        enrolled = self._enrolled.get(enrol.node)
+        if enrolled is not None:
+            holder: int | None = enrolled.session
+        elif now_s < self._former.until_s:
+            holder = self._former.sessions.get(enrol.node)
         else:
             holder = None
         return holder is not None and holder not in (enrol.session, enrol.ended)
 
     def _turn_away(self, enrol: Enrol) -> list[Output]:
-        # Another session holds this name, so the agent is turned away.
+        """Turn an agent away, because another session holds its name."""
         reason = (
             f"node {enrol.node}: another agent has enrolled under this name, and its lease is not"
             " over. If that agent is gone, wait: this one is let in within"
@@ -230,30 +241,31 @@ class CoordinatorSessions:
         self._turned_away[enrol.node] = enrol.session
         return [TurnAway(enrol.node, answer), *([] if reported else [Tell(reason)])]
 
-    def _take_in(self, seat: _Seat, by_s: float, now_s: float) -> list[Output]:
+    def _take_in(self, enrolled: _EnrolledNode, by_s: float, now_s: float) -> list[Output]:
         """Let a node in.
 
         A node that houses nothing is given nothing before it is heard again, because its Enrol may
         be so old that its lease is over.
         """
-        enrol, seat.enrol = seat.enrol, None
+        enrol, enrolled.enrol = enrolled.enrol, None
         return (
             []
             if enrol is None
-            else self.led(
+            else self.pass_on(
                 self.coordinator.node_joined(now_s=now_s, enrol=enrol, by_s=by_s), now_s=now_s
             )
         )
 
     def _lose(self, node: str, now_s: float, reason: str, *, returns: bool = False) -> list[Output]:
-        self._seats.pop(node, None)
+        """Count a node out. `returns`: it has enrolled again already, and houses nothing."""
+        self._enrolled.pop(node, None)
         self._leases.forget(node)
-        return self.led(
+        return self.pass_on(
             self.coordinator.node_lost(now_s=now_s, node=node, reason=reason, returns=returns),
             now_s=now_s,
         )
 
-    def led(self, outputs: list[Output], *, now_s: float) -> list[Output]:
+    def pass_on(self, outputs: list[Output], *, now_s: float) -> list[Output]:
         """Return the coordinator's outputs, with its messages put on connections."""
         if not outputs:
             return outputs
@@ -262,12 +274,12 @@ class CoordinatorSessions:
             if type(output) is not ToAgent:
                 out.append(output)
                 continue
-            seat = self._seats.get(output.node)
-            if seat is None:
+            enrolled = self._enrolled.get(output.node)
+            if enrolled is None:
                 continue  # counted out: its processes are dead, or about to be
-            number = seat.outbox.put(output.message)
-            if seat.connected:
+            number = enrolled.outbox.put(output.message)
+            if enrolled.connected:
                 out.append(
-                    Line(ToNode(number, seat.inbox.heard, now_s, output.message), output.node)
+                    Line(ToNode(number, enrolled.inbox.heard, now_s, output.message), output.node)
                 )
         return out

@@ -38,6 +38,7 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 
+# the kinds of messages that a new coordinator has to know, the newest of each
 _KEPT = (
     Hello,
     Parked,
@@ -50,6 +51,7 @@ _KEPT = (
     Committed,
     Finished,
 )
+# those of them that mean nothing once the worker has a newer plan
 _OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
 
 
@@ -90,7 +92,7 @@ class HousedWorker:
             self.said[type(message)] = message
 
     def follow(self, plan: Regroup, rank: int) -> None:
-        """The worker was sent `plan`: what it said in older generations is not kept any more."""
+        """Note that the worker was sent `plan`, and forget what it said in older generations."""
         self.plan, self.rank = plan, rank
         self.said = {
             kind: one
@@ -128,8 +130,8 @@ class HousedWorkers:
         self.script = ""
         self.store: StoreUp | None = None
         self._workers: dict[int, HousedWorker] = {}
-        # By rank: the newest step that a holder who has ended here had committed, and of the last
-        # one of them generation and step.
+        # By rank, of its holders that have ended here: the newest step that any of them had
+        # committed, and the generation and the committed step of the last one.
         self._committed: dict[int, int] = {}
         self._ended: dict[int, tuple[int, int]] = {}
 
@@ -209,8 +211,7 @@ class HousedWorkers:
         housed.exited = message
         before = self._committed.get(housed.rank, 0)
         self._committed[housed.rank] = max(before, message.committed)
-        generation = 0 if housed.plan is None else housed.plan.generation
-        ended = generation, message.committed
+        ended = housed.generation, message.committed
         self._ended[housed.rank] = max(ended, self._ended.get(housed.rank, ended))
         if housed.rank < 0:  # a spare leaves nothing behind
             del self._workers[housed.worker]

@@ -32,6 +32,7 @@ class Lease:
         self._asked_s.clear()
 
     def asked(self, number: int, *, now_s: float) -> None:
+        """Note that the agent asks for more. `number` is that of its question."""
         self._asked_s[number] = now_s
 
     def granted(self, number: int) -> None:
@@ -50,6 +51,7 @@ class Lease:
             self.until_s = max(self.until_s, asked_s + self.lease_s)
 
     def ends(self) -> None:
+        """End the lease: there is none from now on."""
         self.until_s = None
         self._asked_s.clear()
 
@@ -60,8 +62,8 @@ class Lease:
 class HeldLease:
     """The lease of one agent, with the heartbeats that ask for it and the timer that ends it.
 
-    It begins with the welcome to an enrolment, and runs from when the agent enrolled. Each
-    heartbeat asks for more, and runs from when it was asked for, once it is granted.
+    The lease begins with the welcome to an enrolment, and runs from when the agent enrolled. Each
+    heartbeat asks for another one, which runs from when the heartbeat was sent.
     """
 
     def __init__(self, *, beat_s: float) -> None:
@@ -121,7 +123,7 @@ class HeldLease:
         return self._alarm.at(self._lease.until_s)
 
     def rang(self, *, now_s: float) -> None:
-        """Take in that the timer for the end of the lease has come."""
+        """Note that the timer for the end of the lease has come."""
         self._alarm.rang(now_s=now_s)
 
     def ends(self) -> list[Output]:
@@ -156,6 +158,7 @@ class LeaseBook:
         self._heard_s: OrderedDict[str, float] = OrderedDict()  # the longest silent first
 
     def heard(self, node: str, *, now_s: float) -> None:
+        """Note a sign of life of a node, which begins its lease or prolongs it."""
         self._heard_s[node] = now_s
         self._heard_s.move_to_end(node)
 
@@ -181,12 +184,13 @@ class LeaseBook:
 class Alarm:
     """A timer for a moment that every message may put off.
 
-    It stays set for the first moment. When it then comes too early, it is set again.
+    A moment that is put off does not set the timer anew, because that would cost an output for each
+    message. When the timer then comes too early, it is set again.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._set_s = math.inf  # it is not
+        self._set_s = math.inf  # when it is due; infinity: it is not set
 
     def at(self, due_s: float | None) -> list[Output]:
         """Note that the moment is `due_s` now; None: there is none."""
@@ -197,7 +201,7 @@ class Alarm:
         return [SetTimer(self._name, due_s if due_s < math.inf else None)]
 
     def rang(self, *, now_s: float) -> float:
-        """Take in that the timer has come. Return by how many seconds it was late."""
+        """Note that the timer has come. Return by how many seconds it was late."""
         late_s = max(0.0, now_s - self._set_s)
         self._set_s = math.inf
         return late_s

@@ -50,8 +50,8 @@ _TIMES: dict[type, tuple[str, ...]] = {
     Regroup: ("fault_s", "detected_s"),
 }
 
-# of each of these: how to take all its fields, and which of them are times. A coordinator moves
-# thousands of them for one regroup.
+# By kind of message: how to take all its fields, and which of them are times. It is worked out
+# once, because a coordinator moves the times of thousands of messages in one regroup.
 _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
     kind: (
         attrgetter(*(field.name for field in fields(kind))),
@@ -69,11 +69,13 @@ class Outbox(Generic[Said]):
         self._kept: deque[tuple[int, Said]] = deque()
 
     def put(self, message: Said) -> int:
+        """Keep a message, and return its number."""
         self.number += 1
         self._kept.append((self.number, message))
         return self.number
 
     def acknowledged(self, upto: int) -> None:
+        """Drop the messages up to this number: the other side has them."""
         while self._kept and self._kept[0][0] <= upto:
             self._kept.popleft()
 
@@ -207,30 +209,31 @@ def rebased(message: Any, by_s: float) -> Any:
     kind = type(message)
     if kind is FromWorkers:
         return (
-            FromWorkers(message.workers, _moved(message.message, by_s))
+            FromWorkers(message.workers, _shifted(message.message, by_s))
             if type(message.message) in _PLACES
             else message
         )
     if kind is ToWorkers:
         return (
-            ToWorkers(message.workers, message.ranks, _moved(message.message, by_s))
+            ToWorkers(message.workers, message.ranks, _shifted(message.message, by_s))
             if type(message.message) in _PLACES
             else message
         )
-    return _moved(message, by_s) if kind in _PLACES else message
+    return _shifted(message, by_s) if kind in _PLACES else message
 
 
-class Moved:
-    """The newest message that was `rebased`.
+class NewestRebased:
+    """Remember the newest message that was `rebased`, and what came out.
 
-    What many nodes say alike is one object. It is moved once for all nodes whose clocks are equally
-    far off.
+    What many nodes say alike may be one object here. Its times are then moved once for all nodes
+    whose clocks are equally far off.
     """
 
     def __init__(self) -> None:
         self._newest: tuple[Any, float, Any] = (None, 0.0, None)
 
     def rebased(self, message: Any, by_s: float) -> Any:
+        """Return what the function `rebased` returns."""
         several = type(message) is FromWorkers
         words = message.message if several else message
         *before, moved = self._newest
@@ -240,7 +243,8 @@ class Moved:
         return FromWorkers(message.workers, moved) if several else moved
 
 
-def _moved(message: Any, by_s: float) -> Any:
+def _shifted(message: Any, by_s: float) -> Any:
+    """Return a message of a kind in _PLACES with `by_s` added to each time that is known."""
     kind = type(message)
     take, places = _PLACES[kind]
     values = list(take(message))

@@ -102,7 +102,7 @@ class Authority:
         self._kept: dict[str, int] = {}
 
     def hear(self, node: str, kept: Kept) -> None:
-        """Take in that a voter has heard the coordinator, and what it holds."""
+        """Note that a voter has heard the coordinator, and which records it holds."""
         if node in self.voters:
             self._seen_s[node] = max(self._seen_s.get(node, -math.inf), kept.seen_s)
             self._kept[node] = max(self._kept.get(node, 0), kept.number)
@@ -140,10 +140,10 @@ class Voter:
         self._lease_s = lease_s
         self._heard_s = now_s
         self._silent_until_s = -math.inf
-        self._voted_until_s = -math.inf  # the candidate has so long to be heard as the coordinator
+        self._voted_until_s = -math.inf  # by then a candidate that got this vote must have led
 
     def hear(self, epoch: int, *, now_s: float) -> None:
-        """Take in that the coordinator of `epoch` has prolonged this node's lease."""
+        """Note that the coordinator of `epoch` has prolonged this node's lease."""
         if epoch >= self.promised:
             self._heard_s = now_s
             if epoch > self.promised:
@@ -197,11 +197,11 @@ class Inquiry:
         return Ask(self._number)
 
     def hear(self, node: str, answer: Answer) -> float | None:
-        """Take in an answer.
+        """Count an answer.
 
         Return when the newest question was asked, if a majority misses the coordinator too.
         """
         if answer.number != self._number or not answer.missing or node not in self.voters:
-            return None
+            return None  # of an older question, or no vote that the coordinator is missing
         self._missing.add(node)
         return self._asked_s if len(self._missing) >= majority(len(self.voters)) else None

@@ -59,8 +59,9 @@ _NOT_COME = "did not come to the new coordinator before its lease was void"
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """Say what the run is to end with; None: it goes on.
+    """How the run is to end, as the last coordinator had decided.
 
+    end         what it ends with; None: it goes on
     at_once     it ends before the step in flight is committed
     by_signal   its workers were sent SIGTERM
     """
@@ -74,15 +75,16 @@ class RecoveredEnd:
 class RecoveredState:
     """Hold what the ledger tells a coordinator that comes after another.
 
+    generation      the newest generation that was begun; 0: none was
     script          what is known of the script
-    homes           rank -> node
+    homes           the node of each rank
     stores          how many orders for a store were given
-    ending          whether the run is to end
-    nodes           those that were in, each with its session
-    interruptions   by id
-    checkpoint      step and folder of the newest that was written
-    history         where each rank lived
-    acted           what came of the policy
+    ending          whether the run is to end, and how
+    nodes           the nodes that were in, each with its session
+    interruptions   the interruptions, by id
+    checkpoint      step and folder of the newest checkpoint that was written
+    history         on which nodes each rank has lived
+    acted           what the policy has done
     """
 
     generation: int = 0
@@ -97,7 +99,7 @@ class RecoveredState:
     acted: Acted = field(default_factory=Acted)
 
     def take(self, record: Record) -> None:
-        """Take in the records in the order in which they were written."""
+        """Learn from the next record. They come in the order in which they were written."""
         if isinstance(record, Generation):
             self.generation = max(self.generation, record.generation)
         elif isinstance(record, Interruption):
@@ -142,9 +144,9 @@ class Found:
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
     adopted     processes, as the last coordinator knew them
-    exits       ends that the last coordinator may not have heard of
-    broke       words of broken steps
-    early       what was said before the picture was whole, and by whose agent
+    exits       ends of processes that the last coordinator may not have heard of
+    broke       reports of members that could not go on in their generation
+    early       messages that came before the picture was whole, and the node of each
     """
 
     awaited: set[str]
@@ -177,7 +179,7 @@ class Takeover:
     # --- what the last coordinator knew ----------------------------------------------------------
 
     def recover(self, state: RecoveredState) -> None:
-        """Take in what the ledger says, before `begin`."""
+        """Give each part what the ledger says of it. Call it before `begin`."""
         run = self.run
         run.roster.script.learn(outlast=state.script.outlast, sharded=state.script.sharded)
         run.roster.remains.remember(state.homes)
@@ -226,15 +228,14 @@ class Takeover:
         return [] if found.awaited else self._rebuilt(now_s)
 
     def node_lost(self, now_s: float, node: str, reason: str) -> None:
-        """Take in that a node is lost while the picture is built, with everything found there."""
+        """Note that a node is lost while the picture is built, with all processes found there."""
         gone = self._found.ended()
         for member in self._found.adopted:
             if member.home == node and member.worker not in gone:
-                # The process was found alive, and is gone before the picture is whole.
                 self._found.exits.append(lost_with_node(member, now_s, reason))
 
     def keep_for_later(self, message: FromWorker | FromAgent | FromWorkers, node: str) -> None:
-        """Keep what is said before the picture is whole. `node`: whose agent says it."""
+        """Keep a message until the picture is whole. `node`: the node that it came from."""
         self._found.early.append((message, node))
 
     def take_kept(self) -> list[tuple[FromWorker | FromAgent | FromWorkers, str]]:
@@ -244,6 +245,7 @@ class Takeover:
         return kept
 
     def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
+        """Make a member of a process that a node houses, as the last coordinator knew it."""
         member = Member(
             housed.worker, housed.rank, housed.kind, now_s, home=node,
             process=Process(pid=housed.pid), path=Path(plan=housed.plan),
@@ -258,7 +260,7 @@ class Takeover:
             self._found.exits.append(rebased(housed.exited, by_s))
 
     def _take_up(self, member: Member, said: object) -> None:
-        """Take a word as the last coordinator took it, without acting on it."""
+        """Learn from what a worker said, as the last coordinator did, without acting on it."""
         run = self.run
         match said:
             case Hello():
@@ -318,10 +320,10 @@ class Takeover:
         lost = [rank for rank in world if run.roster.in_rank(rank) is None]
         members = run.roster.members()
         generation = run.course.generation
+        # Each rank has a process, and all of them are in the newest generation.
         whole = not lost and not run.roster.orphans
         whole = whole and all(m.path.plan_generation == generation for m in members)
         if whole and all(map(_at_work, members)):
-            # All ranks are at work in one generation.
             run.course.enter(Stage.TRAINING)
             run.progress.is_live(True)
             plan = members[0].path.plan
@@ -387,8 +389,8 @@ class Takeover:
     def _resumed_meanwhile(self, now_s: float) -> list[Output]:
         """Close interruptions if the first new step was committed without a coordinator.
 
-        That commit is not reported again. Under sharded state, all holders of a rank have to be
-        there to tell.
+        That commit is not reported again. Under sharded state it counts only if the processes of
+        all ranks have said so.
         """
         run = self.run
         present = [
@@ -398,7 +400,10 @@ class Takeover:
         return [] if at_s is None else run.resumed(now_s, at_s)
 
     def _not_whole(self, now_s: float, lost: list[int]) -> list[Output]:
-        """Begin the run, or the next generation: not all members are in the present one."""
+        """Make the next generation, because not all members are in the present one.
+
+        If no generation was ever begun, begin the run.
+        """
         run = self.run
         if not run.course.generation:
             return self._nothing_begun(now_s)
@@ -448,7 +453,7 @@ class Takeover:
         )
 
     def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
-        """Give dead holders to ranks without a process, and kill a donor that was to be killed."""
+        """Give each rank without a process a dead holder, and kill a donor that was given up."""
         run, roster = self.run, self.run.roster
         for rank in lost:  # its process is gone, and nothing tells how it ended
             home = roster.homes.get(rank, "")

@@ -9,7 +9,7 @@ There is one listening socket, and one `Channel` for each agent that has enrolle
 
 It decides nothing. What arrives goes to the `CoordinatorSessions`, and the messages and hang-ups
 that these return are carried out here. All other outputs go to the owner. The owner also calls the
-sessions itself (`start`, `rebuild`, `on_timer`, `led`), and hands the outputs of those calls in
+sessions itself (`start`, `rebuild`, `on_timer`, `pass_on`), and hands the outputs of those calls in
 through `carry_out`.
 
 Not promised: that a sent message arrives. It is sent again to a node that comes back. Everything

@@ -131,7 +131,7 @@ class CoordinatorDriver:
         """Carry out the outputs of a call of the coordinator itself."""
         lead = self._lead
         if isinstance(lead, CoordinatorSessions):
-            outputs = lead.led(outputs, now_s=clock.now_s())
+            outputs = lead.pass_on(outputs, now_s=clock.now_s())
         self._carry(outputs)
 
     # --- what the coordinator asks for ------------------------------------------------------------

@@ -254,7 +254,7 @@ class CoordinatorHost:
 
     def _through_sessions(self, outputs: list[Output]) -> list[Output]:
         return (
-            self.sessions.led(outputs, now_s=self._frame.now_s)
+            self.sessions.pass_on(outputs, now_s=self._frame.now_s)
             if self.sessions is not None
             else outputs
         )
