@@ -43,7 +43,7 @@ def read(tier: Tier, step: int, entry: FileEntry, begin: int, size: int) -> byte
 
 
 def test_an_empty_tier_has_nothing(tier: Tier) -> None:
-    assert list(tier.lying()) == []
+    assert list(tier.step_folders()) == []
     assert tiers.newest_good(tier) == tiers.Search(None, ())
     assert tiers.superfluous(tier, keep=1) == ()
     with pytest.raises(CorruptError):
@@ -62,10 +62,10 @@ def test_a_file_is_read_as_it_was_written(tier: Tier) -> None:
 
 def test_a_checkpoint_exists_once_its_manifest_does(tier: Tier) -> None:
     tier.put(3, "f0", blocks(b"half"))
-    assert [(one.step, one.has_manifest) for one in tier.lying()] == [(3, False)]
+    assert [(one.step, one.has_manifest) for one in tier.step_folders()] == [(3, False)]
     assert tiers.newest_good(tier).step is None
     manifest = save(tier, 3, b"whole", b"")
-    assert [(one.step, one.has_manifest) for one in tier.lying()] == [(3, True)]
+    assert [(one.step, one.has_manifest) for one in tier.step_folders()] == [(3, True)]
     assert tier.manifest(3) == manifest
     assert tier.why_not(3) == ""
     assert tier.written_s(3) > 0
@@ -74,7 +74,7 @@ def test_a_checkpoint_exists_once_its_manifest_does(tier: Tier) -> None:
 def test_steps_are_listed_newest_first(tier: Tier) -> None:
     for step in (2, 10, 9):
         save(tier, step, b"x")
-    assert [one.step for one in tier.lying()] == [10, 9, 2]
+    assert [one.step for one in tier.step_folders()] == [10, 9, 2]
 
 
 def test_a_committed_step_is_never_written_over(tier: Tier) -> None:
@@ -91,7 +91,7 @@ def test_what_is_not_there_in_its_length_cannot_be_committed_or_read(tier: Tier)
             tier.commit(Manifest("run", 0, 1, 1, "sharded", (wrong,)))
         with pytest.raises(CorruptError):
             read(tier, 1, wrong, 0, 0)
-    assert not any(one.has_manifest for one in tier.lying())
+    assert not any(one.has_manifest for one in tier.step_folders())
 
 
 def test_a_wrong_checksum_is_found_by_reading(tier: Tier) -> None:
@@ -114,7 +114,7 @@ def test_removing_leaves_the_others(tier: Tier) -> None:
     assert tiers.superfluous(tier, keep=1, every=3) == (2, 1)
     for step in tiers.superfluous(tier, keep=1, every=3):
         tier.remove(step)
-    assert [one.step for one in tier.lying()] == [4, 3]
+    assert [one.step for one in tier.step_folders()] == [4, 3]
     assert tier.why_not(3) == tier.why_not(4) == ""
     save(tier, 1, b"again")
 

@@ -201,7 +201,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path: Path) 
             call()
     assert list(tmp_path.iterdir()) == []
     dcp.save(state, storage_writer=Writer(tmp_path), checkpoint_id=tmp_path / "step-12")
-    assert DiskTier(tmp_path).lying()[0].step == 12
+    assert DiskTier(tmp_path).step_folders()[0].step == 12
 
 
 def test_objects_that_would_run_code_are_loaded_by_request_only(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_folder_of_another_run_is_refused_if_runs_have_names(tmp_path: Path) -
         save(tmp_path, 3, {"x": torch.zeros(3)}, run="theirs", keep_last=1)
     assert isinstance(failure(caught.value), RunFolderError)
     assert "of the run 'mine', not of 'theirs'" in str(failure(caught.value))
-    assert [one.step for one in DiskTier(tmp_path).lying()] == [2, 1]
+    assert [one.step for one in DiskTier(tmp_path).step_folders()] == [2, 1]
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -322,9 +322,9 @@ def test_a_record_that_lies_is_refused(words: Any, why: str, tmp_path: Path) -> 
 def test_older_ones_are_removed_as_the_options_say(tmp_path: Path) -> None:
     for step in range(1, 8):
         save(tmp_path, step, {"x": torch.full((3,), step)}, keep_last=2, keep_every=3)
-    assert [one.step for one in DiskTier(tmp_path).lying()] == [7, 6, 3]
+    assert [one.step for one in DiskTier(tmp_path).step_folders()] == [7, 6, 3]
     save(tmp_path, 8, {"x": torch.full((3,), 8)})
-    assert len(DiskTier(tmp_path).lying()) == 4
+    assert len(DiskTier(tmp_path).step_folders()) == 4
 
 
 def test_what_a_cut_save_has_left_is_not_read_by_others(tmp_path: Path) -> None:

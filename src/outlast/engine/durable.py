@@ -18,7 +18,7 @@ from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.messages import Checkpointed
 
 
-class Lying(Protocol):
+class StepFolder(Protocol):
     """The files in the folder of one step."""
 
     @property
@@ -35,8 +35,8 @@ class Retention:
     every: int = 0
 
 
-T = TypeVar("T", bound=Lying)
-COMPLETE_KEPT = 16  # saves: a shard is reported again only soon after its save
+T = TypeVar("T", bound=StepFolder)
+COMPLETE_KEPT = 16  # complete saves that are remembered: a shard is reported twice soon, or never
 
 
 @dataclass(slots=True)
@@ -57,7 +57,6 @@ class Saves:
         """Drop saves of later steps, which were rolled back: `generation` goes on from `step`."""
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
         for later in [later for later in self._shards if later > step]:
-            # The save belongs to steps that were rolled back.
             del self._shards[later]
 
     def takes(self, shard: Checkpointed) -> bool:
@@ -72,8 +71,7 @@ class Saves:
         A shard that is reported again after that belongs to no save.
         """
         if shard.generation <= self._complete.get(shard.step, -1):
-            # The shard was reported before.
-            return ()
+            return ()  # the shard was reported before
         shards = self._shards.setdefault(shard.step, {})
         shards[shard.rank] = shard
         if len(shards) < self.world_size:
@@ -89,7 +87,7 @@ class Saves:
 
 
 def newest_good(
-    lying: Iterable[T], *, why_not: Callable[[T], str]
+    folders: Iterable[T], *, why_not: Callable[[T], str]
 ) -> tuple[T | None, tuple[tuple[T, str], ...]]:
     """Walk back from the newest checkpoint to the first of which every byte is as written.
 
@@ -97,7 +95,7 @@ def newest_good(
     what is wrong with it, or "". A folder without a manifest is no checkpoint, and is not read.
     """
     refused: list[tuple[T, str]] = []
-    for one in sorted(lying, key=lambda one: one.step, reverse=True):
+    for one in sorted(folders, key=lambda one: one.step, reverse=True):
         if not one.has_manifest:
             continue
         if reason := why_not(one):
@@ -109,7 +107,7 @@ def newest_good(
 
 
 def superfluous(
-    lying: Sequence[Lying], *, good: int | None, keep: int, every: int = 0
+    folders: Sequence[StepFolder], *, good: int | None, keep: int, every: int = 0
 ) -> tuple[int, ...]:
     """Return the steps whose folders can be removed, newest first.
 
@@ -118,12 +116,12 @@ def superfluous(
     is a newer one; if nothing is good, nothing is removed. A folder without a manifest is removed
     if it is older than the newest checkpoint. A newer one may be a save in progress.
     """
-    committed = sorted((one.step for one in lying if one.has_manifest), reverse=True)
+    committed = sorted((one.step for one in folders if one.has_manifest), reverse=True)
     if good is None or not committed:
         return ()
     oldest = min(good, committed[: max(keep, 1)][-1])
-    cut_short = {one.step for one in lying if not one.has_manifest}
-    steps = sorted((one.step for one in lying), reverse=True)
+    cut_short = {one.step for one in folders if not one.has_manifest}
+    steps = sorted((one.step for one in folders), reverse=True)
     kept_for_long = {step for step in committed if every and step % every == 0}
     return tuple(
         step

@@ -31,7 +31,7 @@ REPLICATED, SHARDED, DURABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class StepFolder:
     """A checkpoint's folder."""
 
     step: int
@@ -162,7 +162,7 @@ class Restoring:
 
     def _newest_good(
         self, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
-    ) -> Lying | None:
+    ) -> StepFolder | None:
         """Return the newest good checkpoint. A save that was being written has no manifest.
 
         Faster ones come first among those of one step.
@@ -172,13 +172,15 @@ class Restoring:
         ]
         if not durable:
             return None
-        lying = [
-            Lying(step, True, index)
+        folders = [
+            StepFolder(step, True, index)
             for index in durable
             if (step := self.tiers.sealed[index]) is not None
         ]
-        lying += [Lying(step, False, index) for index, step in unfinished if index in durable]
+        folders += [
+            StepFolder(step, False, index) for index, step in unfinished if index in durable
+        ]
         self.asked[DURABLE] += 1
         return newest_good(
-            sorted(lying, key=lambda one: restore_s[one.tier]), why_not=lambda _: ""
+            sorted(folders, key=lambda one: restore_s[one.tier]), why_not=lambda _: ""
         )[0]

@@ -44,7 +44,7 @@ class Entry:
 def look(tier: Tier, *, step: int | None = None) -> list[Entry]:
     """List what lies there, the newest first. It reads manifests, and no file."""
     found = []
-    for one in tier.lying():
+    for one in tier.step_folders():
         if step is not None and one.step != step:
             continue
         written_s = tier.written_s(one.step)
@@ -89,7 +89,7 @@ class RestorePlan:
 def plan_restore(tier: Tier, *, seen: Seen = unseen) -> RestorePlan:
     """Find the newest good checkpoint as a restore does: by reading it."""
     refused: list[tuple[int, str]] = []
-    for one in tier.lying():
+    for one in tier.step_folders():
         if not one.has_manifest:
             continue
         began_s = clock.now_s()

@@ -36,7 +36,7 @@ def find(where: str | Path | None, *, step: int | None = None) -> Place:
         return place
     if place.step not in (None, step):
         raise UsageError(f"{where} is the checkpoint of step {place.step}, not of step {step}")
-    steps = [str(one.step) for one in place.tier.lying() if one.has_manifest]
+    steps = [str(one.step) for one in place.tier.step_folders() if one.has_manifest]
     if str(step) not in steps:
         raise UsageError(
             f"{place.tier.place} has no checkpoint of step {step}",

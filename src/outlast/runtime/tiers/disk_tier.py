@@ -12,7 +12,7 @@ from outlast.errors import CorruptError, RunFolderError
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.local import DISK, Disk
-from outlast.runtime.tiers.tier import Lying, Seen, unseen
+from outlast.runtime.tiers.tier import Seen, StepFolder, unseen
 
 
 class DiskTier:
@@ -31,11 +31,11 @@ class DiskTier:
         """Return where the files of a step are."""
         return local.checkpoint_folder(self.root, step)
 
-    def lying(self) -> Sequence[Lying]:
+    def step_folders(self) -> Sequence[StepFolder]:
         """Return the folders that have the name of a step."""
         return [
-            Lying(one.step, one.has_manifest)
-            for one in local.lying(self.root)
+            StepFolder(one.step, one.has_manifest)
+            for one in local.step_folders(self.root)
             if one.folder == self.folder(one.step)
         ]
 

@@ -52,6 +52,8 @@ _REFUSED = "refused-"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """A folder whose manifest can be read. Its other files may still be damaged."""
+
     folder: Path
     manifest: Manifest
 
@@ -87,21 +89,26 @@ class Disk:
     """
 
     def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it, unless it is there."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, fd: int, data: memoryview) -> None:
+        """Write all of `data`."""
         while len(data):
             data = data[os.write(fd, data) :]
 
     def sync(self, fd: int) -> None:
+        """Wait until a file or a folder is on the disk."""
         os.fsync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Rename a file or a folder, in place of what had that name."""
         source.replace(target)
 
     def remove(self, folder: Path) -> None:
+        """Remove a checkpoint, or a link to one."""
         if folder.is_symlink():
-            # Somebody has put it elsewhere: what the link leads to is not ours to remove.
+            # Somebody has moved the checkpoint elsewhere, so its files are not ours to remove.
             folder.unlink()
             return
         # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with
@@ -114,10 +121,12 @@ DISK = Disk()
 
 
 def checkpoint_folder(root: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of `step`."""
     return root / f"step-{step:012d}"
 
 
 def shard_name(rank: int) -> str:
+    """Return the name of the file that `rank` writes."""
     return f"rank-{rank}{IMAGE_SUFFIX}"
 
 
@@ -167,7 +176,7 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
                 f"{folder / entry.name} {_length_words(folder / entry.name, entry)}",
                 hint="the save is given up",
             )
-    with _room(folder):
+    with _explained_errors(folder):
         _sync_folder(folder, disk)  # the shards' names are durable before anything names them
         _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
         _sync_folder(folder, disk)
@@ -184,7 +193,7 @@ def write_file(
             f"{folder} holds a checkpoint already",
             hint="it is that of this step; set it aside if it was refused",
         )
-    with _room(folder):
+    with _explained_errors(folder):
         disk.make_folder(folder)
         return _write_file(folder / name, chunks, disk)
 
@@ -221,7 +230,8 @@ def _sync_folder(folder: Path, disk: Disk) -> None:
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def _explained_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of a full or read-only disk into CapacityError and RunFolderError."""
     try:
         yield
     except OSError as error:
@@ -247,7 +257,7 @@ def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
 
     Shards are not verified: `newest_good` and `verify` do that.
     """
-    read = (read_manifest(one.folder) for one in lying(root) if one.has_manifest)
+    read = (read_manifest(one.folder) for one in step_folders(root) if one.has_manifest)
     return tuple(found for found in read if isinstance(found, Checkpoint))
 
 
@@ -288,7 +298,7 @@ def _check_header(path: Path, entry: FileEntry) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StepFolder:
-    """The folder of a step (engine.durable.Lying)."""
+    """The folder of a step (engine/durable.py)."""
 
     folder: Path
     step: int
@@ -318,7 +328,7 @@ def newest_good(root: Path, *, foreign: Callable[[Manifest], str] = lambda manif
         read[one.step] = found
         return ""
 
-    good, refused = durable.newest_good(lying(root), why_not=why_not)
+    good, refused = durable.newest_good(step_folders(root), why_not=why_not)
     return Search(
         None if good is None else read[good.step],
         tuple(Refusal(one.folder, reason, one.step in others) for one, reason in refused),
@@ -385,8 +395,8 @@ def read_manifest(folder: Path) -> Checkpoint | Refusal:
     return Checkpoint(folder, manifest)
 
 
-def lying(root: Path) -> list[StepFolder]:
-    """Return what lies there, the newest first."""
+def step_folders(root: Path) -> list[StepFolder]:
+    """Return the folders of steps in `root`, the newest first."""
     found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     steps = [
         StepFolder(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found
@@ -402,7 +412,7 @@ def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
 
     Call it only while no process saves into `root`.
     """
-    return _remove([one.folder for one in lying(root) if not one.has_manifest], disk)
+    return _remove([one.folder for one in step_folders(root) if not one.has_manifest], disk)
 
 
 def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Path:
@@ -425,7 +435,7 @@ def prune(root: Path, keep: int, *, every: int = 0, disk: Disk = DISK) -> tuple[
     See engine/durable.py, also for `every`. If all is well this reads the bytes of one checkpoint.
     """
     good = newest_good(root).checkpoint
-    there = lying(root)
+    there = step_folders(root)
     steps = durable.superfluous(
         there,
         good=good.manifest.step if good is not None else None,

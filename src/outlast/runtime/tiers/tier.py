@@ -31,8 +31,8 @@ def unseen(count: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """What lies under the name of a step: a checkpoint, or what a save has left of one."""
+class StepFolder:
+    """The folder of a step: a checkpoint, or what a save has left of one."""
 
     step: int
     has_manifest: bool
@@ -45,8 +45,8 @@ class Tier(Protocol):
     def place(self) -> str:
         """Return what messages call it: a path or a URL."""
 
-    def lying(self) -> Sequence[Lying]:
-        """Return what lies there, the newest first."""
+    def step_folders(self) -> Sequence[StepFolder]:
+        """Return the folders of steps, the newest first."""
 
     def manifest(self, step: int) -> Manifest:
         """Return the manifest of a step. Raises CorruptError if it is missing or damaged."""
@@ -71,7 +71,7 @@ class Tier(Protocol):
         """Read every byte of a checkpoint. Return what is wrong with it, or ""."""
 
     def remove(self, step: int) -> None:
-        """Remove what lies there, its manifest first."""
+        """Remove the folder of a step, its manifest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Search:
 def newest_good(tier: Tier, *, seen: Seen = unseen) -> Search:
     """Return the newest checkpoint of which every byte is as written, and what was refused."""
     good, refused = durable.newest_good(
-        tier.lying(), why_not=lambda one: tier.why_not(one.step, seen=seen)
+        tier.step_folders(), why_not=lambda one: tier.why_not(one.step, seen=seen)
     )
     return Search(
         None if good is None else good.step, tuple((one.step, why) for one, why in refused)
@@ -102,9 +102,9 @@ def superfluous(tier: Tier, *, keep: int, every: int = 0, seen: Seen = unseen) -
     Nothing is read if nothing could be removed. Otherwise all bytes of the newest checkpoint are,
     because the last restorable one is never removed.
     """
-    lying = tier.lying()
-    newest = next((one.step for one in lying if one.has_manifest), None)
-    if not durable.superfluous(lying, good=newest, keep=keep, every=every):
+    folders = tier.step_folders()
+    newest = next((one.step for one in folders if one.has_manifest), None)
+    if not durable.superfluous(folders, good=newest, keep=keep, every=every):
         return ()
     good = newest_good(tier, seen=seen).step
-    return durable.superfluous(lying, good=good, keep=keep, every=every)
+    return durable.superfluous(folders, good=good, keep=keep, every=every)

@@ -79,7 +79,7 @@ def _choose(
 
 def _newest_readable(tier: Tier, refused: dict[int, str]) -> tuple[int | None, dict[int, str]]:
     found: dict[int, str] = {}
-    for one in tier.lying():
+    for one in tier.step_folders():
         if not one.has_manifest or one.step in refused:
             continue
         try:

@@ -170,7 +170,7 @@ class Reader(StorageReader):
 
 
 def _newest(tier: Tier) -> int:
-    step = next((one.step for one in tier.lying() if one.has_manifest), None)
+    step = next((one.step for one in tier.step_folders() if one.has_manifest), None)
     if step is None:
         raise UsageError(f"{tier.place} has no checkpoint")
     return step

@@ -117,7 +117,7 @@ class Writer(StorageWriter):
         readers that know no manifest.
         """
         self._refuse_other_run()
-        there = {one.step: one.has_manifest for one in self.tier.lying()}
+        there = {one.step: one.has_manifest for one in self.tier.step_folders()}
         if there.get(self._at) is False:
             self.tier.remove(self._at)
         return [dataclasses.replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
@@ -165,7 +165,7 @@ class Writer(StorageWriter):
         return self._step
 
     def _refuse_other_run(self) -> None:
-        newest = next((one.step for one in self.tier.lying() if one.has_manifest), None)
+        newest = next((one.step for one in self.tier.step_folders() if one.has_manifest), None)
         if newest is None or not self._run:
             return
         try:
