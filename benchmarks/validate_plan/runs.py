@@ -24,7 +24,7 @@ from outlast.model.beacon import unpack
 from outlast.model.records import Records
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_folder import read_card
-from outlast.runtime.tiers.vault import vault_folder
+from outlast.runtime.tiers.vault_owner import vault_folder
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 JOB = Path(__file__).with_name("job.py")

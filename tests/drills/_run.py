@@ -32,7 +32,7 @@ from outlast.app.status import status_facts
 from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_folder import read_card
-from outlast.runtime.tiers.vault import vault_folder
+from outlast.runtime.tiers.vault_owner import vault_folder
 from tests.app.command import outlast
 from tests.drills._pids import alive, below, until
 

@@ -12,7 +12,7 @@ import pytest
 
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_folder import read_card
-from outlast.runtime.tiers.vault import vault_folder
+from outlast.runtime.tiers.vault_owner import vault_folder
 
 LAUNCH = """
 import os, sys

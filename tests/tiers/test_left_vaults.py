@@ -11,7 +11,7 @@ import pytest
 
 from outlast.runtime.tiers import left_vaults
 from outlast.runtime.tiers.left_vaults import left_vaults_note
-from outlast.runtime.tiers.vault import OWNER, clean_stale, vault_folder
+from outlast.runtime.tiers.vault_owner import OWNER, clean_stale, vault_folder
 
 
 def _dead_pid() -> int:

@@ -26,7 +26,8 @@ from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import SEAL_BYTES, Seal
 from outlast.runtime.cgroups import memory_hierarchies
 from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
-from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.vault_owner import clean_stale, vault_folder
 
 SHAPE = (1000,)
 

@@ -55,7 +55,8 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.open_files import make_room_for_run, make_room_for_start
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.left_vaults import left_vaults_note
-from outlast.runtime.tiers.vault import Vault, clean_stale, vault_folder
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.vault_owner import clean_stale, vault_folder
 
 
 def main(argv: Sequence[str]) -> int:

@@ -54,7 +54,8 @@ from outlast.runtime.listener import ListeningSocket, listen_unless_taken
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.software import installed
-from outlast.runtime.tiers.vault import Vault, clean_stale, remove_left, vault_folder
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.vault_owner import clean_stale, remove_left, vault_folder
 
 
 @dataclass(frozen=True, slots=True)

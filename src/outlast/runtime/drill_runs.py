@@ -28,7 +28,8 @@ from outlast.runtime import clock, linux, stop_signals
 from outlast.runtime.drill_strikes import Due, Fired, Strikes
 from outlast.runtime.run_folder import ROOT, folder_name, read_card, stamped
 from outlast.runtime.striking import RunProcess, Target, Usage, still_there
-from outlast.runtime.tiers.vault import Vault, vault_folder
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.vault_owner import vault_folder
 from outlast.runtime.trials import stop_run
 from outlast.runtime.worker.run_ends_folder import VARIABLE, RankEnd, read_ends
 

@@ -32,7 +32,8 @@ from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
 from outlast.runtime.interpreter import module_command
 from outlast.runtime.run_folder import read_card
-from outlast.runtime.tiers.vault import Vault, vault_folder
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.tiers.vault_owner import vault_folder
 from outlast.runtime.worker.trial_plan import VARIABLE, TrialPlan
 
 

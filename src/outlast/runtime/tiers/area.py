@@ -30,8 +30,9 @@ from outlast.runtime.tiers.image import (
     read_image,
     write_image,
 )
+from outlast.runtime.tiers.vault_owner import OWNER
 
-_AGAIN_COUNT, _AGAIN_S = 50, 0.01  # a file whose name was removed is opened again so often
+_AGAIN_COUNT, _AGAIN_S = 50, 0.01  # how often, and how far apart, a removed file is tried again
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
@@ -50,6 +51,7 @@ class Area:
         self._seals_fd = -1
 
     def slot_path(self, slot: int) -> Path:
+        """Return the file of a slot."""
         return self.folder / f"slot-{slot}"
 
     def allocated(self) -> tuple[int, ...]:
@@ -179,7 +181,7 @@ class Area:
     def map_ahead(self, slot: int, at_least: int = 0) -> None:
         """Map a slot before it is used: filling the page tables takes longer than reading.
 
-        It is mapped again if fewer bytes than `at_least` are. Raises OSError.
+        A slot of which fewer than `at_least` bytes are mapped is mapped again. Raises OSError.
         """
         self._slot(slot, at_least)
 
@@ -205,6 +207,7 @@ class Area:
         os.pwrite(self._seals(), record, slot * SEAL_BYTES)
 
     def _undo(self, before: Sequence[int], *, existed: bool) -> None:
+        """Give each slot the size that it had `before`, and remove what did not exist."""
         for slot, size in enumerate(before):
             path = self.slot_path(slot)
             if size:
@@ -235,7 +238,7 @@ def _open(path: Path) -> int:
     Where the names of the whole vault were just removed, the launcher is about to put them back
     (vault_keeper.py): this waits for that, half a second at most.
     """
-    owner = path.parent.parent / "owner"
+    owner = path.parent.parent / OWNER
     for _ in range(_AGAIN_COUNT):
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -64,11 +64,9 @@ _LENGTH_BYTES = 8
 
 
 class TensorSpec(NamedTuple):
-    """How one tensor lies in an image.
+    """The name, dtype and shape of a tensor in an image. `dtype` is a key of ITEM_BYTES.
 
-    `dtype` is a key of ITEM_BYTES.
-
-    A tuple, because its hash is taken at each write (see `_plan`).
+    It is a tuple because its hash is taken at each write (see `_plan`).
     """
 
     name: str
@@ -77,6 +75,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Return how many bytes the tensor has."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
@@ -93,9 +92,9 @@ class Arriving(Protocol):
 
 
 class Piece(NamedTuple):
-    """One tensor to be written.
+    """One tensor to be written. `data` are its bytes, one-dimensional, format B.
 
-    `data` are its bytes, one-dimensional, format B. They are a live view if its maker says so.
+    They may be a live view: then the image has what the tensor holds at the moment of writing.
     """
 
     spec: TensorSpec
@@ -103,27 +102,42 @@ class Piece(NamedTuple):
 
 
 class Written(NamedTuple):
+    """The length and the checksum of an image that was written."""
+
     length: int
     checksum: int
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """An image that was read: its metadata, and for each name the spec and a view of the bytes."""
+
     metadata: Mapping[str, str]
     tensors: Mapping[str, tuple[TensorSpec, memoryview]]
 
 
 class _Plan(NamedTuple):
+    """How tensors are laid out in an image.
+
+    order        the places of their specs, in the order in which the tensors are written
+    sizes        their bytes, in that order
+    header       the tensors' part of the header, without the outer braces
+    data_bytes   the bytes of all tensors
+    """
+
     order: tuple[int, ...]
-    sizes: tuple[int, ...]  # in that order
-    header: bytes  # the tensors' part, without the outer braces
+    sizes: tuple[int, ...]
+    header: bytes
     data_bytes: int
 
 
 def header_bytes(
     specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
 ) -> int:
-    """Return bytes before the first tensor that suffice for `metadata_bytes` of JSON."""
+    """Return how many bytes to reserve in front of the first tensor.
+
+    They suffice for the header with `metadata_bytes` of JSON as metadata.
+    """
     return _aligned(
         _LENGTH_BYTES + len(_plan(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
     )
@@ -174,7 +188,7 @@ def image_chunks(
     plan = _plan(tuple([piece.spec for piece in pieces]))
     head = _header(plan, metadata, header_bytes_reserved)
     _check_sizes(plan, pieces)
-    # one after the other: the tensors of a GPU need not all be on the host at once
+    # Tensors of a GPU are fetched one after the other, so that one at a time is on the host.
     arrived = (fetched(pieces[index].data) for index in plan.order)
     for view in itertools.chain((memoryview(head),), arrived):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
@@ -272,7 +286,7 @@ def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
 
 @lru_cache(maxsize=16)
 def _plan(specs: tuple[TensorSpec, ...]) -> _Plan:
-    # The same tensors come every step: their part of the header is encoded once.
+    """Lay tensors out. The same ones come at every step, so the last results are kept."""
     names = {spec.name for spec in specs}
     if len(names) != len(specs) or _METADATA in names:
         raise StateError(
@@ -347,9 +361,12 @@ def _copy(
     buffers: Sequence[memoryview | Arriving],
     sizes: Sequence[int],
 ) -> int:
-    # What has to be fetched comes while the rest is copied. A large tensor goes past the caches,
-    # block by block, and its block is summed where it was just read. Small ones cost one slice
-    # assignment each.
+    """Copy header and tensors into `target`, and return their checksum.
+
+    Tensors that have to be fetched arrive while the others are copied. A large tensor is copied
+    past the caches, block by block, and each block is summed right after it was read. A small one
+    costs one slice assignment.
+    """
     digest, size_of_block = xxhash.xxh3_64(), CHECKSUM_BLOCK_BYTES
     target[: len(head)] = head
     begins = itertools.accumulate(sizes, initial=len(head))

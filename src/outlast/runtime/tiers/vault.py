@@ -15,38 +15,27 @@ Limits     It does not survive the node. Two processes that write one rank's slo
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
 from outlast.model.beacon import BEACON_BYTES, unpack
-from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
+from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES
 from outlast.model.manifest import NO_RANK, Seal, run_hash
-from outlast.runtime import clock
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
 from outlast.runtime.tiers.area import Area, allocate, map_file
 from outlast.runtime.tiers.image import Image, Piece, image_bytes
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.room import room_in
 from outlast.runtime.tiers.vault_keeper import VaultKeeper
+from outlast.runtime.tiers.vault_owner import OWNER, lock_owner, open_owner, owner_record
 
-SHARED_MEMORY = Path("/dev/shm")
-OWNER = "owner"
-_OWNER_VERSION = 1
 _VOTES = "votes"
 _GROWTH = 1.5  # how much more than an image that has outgrown its slot the new slots hold
-
-
-def vault_folder(run_id: str) -> Path:
-    """Return the folder of a run's vault."""
-    return SHARED_MEMORY / f"{_prefix()}{run_id}"
 
 
 class Vault:
@@ -58,7 +47,7 @@ class Vault:
     def __init__(
         self, folder: Path, run_id: str, owner_fd: int, groups: list[Hierarchy] | None = None
     ) -> None:
-        """Prepare the vault. `groups` are those whose memory limits count (None: our own)."""
+        """Prepare the vault. `groups`: the cgroups whose memory limits count; None: our own."""
         self.folder = folder
         self._groups = groups
         self.run_id = run_id
@@ -84,10 +73,7 @@ class Vault:
             folder.mkdir(mode=0o700)
             fd = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(
-                fd,
-                json.dumps({"version": _OWNER_VERSION, "run": run_id, "pid": os.getpid()}).encode(),
-            )
+            os.write(fd, owner_record(run_id))
         except FileExistsError as error:
             raise RunFolderError(
                 f"there is a vault already in {folder}",
@@ -102,7 +88,7 @@ class Vault:
         return cls(folder, run_id, fd)._held()
 
     def _held(self) -> Vault:
-        """Hold the files from now on: a name may be removed before the launcher's first look."""
+        """Hold the files open from now on, because their names may be removed at any time."""
         if self.keeper is not None:
             self.keeper.look()
         return self
@@ -113,7 +99,7 @@ class Vault:
 
         Raises RunFolderError.
         """
-        fd, run_id = _open_owner(folder)
+        fd, run_id = open_owner(folder)
         os.close(fd)
         return cls(folder, run_id, -1)
 
@@ -123,23 +109,19 @@ class Vault:
 
         Raises RunFolderError while it is owned, or of another run.
         """
-        fd, found = _open_owner(folder)
+        fd, found = open_owner(folder)
         try:
             if found != run_id:
                 raise RunFolderError(
                     f"the vault in {folder} belongs to the run {found}, not to {run_id}"
                 )
-            if not _lock(fd, folder):
+            if not lock_owner(fd, folder):
                 raise RunFolderError(
                     f"the vault in {folder} is in use",
                     hint="the run's launcher is alive, or a process that it forked",
                 )
             os.ftruncate(fd, 0)
-            os.pwrite(
-                fd,
-                json.dumps({"version": _OWNER_VERSION, "run": run_id, "pid": os.getpid()}).encode(),
-                0,
-            )
+            os.pwrite(fd, owner_record(run_id), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -199,6 +181,7 @@ class Vault:
         )
 
     def steps(self, rank: int) -> tuple[int, ...]:
+        """Return the steps that `rank` has sealed, newest first."""
         return tuple(seal.step for seal in self.seals(rank))
 
     def ranks(self) -> tuple[int, ...]:
@@ -227,11 +210,10 @@ class Vault:
 
         Raises CorruptError.
         """
-        sealed = self._sealed_of(rank, step)
-        if not sealed:
+        found = self._newest_seal(rank, step)
+        if found is None:
             raise self._no_image(rank, step)
-        slot = max(sealed, key=lambda slot: (sealed[slot].generation, slot))
-        return self._area(rank).read(slot, sealed[slot])
+        return self._area(rank).read(*found)
 
     def images(self, rank: int, step: int) -> list[tuple[int, Image]]:
         """Return every verified image of `step` with its slot.
@@ -254,6 +236,14 @@ class Vault:
         """Return the valid seals of `step`, by slot."""
         sealed = self._area(rank).sealed()
         return {slot: seal for slot, seal in sealed.items() if seal.step == step}
+
+    def _newest_seal(self, rank: int, step: int) -> tuple[int, Seal] | None:
+        """Return the slot and the seal of `step` in the newest generation; None: none is sealed."""
+        sealed = self._sealed_of(rank, step)
+        if not sealed:
+            return None
+        slot = max(sealed, key=lambda slot: (sealed[slot].generation, slot))
+        return slot, sealed[slot]
 
     def _no_image(self, rank: int, step: int) -> CorruptError:
         return CorruptError(
@@ -331,18 +321,20 @@ class Vault:
 
     def sealed_image(self, rank: int, step: int) -> tuple[Path, Seal] | None:
         """Return the image of `step` that `rank` has sealed, and the file it lies in."""
-        sealed = self._sealed_of(rank, step)
-        newest = max(sealed, key=lambda slot: (sealed[slot].generation, slot), default=-1)
-        return None if newest < 0 else (self._area(rank).slot_path(newest), sealed[newest])
+        found = self._newest_seal(rank, step)
+        return None if found is None else (self._area(rank).slot_path(found[0]), found[1])
 
     def receive_image(self, rank: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
-        """Put in an image that another rank has sealed elsewhere, as one of `rank`; see below."""
+        """Take an image that another rank has sealed on another node as one of `rank`.
+
+        `fill` and the errors are as for `receive_transfer`.
+        """
         self.reserve(rank, seal.length, 1)
         slot = self.slot_beside_newest(rank, seal.step)
         self._area(rank).receive(slot, replace(seal, rank=rank), fill)
 
     def receive_transfer(self, seal: Seal, fill: Callable[[memoryview], None]) -> None:
-        """Put in a transfer image that another node has sealed.
+        """Take a transfer image that another node has sealed.
 
         `fill` writes its bytes. It is sealed only afterwards, and verified when it is read. Raises
         CapacityError if there is no room, and what `fill` raises.
@@ -391,6 +383,7 @@ class Vault:
         return sorted(found, key=lambda one: -one[0].generation)
 
     def _has_room_beside(self) -> bool:
+        """Make room for a second transfer image. Return False if there is none."""
         first, beside = self._transfers
         try:
             self._make_room(beside, *first.allocated())
@@ -415,7 +408,7 @@ class Vault:
                 _make(path, BEACON_BYTES, "beacon")
             page = map_file(path)[:BEACON_BYTES]
             if len(page) < BEACON_BYTES:
-                # its name comes before its bytes
+                # a new file has a name before it has bytes
                 raise FileNotFoundError(f"{path} is just being made")
             self._beacons[worker] = page
         return self._beacons[worker]
@@ -446,6 +439,7 @@ class Vault:
         return max(((seal.generation, seal.step) for seal in seals), default=())
 
     def drop_beacon(self, worker: int) -> None:
+        """Remove the beacon of a worker that has ended."""
         self._beacons.pop(worker, None)
         if self.keeper is not None:
             self.keeper.forget(f"beacon-{worker}")
@@ -476,11 +470,15 @@ class Vault:
         return self._ranks[rank]
 
     def _allocated(self) -> Iterator[int]:
+        """Yield the bytes of each slot of each rank."""
         for rank in self.ranks():
             yield from self._area(rank).allocated()
 
     def need_room(self, missing: int, what: str) -> None:
-        """Raise CapacityError unless `missing` more bytes have room. `what` they are for."""
+        """Raise CapacityError unless there is room for `missing` more bytes.
+
+        `what` they are for is said in the error.
+        """
         room = room_in(self.folder, memory_hierarchies() if self._groups is None else self._groups)
         if missing + VAULT_SPARE_BYTES > room.free:
             raise CapacityError(
@@ -491,6 +489,7 @@ class Vault:
 
 
 def _make(path: Path, size: int, what: str) -> None:
+    """Make a file of `size` bytes. Raises CapacityError, which names `what` it was for."""
     try:
         allocate(path, size)
     except OSError as error:
@@ -498,102 +497,3 @@ def _make(path: Path, size: int, what: str) -> None:
         raise CapacityError(
             f"no {what} can be made in {path}: {error.strerror}", hint="make room in /dev/shm"
         ) from error
-
-
-def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
-    """Remove this user's stale vaults, and return which.
-
-    A vault is stale if its owner is dead and nothing was sealed in it for VAULT_STALE_S.
-    """
-    removed = []
-    for folder in sorted(parent.glob(f"{_prefix()}*")):
-        # another user's, or gone meanwhile: not ours to clean
-        with contextlib.suppress(OutlastError, OSError):
-            if _is_stale(folder):
-                removed.append(folder)
-    return tuple(removed)
-
-
-def _is_stale(folder: Path) -> bool:
-    if not is_ours(folder) or clock.wall_s() - _newest_change_s(folder) < VAULT_STALE_S:
-        return False
-    return remove_left(folder)
-
-
-def remove_left(folder: Path) -> bool:
-    """Remove this user's vault if its launcher is dead. Return False if that lives."""
-    # Remove it while the lock is held, so that no process adopts a vault that is going away.
-    if not is_ours(folder):
-        return False
-    try:
-        fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        shutil.rmtree(folder)
-        return True
-    try:
-        if not _lock(fd, folder):
-            return False
-        shutil.rmtree(folder)
-        return True
-    finally:
-        os.close(fd)
-
-
-def _newest_change_s(folder: Path) -> float:
-    paths = (folder, folder / OWNER, *folder.glob("*/seals"))
-    return max(path.stat().st_mtime for path in paths if path.exists())
-
-
-def _prefix() -> str:
-    return f"outlast-{os.getuid()}-"
-
-
-def is_ours(folder: Path) -> bool:
-    """Return whether this folder is this user's. Anybody may make one of such a name."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def _open_owner(folder: Path) -> tuple[int, str]:
-    try:
-        if not is_ours(folder):
-            raise RunFolderError(
-                f"{folder} is not a folder of this user",
-                hint="a vault is opened by the user who made it",
-            )
-        fd = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise RunFolderError(f"there is no vault in {folder}") from error
-    try:
-        fields = json.loads(os.pread(fd, 65536, 0))
-        if fields["version"] != _OWNER_VERSION:
-            raise RunFolderError(
-                f"the vault in {folder} is of version {fields['version']}, not {_OWNER_VERSION}",
-                hint="remove it, or use the outlast that made it",
-            )
-        return fd, str(fields["run"])
-    except (ValueError, KeyError, TypeError) as error:
-        os.close(fd)
-        raise RunFolderError(
-            f"{folder / OWNER} is not an owner file",
-            hint="the launcher died while it made the vault; remove the folder",
-        ) from error
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _lock(fd: int, folder: Path) -> bool:
-    """Lock the owner file. Return whether it is now ours.
-
-    It is if nobody held it, and it is still the one in `folder`.
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return (folder / OWNER).stat().st_ino == os.fstat(fd).st_ino
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise

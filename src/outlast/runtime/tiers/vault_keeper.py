@@ -17,7 +17,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-OWNER = "owner"
+from outlast.runtime.tiers.vault_owner import OWNER
+
 _LOOKS_AFTER_COUNT = 40  # ticks after a removal was seen, in which its rest is looked for
 
 
