@@ -170,7 +170,7 @@ def test_state_that_is_restored_is_not_taken_for_an_edit(trained: Trained) -> No
 
 def test_what_each_rank_has_of_its_own_is_not_looked_at(trained: Trained) -> None:
     trained.begin()
-    trained.state.own = True
+    trained.state.differs_by_rank = True
     in_place(trained.model.weight)
     assert trained.state.edits.look() == []
     assert trained.state.edits.copied_bytes == 0

@@ -86,7 +86,7 @@ def test_the_watch_tells_of_a_flipped_bit() -> None:
 
 def test_own_state_is_not_watched() -> None:
     state = made()
-    state.own = True
+    state.differs_by_rank = True
     assert Watch(state).key(WATCH_EVERY_STEPS) == 0.0
 
 

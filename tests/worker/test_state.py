@@ -701,7 +701,12 @@ def test_a_scaler_that_is_disabled_is_kept_like_any_other() -> None:
     net = nn.Linear(4, 4)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     state = State(net=net, optimizer=optim.SGD(net.parameters()), scaler=scaler)
+    before = net.weight.detach().clone()
     state.begin()
     state.roll_back()
     text, tensors = state.shared_tensors()
     state.load_shared(text, tensors)
+    assert not scaler.is_enabled()
+    assert scaler.state_dict() == {}
+    assert torch.equal(net.weight, before)
+    assert state.shared_tensors()[0] == text

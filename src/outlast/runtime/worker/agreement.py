@@ -142,7 +142,7 @@ class Agreement:
         if not self._undo.late.unproven or self._state.sharded:
             return False
         self._find_own(step)
-        return self._state.own
+        return self._state.differs_by_rank
 
     def find_divergence(self, step: int) -> None:
         """Compare the whole replicated state.
@@ -175,7 +175,7 @@ class Agreement:
             found = sameness.compare(self._state)
         if found is None:
             return
-        self._state.own = True
+        self._state.differs_by_rank = True
         self._images.forget_all()
         with self._member.refusing():
             self._images.reserve()

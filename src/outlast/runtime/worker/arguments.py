@@ -8,6 +8,7 @@ Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": messag
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -22,13 +23,14 @@ _HINT = "`outlast run --help` lists the options; options of the script come afte
 
 
 class _Wrong(Exception):
-    """The command line cannot be understood: message and hint."""
+    """Raised with message and hint if the command line cannot be understood."""
 
     def __init__(self, message: str, hint: str = _HINT) -> None:
         super().__init__(message, hint)
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
+    """Parse the command line behind `outlast run`. Return one of the answers above."""
     parser = _parser()
 
     def error(message: str) -> NoReturn:
@@ -48,7 +50,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
-    # else a flag of the script that begins like one of ours is taken for it, or is ambiguous
+    # Otherwise a flag of the script that begins like one of ours is taken for ours.
     parser.allow_abbrev = False
     parser.prog = "outlast run"
     parser.usage = "outlast run [options] training_script ..."
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
-    """Tell a 0 that was given from torchrun's default, which is 0 as well; and say what counts."""
+    """Tell a 0 that was given from torchrun's default of 0, and replace the help by our rule."""
     (restarts,) = [one for one in parser._actions if one.dest == "max_restarts"]
     if "PET_MAX_RESTARTS" not in os.environ:
         restarts.default = None
@@ -287,7 +289,10 @@ def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
 
 
 def _swallowed(argv: list[str]) -> str:
-    """Return a hint: `--nproc-per-node train.py` has a script, for the value of an option."""
+    """Return the hint where an option has swallowed the script, as in `--nproc-per-node train.py`.
+
+    Return the general hint otherwise.
+    """
     *_, option, last = ["", "", *argv]
     if option.startswith("-") and "=" not in option and last.endswith(".py"):
         return f"{last} was taken for the value of {option}: write the value between the two"
@@ -342,6 +347,7 @@ def _given(parser: argparse.ArgumentParser, options: dict[str, Any]) -> list[str
 
 
 def _worker_count(text: str) -> int:
+    """Return how many workers `--nproc-per-node` asks for. `gpu` and `auto` look at the machine."""
     try:
         return int(determine_local_world_size(text))
     except ValueError as error:
@@ -351,6 +357,8 @@ def _worker_count(text: str) -> int:
 
 
 def _at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers that refuses those below `least`."""
+
     def number(text: str) -> int:
         try:
             value = int(text)
@@ -381,8 +389,6 @@ def _seconds_or_never(text: str) -> float:
 
 def parse_in_fork(argv: list[str]) -> dict[str, Any]:
     """Call `parse` in a fork of this process. The answer comes back through a pipe."""
-    import json
-
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

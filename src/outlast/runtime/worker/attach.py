@@ -58,12 +58,13 @@ class StepsCall:
     """Keep what is known of the present call of run.steps.
 
     accumulate     backward passes for each step
-    high_water     the newest step that this rank has committed before: doing it again books as
-                   repeated
+    high_water     the newest step that this rank has committed before; a step up to there is booked
+                   as repeated
     first_step     no step of this call has ended yet
-    first          the step that a run begins with which has no state yet
+    first          the first step of a run that has no state yet
     begun_behind   the step behind which this call began, as long as that is the newest; -1 before
-    again          what this process began with, if the others are in the next call already
+    again          the plan and the peer's image that this process began with, where that peer was
+                   in the next call of run.steps already (see `begin_steps_call`)
     donate_s       how long this rank took to hand its state over, in the regroup at hand
     awaited        since when this rank is ready in this generation; None once a vote has passed in
                    it
@@ -116,8 +117,8 @@ class Attachment:
         self.copies = Copies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)
-        # the line that needed a group before run.steps; collectives of the steps do not count
-        self._need = ""
+        # the script's line that needed a group before run.steps; "" if none did
+        self._first_need = ""
 
     # --- attaching --------------------------------------------------------------------------------
 
@@ -147,9 +148,8 @@ class Attachment:
                 self.agreement.at_start(plan)
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile
-                # Anything else ends this process
                 if not member.is_collateral(error):
-                    raise
+                    raise  # any other error ends this process
                 member.broke(error)
                 member.destroy()
                 member.stand_still(in_hook=False)
@@ -200,6 +200,7 @@ class Attachment:
         return group_s
 
     def _freeze(self) -> None:
+        """Keep DDP from changing its buckets, because the order of sums depends on them."""
         for wrapped in self.replicas:
             with self.member.guards.ours():
                 reason = ddp.freeze_buckets(wrapped)
@@ -207,13 +208,14 @@ class Attachment:
                 self.member.session.warn(f"not bit-exact: {reason}")
 
     def _ready(self, plan: Regroup, *, restore_s: float) -> int:
+        """Report that this rank has joined the generation of `plan`. Return its step."""
         session = self.member.session
         assert session is not None
         step = plan.step
         self.call.high_water = plan.high_water
         self.images.begin(step)
         self.copies.forget_after(step)
-        self._need = self.member.guards.first_need
+        self._first_need = self.member.guards.first_need  # collectives of steps do not count
         self.register()
         self._warn_if_alone()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
@@ -237,7 +239,7 @@ class Attachment:
         else:
             mode = "respawn"
             note = notes[0] if notes else "" if self.state.sharded else own
-            note = "the ranks hold different parameters" if self.state.own else note
+            note = "the ranks hold different parameters" if self.state.differs_by_rank else note
             note += (
                 "; put the training into a function and give it to outlast.main, so that survivors"
                 " need not start over"
@@ -276,12 +278,13 @@ class Attachment:
         if held := self.member.guards.held:
             return f"the script holds a process group or device mesh of its own, made at {held}"
         return (
-            f"the script makes collectives of its own before run.steps, at {self._need}"
-            if self._need
+            f"the script makes collectives of its own before run.steps, at {self._first_need}"
+            if self._first_need
             else ""
         )
 
     def mark(self, name: str) -> None:
+        """Note that this rank has come to the place `name`, where a drill may strike (marks.py)."""
         session = self.member.session
         assert session is not None
         session.mark(name, max(session.machine.committed, session.beacon.step))
@@ -301,7 +304,7 @@ class Attachment:
             self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
             load_edited(self.state, image)
-            # This rank may be the next to hand over, and then has to know them too.
+            # If this rank is the next to hand over its state, it has to know the movers too.
             self.agreement.movers = learn_movers(self.state, image)
             if _is_a_call_ahead(image, plan.step):
                 self.call.again = (
@@ -332,7 +335,7 @@ class Attachment:
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
         for wrapped in self.replicas:
-            ddp.restore_views(wrapped)
+            ddp.restore_views(wrapped)  # gradients that loading has set belong into DDP's buckets
 
     def begin_steps_call(self, step: int) -> None:
         """Begin another call of run.steps, behind `step`.
@@ -373,7 +376,7 @@ class Attachment:
             return
         self.images.read_from(slot)
         if holds_shared(image):
-            self.state.own = not self.state.distributed
+            self.state.differs_by_rank = not self.state.distributed
             load_shared(self.state, image)
         load_private(self.state, image)
         if donated is not None and not place.is_complete:
@@ -427,7 +430,10 @@ class Attachment:
             )
 
     def _load_older(self, step: int) -> None:
-        """Load random state and loader position of an older step. Replicated state is whole."""
+        """Load private state of the newest older step, and go on to the batch of `step`.
+
+        Only this rank's image of `step` is lost, and the replicated state is whole.
+        """
         session = self.member.session
         assert session is not None
         for older in session.vault.steps(self.member.rank()):
@@ -532,6 +538,7 @@ class Attachment:
             )
 
     def after_rehearsal(self) -> None:
+        """Drop the gradients of a step whose result is not kept."""
         for parameter in self.state.parameters.values():
             parameter.grad = None
 

@@ -55,8 +55,8 @@ from outlast.runtime.worker.wake import SocketWatch, open_sockets
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 # the function that counts: it is found once, and called twice a step
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
-_parting: list[threading.Thread] = []  # threads that let go of groups that were left
-_left: list[dist.ProcessGroup] = []  # groups that were left, and are still to be let go
+_letting_go: list[threading.Thread] = []  # the threads that drop the last references to groups
+_left: list[dist.ProcessGroup] = []  # groups that were left, and still have to be dropped
 _left_lock = threading.Lock()
 _at_exit = threading.Event()
 _has_left_peers = threading.Event()  # set once a group with other ranks in it was left
@@ -260,13 +260,13 @@ def destroy(group: Group) -> None:
         group.watch.wake()
         group.watch.forget()
     if dist.is_initialized():
-        parting = list(distributed_c10d._world.pg_map)
+        left = list(distributed_c10d._world.pg_map)
         try:
             dist.destroy_process_group()
         # A broken backend may raise anything, and the tables must be emptied all the same.
         except Exception:  # boundary: a broken backend
             _clear_tables()
-        let_go(parting)
+        let_go(left)
     else:
         # building failed, but torch has counted it, and would name the next group
         # differently from the ranks that did not come so far
@@ -292,9 +292,9 @@ def exit_without_stuck(exit_code: int) -> None:
     if _left:
         let_go([])
     until_s = time.monotonic() + GROUP_LET_GO_S
-    for thread in _parting:
+    for thread in _letting_go:
         thread.join(max(0.0, until_s - time.monotonic()))
-    stuck = [thread for thread in _parting if thread.is_alive()]
+    stuck = [thread for thread in _letting_go if thread.is_alive()]
     # ends the threads of executors
     for call in reversed(getattr(threading, "_threading_atexits", [])):
         call()
@@ -335,6 +335,7 @@ def collectives() -> int:
 
 
 def _initialise(store: Store, group: Group, timeout_s: float, device: torch.device | None) -> None:
+    """Make torch's default group, and note its sockets."""
     dist.init_process_group(
         group.backend,
         store=store,
@@ -369,7 +370,7 @@ def _assemble(
 
 
 def let_go(left: Iterable[dist.ProcessGroup]) -> None:
-    """Let groups that were left go, in a thread that is the last to refer to them.
+    """Drop groups that were left, in a thread that holds the last reference to them.
 
     The destructor of a gloo group waits for the group's threads. If one of them waits for a peer
     that was killed, that takes as long as a collective may: so it must not happen on the main
@@ -383,7 +384,7 @@ def let_go(left: Iterable[dist.ProcessGroup]) -> None:
     thread = threading.Thread(target=_let_go, name="outlast-let-go")
     with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
         thread.start()
-        _parting[:] = [other for other in _parting if other.is_alive()] + [thread]
+        _letting_go[:] = [other for other in _letting_go if other.is_alive()] + [thread]
 
 
 def _let_go() -> None:
@@ -394,17 +395,17 @@ def _let_go() -> None:
     """
     for number in range(GROUP_LET_GO_LOOKS_COUNT):
         at_exit = _at_exit.wait(GROUP_LET_GO_S * 2.0**number)
-        if _let_go_of_unused(at_exit) or _parting[-1] is not threading.current_thread():
+        if _let_go_of_unused(at_exit) or _letting_go[-1] is not threading.current_thread():
             return
 
 
 def _let_go_of_unused(at_exit: bool) -> bool:
     """Let go of the groups that nothing else refers to; at exit, of all groups.
 
-    It returns whether none is left.
+    Return whether none of them remains.
 
-    It is a function of its own because a thread that waits for its next look must not refer to
-    a group: it would itself be what keeps the group.
+    This is a function of its own so that a thread that waits for its next look has no variable that
+    refers to a group, and keeps it.
     """
     with _left_lock:
         held = [] if at_exit else _held_elsewhere(_left)
@@ -425,10 +426,12 @@ def _held_elsewhere(things: list[_Thing]) -> list[_Thing]:
 
 
 def _reference_counts(things: list[Any]) -> list[int]:
+    """Count the references to each, those of this call included."""
     return [sys.getrefcount(thing) for thing in things]
 
 
 def _clear_tables() -> None:
+    """Forget all groups in torch's tables, as destroy_process_group does at its end."""
     world = distributed_c10d._world
     distributed_c10d._update_default_pg(None)
     for table in (

@@ -51,7 +51,7 @@ class Images:
         self._member = membership
         self._state = state
         self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED)}
-        # the one that holds the newest private image; the next is sealed in the other
+        # the slot that holds the newest private image; the next image is sealed in the other one
         self._slot = -1
         # the seal of the newest private image, as long as it has to be confirmed
         self._seal: Seal | None = None
@@ -167,8 +167,8 @@ class Images:
         """
         vault, rank = self._session.vault, self._member.rank()
         vault.forget_after(rank, step)
-        # read from there: writing it again would leave nothing if we died meanwhile
         if step in vault.steps(rank):
+            # It is not sealed again: a rank that died while it wrote would leave no image.
             self._note_sealed(step)
         elif self._state.sharded:
             self._seal_whole(step)
@@ -317,7 +317,7 @@ def load_edited(state: State, image: Image) -> None:
 
 
 def load_private(state: State, image: Image) -> None:
-    """Put the private state back. Some of what is decoded is kept without a copy."""
+    """Put the private state back. Its tensors are copied first, because some of them are kept."""
     state.private.load(*_part(image, PRIVATE, to_tensor))
 
 
@@ -368,7 +368,10 @@ def load_movers(state: State, image: Image, place: Place) -> list[str]:
 def _part(
     image: Image, prefix: str, tensor_of: Callable[[TensorSpec, memoryview], torch.Tensor]
 ) -> tuple[str, dict[str, torch.Tensor]]:
-    """Return the text and the tensors under `prefix`."""
+    """Return the text and the tensors under `prefix`.
+
+    `tensor_of` makes a tensor of the bytes: `view_of` a view of them, `to_tensor` a copy.
+    """
     names = [name for name in image.tensors if name.startswith(prefix) and name != prefix + _TEXT]
     return bytes(image.tensors[prefix + _TEXT][1]).decode(), {
         name[len(prefix) :]: tensor_of(*image.tensors[name]) for name in names

@@ -63,7 +63,7 @@ class BatchSource(ABC):
 
     def __init__(self) -> None:
         self._iterator: Iterator[Any] | None = None
-        # as the last `next_batch` left it; None where that may have moved it
+        # the random state as the last `next_batch` left it; None if that may have changed it
         self.random: random_state.RandomState | None = None
 
     @abstractmethod
@@ -71,6 +71,7 @@ class BatchSource(ABC):
         """Give the rank's share from the next seek or first batch on."""
 
     def next_batch(self) -> Any:
+        """Return the next batch."""
         self.random = None
         try:
             return self._next()
@@ -84,19 +85,21 @@ class BatchSource(ABC):
         """Return the position after the batch that was given last."""
 
     @abstractmethod
-    def seek(self, position: Mapping[str, Any]) -> None: ...
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Go to a position that `position` returned. Raises StateError if it is of another kind."""
 
     @abstractmethod
     def skip(self, batches: int) -> None:
         """Go behind so many batches, counted from the first, where counting is enough for that."""
 
     @abstractmethod
-    def _next(self) -> Any: ...
+    def _next(self) -> Any:
+        """Return the next batch, or raise; `next_batch` closes the iterator after an error."""
 
     def close(self) -> None:
         """End the workers. The position stays."""
         iterator, self._iterator = self._iterator, None
-        # its only other way is garbage collection
+        # otherwise torch ends them only once the iterator is collected as garbage
         shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
@@ -179,7 +182,7 @@ class StepSource(BatchSource):
     def seek(self, position: Mapping[str, Any]) -> None:
         self.step = count_in(position, "step")
         if self._loader.persistent_workers:
-            self._iterator = None  # the loader holds it, and winds it back
+            self._iterator = None  # the DataLoader keeps it with its workers, and resets it
         else:
             super().close()
 
@@ -247,7 +250,7 @@ class StatefulSource(BatchSource):
         self._batches = 0
         self._rank = 0
         self._base: int | None = None
-        # the loader's, after the batch last given; None: not asked yet, or at an epoch's start
+        # the loader's state after the last batch; None: not asked for yet, or an epoch begins
         self._state: dict[str, Any] | None = None
 
     def bind(self, rank: int, world_size: int) -> None:
@@ -302,7 +305,7 @@ class StatefulSource(BatchSource):
         self._epoch += 1
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
-        # known before the next batch is touched, so that an error in it can go back
+        # asked for before the next batch is fetched: after an error, the loader goes back to it
         self.position()
         if self._loader.num_workers:
             return next(iterator)
@@ -359,7 +362,7 @@ class StatefulSource(BatchSource):
 
 
 class _KeyedSampler:
-    """Batches of (epoch, index), from `start` on, for ever."""
+    """Yield batches of (epoch, index), from `start` on, for ever."""
 
     def __init__(self, sampler: Order) -> None:
         self._sampler = sampler
@@ -382,13 +385,13 @@ class _SeedingDataset(Dataset[Any]):
         self.__dict__.update(inner=inner, seed=mix(seed))
 
     def __getitem__(self, index: Any) -> Any:
-        self._start(index)
+        self._seed_for(index)
         return self.inner[index]
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         if not callable(getattr(self.inner, "__getitems__", None)):
             return [self[index] for index in indices]
-        self._start(indices[0])
+        self._seed_for(indices[0])
         out: list[Any] = self.inner.__getitems__(indices)
         return out
 
@@ -410,7 +413,7 @@ class _SeedingDataset(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def _start(self, index: Any) -> None:
+    def _seed_for(self, index: Any) -> None:
         random_state.seed_cpu(
             mix(
                 self.seed
@@ -424,6 +427,8 @@ class _SeedingDataset(Dataset[Any]):
 
 
 class _StatefulSeedingDataset(_SeedingDataset):
+    """The same for a data set with a state: StatefulDataLoader keeps that as well."""
+
     def state_dict(self) -> Any:
         return self.inner.state_dict()
 
@@ -435,17 +440,17 @@ class _KeyedDataset(_SeedingDataset):
     """A data set that takes (epoch, index), so that each epoch augments a sample differently."""
 
     def __getitem__(self, key: Any) -> Any:
-        self._start(key)
+        self._seed_for(key)
         return self.inner[key[1]]
 
     def __getitems__(self, keys: list[Any]) -> list[Any]:
         if not callable(getattr(self.inner, "__getitems__", None)):
             return [self[key] for key in keys]
-        self._start(keys[0])
+        self._seed_for(keys[0])
         out: list[Any] = self.inner.__getitems__([index for _, index in keys])
         return out
 
-    def _start(self, key: Any) -> None:
+    def _seed_for(self, key: Any) -> None:
         epoch, index = key
         random_state.seed_cpu(mix(mix(self.seed ^ epoch) ^ index))
 

@@ -63,8 +63,9 @@ _INTERRUPT = int(signal.SIGRTMIN) + 7
 class MadeGroups:
     """The process groups that outlast has made, and the store that they were built with.
 
-    group           of the run; None: this process has not joined yet
-    solo            a group of one, that stands in until then
+    group           the run's group; None: this process has not joined it yet
+    solo            a group of one rank, which stands in until then
+    store           the client of the run's store; None: it has not connected yet
     store_address   host and port of `store`
     """
 
@@ -111,6 +112,7 @@ class Membership:
 
     @property
     def generation(self) -> int:
+        """Return the generation of the newest plan that was taken; 0 without a launcher."""
         return 0 if self.session is None else self.session.machine.generation
 
     @property
@@ -120,6 +122,7 @@ class Membership:
 
     @property
     def is_spare(self) -> bool:
+        """Return True while this process has no rank."""
         return self.session is not None and self.session.spec.rank < 0
 
     def replayed(self) -> Regroup | None:
@@ -171,12 +174,13 @@ class Membership:
             self.solo_group()  # alone; under torchrun its group stands already
 
     def _before_group_use(self, group: bool) -> None:
-        """Take in that the script comes to a collective, or with `group` to its own group or mesh.
+        """Prepare for a collective of the script, or with `group` for a group or mesh of its own.
 
-        See Calls.on_need of guards.py. Once run.steps was called, a collective of a process that
-        has no group yet does not count, and runs on the solo group. It belongs to a rehearsed step,
-        or to code between calls of run.steps that are skipped. A group cannot be made there. So a
-        spare parks, and what it has done so far is done again on the run's group.
+        `Calls.on_need` of guards.py calls this first. Once run.steps was called, a collective of a
+        process that has no group yet runs on the solo group, and its result does not count. It
+        belongs to a rehearsed step, or to code between calls of run.steps that are skipped. A group
+        cannot be made there. So a spare parks, and what it has done so far is done again on the
+        run's group.
         """
         if self._made.group is not None:
             return  # this process is in the run's group already
@@ -355,6 +359,7 @@ class Membership:
         self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
         alike: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
+        """Tell the coordinator how this rank can be recovered (the fields of `Registered`)."""
         if self.session is not None:
             self.session.do(
                 lambda machine: machine.register(
@@ -436,6 +441,7 @@ class Membership:
         return self._made.store
 
     def destroy(self) -> None:
+        """Leave the process group, and close the pages that belong to it."""
         for group in (self._made.group, self._made.solo):
             if group is not None:
                 groups.destroy(group)
@@ -497,6 +503,7 @@ class Membership:
 
     @property
     def broken(self) -> bool:
+        """Return True if this rank cannot go on in its generation."""
         return self.session is not None and self.session.machine.broken
 
     def broke(self, error: BaseException) -> None:
@@ -533,7 +540,7 @@ class Membership:
     def left_function(self, error: Exception) -> Regroup | None:
         """Say that an error left main's function, and wait for the plan to enter it again.
 
-        The result is None if nobody can give such a plan.
+        Return None if nobody can give such a plan: without a launcher, and to a spare.
         """
         if self.session is None or self.is_spare:
             return None

@@ -31,7 +31,12 @@ _UNLIKE = "the model or the optimizer is not the one that was saved"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes and tensors of state after the first step; `how` says where the numbers come from."""
+    """How much state an optimizer has after the first step.
+
+    bytes   of all tensors together
+    count   the number of tensors
+    how     where these two numbers come from
+    """
 
     bytes: int
     count: int
@@ -222,6 +227,7 @@ def _state(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
 
 
 def _onto(device: torch.device, value: Any) -> Any:
+    """Copy the tensors inside `value` to `device`. Scalars stay on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if value.dim() == 0 else value.detach().to(device, copy=True)
     if isinstance(value, dict):
@@ -234,6 +240,7 @@ def _onto(device: torch.device, value: Any) -> Any:
 
 
 def _is_plain(key: object, value: object) -> bool:
+    """Return True for a tensor whose key can be a part of its name in an image."""
     return isinstance(value, torch.Tensor) and type(key) is str and "/" not in key
 
 
@@ -260,6 +267,7 @@ def _keys_on_cpu(optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def _by_place(name: str, given: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the tensors of the optimizer `name` by parameter (`<group>.<index>`) and key."""
     out: dict[str, dict[str, torch.Tensor]] = {}
     for full, value in given.items():
         parts = full.split(".", 3)

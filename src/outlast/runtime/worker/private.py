@@ -42,10 +42,10 @@ _BUFFER, _EXTRA, _OBJECT, _RANDOM = "buffer:", "extra:", "object:", "random"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something small that is read and set as plain data."""
+    """A small part of the state: `get` returns it as plain data, and `put` sets it from that."""
 
     get: Callable[[], Any]
-    put: Callable[[Any], None]
+    put: Callable[[Any], object]
 
 
 class PrivateState:
@@ -58,15 +58,15 @@ class PrivateState:
         self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None
     ) -> None:
         self.movers: set[str] = set()
-        # those of them that moved between a phase and what follows it
+        # the movers that were seen to move between the end of a phase and what follows it
         self._after_phases: set[str] = set()
         self._modules = modules
         self._objects = objects
         self._source = source
         self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
-        # of objects and extra state, when `tensors` was called last
+        # fingerprints of objects and extra state, when `tensors` was called last
         self._prints: dict[str, str] = {}
-        self._marks: list[tuple[int, int]] = []  # of buffers, likewise
+        self._marks: list[tuple[int, int]] = []  # the same of buffers
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -76,20 +76,17 @@ class PrivateState:
         It is called at every step, right before they are copied.
         """
         position = None if self._source is None else self._source.position()
-        objects, extra = (
-            {name: part.get() for name, part in self._objects.items()},
-            self._modules.extra(),
-        )
+        objects, extra = self._objects_now(), self._modules.extra()
         parts = tree.encode([position, objects, extra], "private")
         self._prints, self._marks = _prints(objects, extra), self._modules.marks()
         state = random_state.capture(None if self._random is None else self._random[0])
         if self._random is None or state is not self._random[0]:
             self._random = (state, random_state.encode(state, self._random))
-        noise = self._random[1]
-        return json.dumps([parts.text, noise.text]), {
+        encoded = self._random[1]
+        return json.dumps([parts.text, encoded.text]), {
             **self._modules.buffers(),
             **parts.tensors,
-            **noise.tensors,
+            **encoded.tensors,
         }
 
     def load_stand_in(self, text: str, tensors: Mapping[str, torch.Tensor]) -> list[str]:
@@ -105,20 +102,20 @@ class PrivateState:
 
     def _all_prints(self) -> dict[str, str]:
         """Return a text for each part, which changes when that does. The loader is left out."""
-        objects = {name: part.get() for name, part in self._objects.items()}
         buffers = {
             _BUFFER + name: fingerprint(buffer) for name, buffer in self._modules.buffers().items()
         }
-        noise = {_RANDOM: str(random_state.key(random_state.capture()))}
-        return {**_prints(objects, self._modules.extra()), **buffers, **noise}
+        random_print = {_RANDOM: str(random_state.key(random_state.capture()))}
+        objects = _prints(self._objects_now(), self._modules.extra())
+        return {**objects, **buffers, **random_print}
 
     def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the private state back. Its tensors are copied.
 
         Raises StateError if they do not fit, and CorruptError if the text is not ours.
         """
-        parts, noise = _texts(text)
-        position, objects, extra = tree.decode(parts, own(tensors, "private/"))
+        parts, random_text = _texts(text)
+        position, objects, extra = tree.decode(parts, copies_of(tensors, "private/"))
         if set(objects) != set(self._objects) or (position is None) != (self._source is None):
             theirs, mine = sorted(objects), sorted(self._objects)
             raise StateError(
@@ -138,17 +135,16 @@ class PrivateState:
             part.put(objects[name])
         if self._source is not None:
             self._source.seek(position)
-        random_state.restore(random_state.decode(noise, tensors))  # last: nothing above may move it
+        random_state.restore(
+            random_state.decode(random_text, tensors)
+        )  # last: nothing above may move it
 
     # --- what has moved ---------------------------------------------------------------------------
 
     def prints(self) -> dict[str, str]:
         """Return a text for each object and extra state, which changes when that does."""
-        objects = {name: part.get() for name, part in self._objects.items()}
-        return {
-            described({name}): value
-            for name, value in _prints(objects, self._modules.extra()).items()
-        }
+        prints = _prints(self._objects_now(), self._modules.extra())
+        return {described({name}): value for name, value in prints.items()}
 
     def random_moved(self) -> bool:
         """Return whether random numbers were drawn since the last `tensors`."""
@@ -164,9 +160,7 @@ class PrivateState:
         if (marks := self._modules.marks()) != self._marks:
             now |= {_BUFFER + name for name in self._modules.moved(self._marks, marks)}
         if self._objects or self._modules.has_extra:
-            prints = _prints(
-                {name: part.get() for name, part in self._objects.items()}, self._modules.extra()
-            )
+            prints = _prints(self._objects_now(), self._modules.extra())
             now |= {name for name, value in prints.items() if self._prints.get(name) != value}
         if not between_calls:
             self.movers |= now
@@ -205,7 +199,7 @@ class PrivateState:
         """
         objects = {
             name: self._objects[name].get()
-            for name in self._named(_OBJECT)
+            for name in self._movers_of(_OBJECT)
             if name in self._objects
         }
         extra = {
@@ -218,10 +212,14 @@ class PrivateState:
             "movers",
         )
         state = random_state.capture()
-        noise = random_state.encode(state) if _RANDOM in self.movers else tree.Encoded("", {})
+        encoded = random_state.encode(state) if _RANDOM in self.movers else tree.Encoded("", {})
         live = self._modules.buffers()
-        buffers = {_BUFFER + name: live[name] for name in self._named(_BUFFER) if name in live}
-        return json.dumps([parts.text, noise.text]), {**buffers, **parts.tensors, **noise.tensors}
+        buffers = {_BUFFER + name: live[name] for name in self._movers_of(_BUFFER) if name in live}
+        return json.dumps([parts.text, encoded.text]), {
+            **buffers,
+            **parts.tensors,
+            **encoded.tensors,
+        }
 
     def learn_movers(self, text: str, tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
         """Take over which parts a peer has seen move. Their values stay.
@@ -242,8 +240,10 @@ class PrivateState:
         Return those that may differ from what was lost. Raises as `load` does. `after_phase`: this
         rank's own image was sealed when a phase ended, so only what moves after phases is taken.
         """
-        parts, noise = _texts(text)
-        movers, after_phases, agreed, objects, extra = tree.decode(parts, own(tensors, "movers/"))
+        parts, random_text = _texts(text)
+        movers, after_phases, agreed, objects, extra = tree.decode(
+            parts, copies_of(tensors, "movers/")
+        )
         wanted = set(after_phases if after_phase else movers)
         live = self._modules.buffers()
         given = {
@@ -262,7 +262,7 @@ class PrivateState:
             if _OBJECT + name in wanted:
                 self._objects[name].put(value)
         if _RANDOM in wanted:
-            random_state.restore(random_state.decode(noise, tensors))
+            random_state.restore(random_state.decode(random_text, tensors))
         return sorted(wanted.difference(agreed))
 
     def described_movers(self) -> str:
@@ -271,7 +271,12 @@ class PrivateState:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _named(self, kind: str) -> list[str]:
+    def _objects_now(self) -> dict[str, Any]:
+        """Return each object as plain data, as it is now."""
+        return {name: part.get() for name, part in self._objects.items()}
+
+    def _movers_of(self, kind: str) -> list[str]:
+        """Return the movers of one kind, by their names without the prefix of that kind."""
         return sorted(name[len(kind) :] for name in self.movers if name.startswith(kind))
 
 
@@ -289,7 +294,7 @@ def described(parts: Collection[str]) -> str:
     )
 
 
-def own(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+def copies_of(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     """Copy the tensors that a tree text refers to: the caller keeps what is decoded from them."""
     return {
         name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)
@@ -308,7 +313,7 @@ def _print(value: Any) -> str:
 
 def _texts(text: str) -> tuple[str, str]:
     try:
-        parts, noise = json.loads(text)
+        parts, random_text = json.loads(text)
     except (ValueError, TypeError) as error:
         raise CorruptError(f"a private state that cannot be decoded: {error}") from None
-    return parts, noise
+    return parts, random_text

@@ -35,14 +35,16 @@ from outlast.runtime.worker.modules import Modules
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, to_tensor
 
-_BEHIND = ("private/", "random:", "text")  # names of private pieces that are no buffers begin so
+_NO_BUFFERS = ("private/", "random:", "text")  # private pieces with such names are no buffers
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The parameters and buffers of one checkpoint, by the names that `run.state` gave them.
 
-    refused   newer checkpoints that were passed over, and why, a sentence each
+    aliases     another name of a tensor -> its name in `tensors`
+    transient   buffers that their module leaves out of its own state_dict()
+    refused     newer checkpoints that were passed over, and why, a sentence each
     """
 
     step: int
@@ -175,11 +177,11 @@ def read(where: Path, *, step: int | None = None) -> Weights:
 
 
 class _Gathered:
-    """Parameters and buffers as one rank's image after the other brings them."""
+    """Gather parameters and buffers from the images of one rank after the other."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
-        self._filled: dict[str, torch.Tensor] = {}  # of sharded ones: which elements came
+        self._filled: dict[str, torch.Tensor] = {}  # which elements of a sharded tensor have come
         self._aliases: dict[str, str] = {}
         self._transient: set[str] = set()
 
@@ -213,7 +215,7 @@ class _Gathered:
     def _add_buffers(self, image: Image) -> None:
         for name, (spec, data) in image.tensors.items():
             plain = name[len(PRIVATE) :]
-            if name.startswith(PRIVATE) and not plain.startswith(_BEHIND):
+            if name.startswith(PRIVATE) and not plain.startswith(_NO_BUFFERS):
                 self._tensors.setdefault(plain, to_tensor(spec, data))
 
     def _add(self, name: str, part: torch.Tensor, mine: layout.Layout, rank: int) -> None:
@@ -256,6 +258,7 @@ def _of_dcp(tier: Tier, step: int, refused: tuple[str, ...]) -> Weights:
 
 
 def _find(where: Path, step: int | None) -> tuple[Tier, local.Checkpoint, tuple[str, ...]]:
+    """Return the checkpoint to read, and the reasons of those that were passed over."""
     place = checkpoint_places.find(where, step=step)
     refused: tuple[str, ...] = ()
     if place.step is None:

@@ -41,7 +41,7 @@ from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
-from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, own
+from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, copies_of
 from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, local, shard_of
 
 
@@ -49,7 +49,8 @@ from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, l
 class _Sorted:
     """The arguments of `run.state`, by kind.
 
-    buffer_syncs   of the replicas that hold the modules (ddp.py)
+    buffer_syncs   whether the next forward of each DDP replica around the modules broadcasts its
+                   buffers (ddp.py)
     """
 
     given: dict[str, object]
@@ -62,7 +63,7 @@ class _Sorted:
 
 
 class _UndoCopy:
-    """A copy of the shared state, in memory that is kept from step to step."""
+    """Keep a copy of the shared state, in memory that is reused from step to step."""
 
     def __init__(self) -> None:
         self.copy: tuple[str, dict[str, torch.Tensor]] | None = None
@@ -80,10 +81,10 @@ class _UndoCopy:
 
 
 class _KnownShapes:
-    """The shapes and dtypes that `State.check_signature` found last.
+    """Remember the shapes and dtypes that `State.check_signature` found last.
 
-    known    of each tensor, by name
-    newest   without names: of all tensors (True), of buffers alone (False)
+    known    those of each tensor, by its name
+    newest   the same without names: those of all tensors (True), and of buffers alone (False)
     """
 
     def __init__(self) -> None:
@@ -132,8 +133,8 @@ class State:
         if isinstance(self.source, DrawnBatches):
             self.source.look_at(self.private.prints)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
-        # tensors of the shared half differ between ranks: each rank keeps all of its own
-        self.own = False
+        # True once tensors of the shared half differ between ranks: each rank then keeps its own
+        self.differs_by_rank = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
         self._undo = _UndoCopy()
@@ -165,7 +166,7 @@ class State:
 
         This is true of distributed tensors, and of values that differ between ranks.
         """
-        return self.distributed or self.own
+        return self.distributed or self.differs_by_rank
 
     def bind(self, rank: int, world_size: int) -> None:
         """Give the loader its share of the batches: that of `rank` out of `world_size`."""
@@ -207,7 +208,7 @@ class State:
         Optimizer state that is missing is made, and what is superfluous is removed.
         """
         self.edits.forget()
-        described = tree.decode(text, own(tensors, "shared/"))
+        described = tree.decode(text, copies_of(tensors, "shared/"))
         for kind, mine in (
             ("optimizers", self.optimizers),
             ("schedulers", self._sorted.schedulers),
@@ -250,7 +251,7 @@ class State:
     # --- sizes and shapes -------------------------------------------------------------------------
 
     def bytes_needed(self) -> tuple[int, int]:
-        """Return the bytes that an image of the (private, shared) state needs.
+        """Return the bytes that images need: one of private state, and one of shared state.
 
         They include headers, text, and the optimizer state that the first step will make.
         """
@@ -283,7 +284,8 @@ class State:
 
         A look at hundreds of tensors costs more than everything else that a step does here. So each
         call looks at the buffers, and at which modules and parameters there are. Only the first
-        calls, and then every 16th, look at the shapes of parameters and of the optimizers' tensors.
+        calls, and then each one after SHAPES_LOOK_STEPS others, look at the shapes of parameters
+        and of the optimizers' tensors.
         """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
@@ -294,7 +296,7 @@ class State:
         ]
         # names are for the message only: making them costs most of the time
         if shapes == self._shapes.newest[whole]:
-            return
+            return  # nothing has changed since the last look of this kind
         now = {
             name: (tensor.shape, tensor.dtype)
             for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())
@@ -389,7 +391,7 @@ class State:
         return out
 
     def _unnamed(self) -> Iterator[torch.Tensor]:
-        """Yield parameters, optimizer tensors and buffers."""
+        """Yield parameters, optimizer tensors and buffers, without the cost of their names."""
         yield from self.parameters.values()
         for optimizer in self.optimizers.values():
             for values in optimizer.state.values():
@@ -404,11 +406,13 @@ class State:
         return {} if self.sharded else self.parameters
 
     def _optimized(self) -> Iterator[torch.Tensor]:
+        """Yield the parameters that some optimizer updates."""
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 yield from group["params"]
 
     def _sort(self, name: str, value: object, nets: dict[str, nn.Module]) -> None:
+        """Take one argument of `run.state` in, by its kind. Modules are added to `nets`."""
         if not name.isidentifier() or name in ("private", "shared"):
             raise StateError(
                 f"run.state({name}=...): this name is taken or not a plain word",
@@ -488,7 +492,7 @@ class _StepKeeper:
         for name, optimizer in state.optimizers.items():
             optim_state.put_hyper(optimizer, self._hyper[name])
         schedulers, objects, extra = tree.decode(
-            self._parts.text, own(self._parts.tensors, "kept/")
+            self._parts.text, copies_of(self._parts.tensors, "kept/")
         )
         for parts, values in (
             (state._sorted.schedulers, schedulers),
@@ -514,8 +518,9 @@ class _StepKeeper:
 
 
 def _object_part(name: str, value: Any) -> Part:
+    """Return how an object is read and set. Raises StateError if nothing is known of its type."""
     if isinstance(value, torch.Generator):
-        return Part(value.get_state, lambda saved: (value.set_state(saved), None)[1])
+        return Part(value.get_state, value.set_state)
     if isinstance(value, random.Random):
         return Part(value.getstate, value.setstate)
     if isinstance(value, np.random.Generator):
@@ -538,7 +543,7 @@ def _object_part(name: str, value: Any) -> Part:
 
 
 def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
-    """Set the gradient to None, or to zeros if there was one at `begin`.
+    """Set the gradient to zeros if it is `graded`, and to None otherwise.
 
     After zero_grad(set_to_none=False) an optimizer treats zeros and None differently.
     """
@@ -571,6 +576,7 @@ def _clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _image_bytes(text: str, tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return the bytes of an image with these tensors. Its text may grow to twice its length."""
     headers = sum(len(name) + TENSOR_HEADER_BYTES for name in tensors)
     return (
         sum(tensor.nbytes for tensor in tensors.values())
