@@ -172,7 +172,7 @@ class Leadership:
         quorum_place = QuorumPlace(
             place.loop, nodes.name, epoch, facts.lease_s, written,
             lambda: list(coordinator.driver.coordinator.nodes),
-            (lambda position: None) if standby is None else standby.leads_with, self.resign,
+            (lambda position: None) if standby is None else standby.note_position, self.resign,
             place.view.print_line, books.record,
         )  # fmt: skip
         coordinator = ClusterCoordinator(

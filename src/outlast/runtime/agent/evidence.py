@@ -73,11 +73,15 @@ class _Process:
 
 @dataclass
 class _Case:
-    """What is known of the interruption at hand: processes by worker, stacks and logs by rank.
+    """What is known of the interruption at hand.
 
-    `stands_s`: since when each stands where it does, on the wall clock, but not earlier than
-    `since_s`. Stacks that were written before that are of an earlier alarm: a step that is only
-    slow is asked about too.
+    since_s     how old stacks may be that count, on the wall clock
+    stands_s    by worker: since when it stands where it does, but not earlier than `since_s`. Older
+                stacks are of an earlier alarm, because slow steps are asked about too
+    processes   by worker
+    stacks      by rank: what the process wrote, as it came
+    logs        by rank: the files that the process prints to
+    spent_s     how long recovery was held up for this evidence so far
     """
 
     since_s: float
@@ -166,9 +170,10 @@ class Evidence:
         return f"{wchan} in the kernel" if wchan not in ("", "0") else ""
 
     def ended(self, exited: Exited) -> None:
-        """Note how a process ended. Nothing is read now, because recovery waits for its death.
+        """Note how a process ended.
 
-        Nobody overwrites what it wrote.
+        Recovery waits for its death, so nothing is read now. It can wait: what the process wrote is
+        not overwritten.
         """
         process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
@@ -196,13 +201,17 @@ class Evidence:
         return _Case(since_s=self._glance.wall_s() - limits.STACKS_FRESH_S)
 
     def _take_stacks(self, case: _Case, process: _Process, until_s: float) -> bytes:
+        """Keep the stacks that a process has written down, if it has. Return them."""
         text = self._stacks(case, process, until_s)
         if text:
             case.stacks[process.rank] = text
         return text
 
     def _stacks(self, case: _Case, process: _Process, until_s: float = math.inf) -> bytes:
-        """Read as much of the stacks as can be read until then."""
+        """Read as much of a process's stacks as can be read until `until_s`.
+
+        Return none if what it has written is older than its present halt.
+        """
         path, text = self._folder / f"stacks-{process.worker}.txt", b""
         if (
             self._glance.now_s() >= until_s
@@ -237,21 +246,19 @@ class Evidence:
     # --- once it is over ---
 
     def close(self, interruption: Interruption) -> None:
-        """Write the folder of an interruption, and let its verdict be found.
-
-        Training goes on, or will not. Children are part of their parent.
-        """
-        root = interruption.id if interruption.parent is None else interruption.parent
-        if root in self._written or interruption.parent is not None:
+        """Write the folder of an interruption that is over, and let its verdict be found."""
+        if interruption.parent is not None:
+            return  # it came during another one, and its evidence lies with that one's
+        if interruption.id in self._written:
             return
         case, self._case = self._case or self._new_case(), None
-        folder = self._folder / f"interruption-{root}"
+        folder = self._folder / f"interruption-{interruption.id}"
         try:
             self._write(folder, interruption, case)
         except OSError:
             return  # a disk that takes no evidence stops nothing
-        self._written.add(root)
-        self._verdict_queue.ask(root, folder)
+        self._written.add(interruption.id)
+        self._verdict_queue.ask(interruption.id, folder)
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
         """Close what is still open, and wait for the verdicts: the run is over."""
@@ -270,7 +277,7 @@ class Evidence:
         }
         (folder / "standing.json").write_text(json.dumps(record, indent=1) + "\n")
         for one in case.processes.values():
-            # so its stacks have not been written over since
+            # A process that has ended cannot write its stacks anew, so they are of its end.
             over = one.exit_code is not None or one.signal is not None
             if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)

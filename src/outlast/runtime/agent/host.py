@@ -61,8 +61,9 @@ class ProcessHost:
         self._then: Callable[[], None] | None = None
 
     def open(self) -> None:
+        """Become the parent of all orphans, and watch for children that end and for OOM kills."""
         become_subreaper()
-        self._loop.add_signal(signal.SIGCHLD, self._put_off_housekeeping)
+        self._loop.add_signal(signal.SIGCHLD, self._schedule_housekeeping)
         self._look_for_oom()
 
     def start_zygote(
@@ -93,7 +94,7 @@ class ProcessHost:
         }
 
     def holds(self, worker: int) -> bool:
-        """Return True while there is a process of this worker, reaped ones left out."""
+        """Return True from the start of this worker until its process is reaped."""
         return worker in self._children
 
     # --- starting ---------------------------------------------------------------------------------
@@ -101,7 +102,8 @@ class ProcessHost:
     def start(self, spec: ChildSpec) -> None:
         """Start a child. It is asynchronous: on_started or on_failed follows.
 
-        The place of its logs is its LOCAL_RANK, or `spare_<worker>`.
+        The place of its logs is the LOCAL_RANK of a rank, `store_<worker>` for a host of the store,
+        and `spare_<worker>` for a spare.
         """
         assert spec.worker not in self._children, "a worker's number is never given twice"
         try:
@@ -135,6 +137,7 @@ class ProcessHost:
             child.channel.send(message)
 
     def _spawn(self, child: Child) -> None:
+        """Start a child as a fresh interpreter: there is no zygote to fork it."""
         try:
             child.process = spawn(child.spec, child.handover)
         except OSError as error:
@@ -143,13 +146,14 @@ class ProcessHost:
         self._started(child, child.process.pid)
 
     def _started(self, child: Child, pid: int) -> None:
+        """Watch a process that has begun, and let it run; kill it if that was ordered meanwhile."""
         child.handover.close_theirs()
         try:
             child.watch(pid)
         except ProcessLookupError:
             self._failed(child, "it ended before it could be watched")
             return
-        except OSError as error:  # the gate is closed, which ends it
+        except OSError as error:  # its gate is then closed, and that ends the process
             self._failed(child, f"no descriptor to watch it by: {error.strerror}")
             return
         self._loop.add_reader(child.pidfd, lambda: self._seen_to_end(child))
@@ -188,12 +192,10 @@ class ProcessHost:
             child.kill_group(signal.SIGINT if interrupt else signal.SIGTERM)
 
     def _seen_to_end(self, child: Child) -> None:
-        """Carry out one death: first end the rest of its group, then read its last messages,
-        then report it.
-        """
+        """Handle a death: end the rest of its group, read its last messages, then report it."""
         ending = child.peek()
         if ending is None:
-            return
+            return  # it lives: the pidfd was readable for nothing
         at_s = now_s()
         self._loop.remove_reader(child.pidfd)
         child.exited = True
@@ -205,7 +207,7 @@ class ProcessHost:
         is_foreign = number == signal.SIGKILL and not child.killed
         oom = self._oom.judge(at_s, pid) if is_foreign else OomKill.NONE
         self._events.on_exit(Exited(worker, pid, exit_code, number, oom, at_s, child.killed))
-        self._put_off_housekeeping()
+        self._schedule_housekeeping()
         self._check_stopped()
 
     def stop_all(self, *, term_grace_s: float, then: Callable[[], None]) -> None:
@@ -228,6 +230,7 @@ class ProcessHost:
             self.kill(child.spec.worker)
 
     def _check_stopped(self) -> None:
+        """Once all workers are gone, kill the store hosts; once these are, call `then`."""
         if self._then is None or self._running(store=False):
             return
         if stores := self._running(store=True):
@@ -266,11 +269,8 @@ class ProcessHost:
 
     # --- housekeeping -----------------------------------------------------------------------------
 
-    def _put_off_housekeeping(self) -> None:
-        """Reap later: it reads /proc, and nobody waits for it.
-
-        Right after a death, other work is more urgent.
-        """
+    def _schedule_housekeeping(self) -> None:
+        """Reap in a moment: right after a death other work is urgent, and nobody waits for this."""
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
 
@@ -279,7 +279,7 @@ class ProcessHost:
         self._reap_exited()
         if self._forks.busy:
             # an unknown zombie may be a worker whose pid has not been told yet
-            self._put_off_housekeeping()
+            self._schedule_housekeeping()
         else:
             self._reap_unknown()
 
@@ -289,9 +289,9 @@ class ProcessHost:
             self._forget(child)
 
     def _reap_unknown(self) -> None:
-        """Reap zombies that workers left to us.
+        """Reap zombies that workers have left to this process.
 
-        It stops at one of ours, which its own watcher will take.
+        A zombie that is a child of its own is left to `_seen_to_end`; the rest is reaped later.
         """
         ours = {child.pid for child in self._children.values()} | {self._forks.pid}
         with contextlib.suppress(ChildProcessError):
@@ -299,7 +299,7 @@ class ProcessHost:
                 found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             ) is not None:
                 if found.si_pid in ours:
-                    self._put_off_housekeeping()
+                    self._schedule_housekeeping()
                     return
                 os.waitpid(found.si_pid, os.WNOHANG)
 

@@ -2,7 +2,8 @@
 
     <log_dir>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout,stderr}.log, error.json
 
-A spare has `spare_<worker>` in place of its rank, and goes on in a rank's files once it takes one.
+A spare has `spare_<worker>` in place of a rank, and goes on in a rank's files once it takes one. A
+host of the store has `store_<worker>`.
 
 Files get the bytes as they come. The console gets whole lines. If the end of a line does not come
 (progress bars), its beginning is shown after LOG_PARTIAL_S.
@@ -66,8 +67,8 @@ def parse_streams(text: str, flag: str) -> Streams:
 class ConsolePolicy:
     """Which streams are shown on the console.
 
-    All are, except redirected streams and ranks that the filter leaves out. Tee'd streams get a
-    prefix.
+    All streams are, except those that are redirected and those of ranks that `only_ranks` leaves
+    out. Streams under --tee get a prefix.
     """
 
     role: str = "default"
@@ -90,6 +91,7 @@ class ConsolePolicy:
 
 
 def _bits(streams: Streams, local_rank: int) -> int:
+    """Return which streams of this local rank are chosen: STDOUT, STDERR, both (3) or none (0)."""
     return streams if isinstance(streams, int) else streams.get(local_rank, 0)
 
 
@@ -106,7 +108,10 @@ def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
 
 
 class WorkerLogs:
-    """Read the workers' pipes. `folder` is what `make_log_folder` returned."""
+    """Read the workers' pipes, and write what comes to files and to the console.
+
+    `folder` is what `make_log_folder` returned; None: no files. `sink` gets the console's lines.
+    """
 
     def __init__(self, loop: Loop, folder: Path | None, policy: ConsolePolicy, sink: Sink) -> None:
         self._loop = loop
@@ -118,7 +123,8 @@ class WorkerLogs:
     def error_file(self, attempt: int, place: int | str) -> str:
         """Return the path for TORCHELASTIC_ERROR_FILE.
 
-        `place`: a local rank, or `spare_<worker>`. It is "" without files, as in torchrun.
+        `place` is a local rank, `spare_<worker>` or `store_<worker>`. The path is "" without files,
+        as in torchrun.
         """
         path = self._place(attempt, place)
         return str(path / "error.json") if path is not None else ""
@@ -126,7 +132,7 @@ class WorkerLogs:
     def attach(
         self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str
     ) -> None:
-        """Own both descriptors from now on.
+        """Read both descriptors from now on, and close them at the end.
 
         A place that was used before keeps its text, and loses its error file.
         """
@@ -148,7 +154,7 @@ class WorkerLogs:
             pipe.turn_to(path, prefix)
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
-        """Return the last LOG_TAIL_LINES lines."""
+        """Return the last LOG_TAIL_LINES lines that the worker wrote to stderr."""
         return next(
             (pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ()
         )
@@ -176,6 +182,7 @@ class WorkerLogs:
             pipe.drain()
 
     def close(self, worker: int) -> None:
+        """Read what is left, and close the worker's pipes and files."""
         for pipe in self._pipes.pop(worker, ()):
             pipe.drain()
             pipe.close()
@@ -200,6 +207,16 @@ class WorkerLogs:
 
 @dataclass
 class _Pipe:
+    """One stream of one worker, with the file that it is written to.
+
+    prefix       what goes in front of each line on the console; None: it is not shown there
+    unfinished   the beginning of a line whose end has not come
+    mid_line     the console has the beginning of this line already
+    tail         the last lines, if this is stderr
+    timer        shows the unfinished line when it is due
+    heard_s      when anything came last
+    """
+
     loop: Loop
     fd: int
     stream: int
@@ -207,7 +224,7 @@ class _Pipe:
     prefix: str | None = None
     file: BinaryIO | None = None
     unfinished: bytes = b""
-    mid_line: bool = False  # the console has the beginning of this line already
+    mid_line: bool = False
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL_LINES))
     timer: Timer | None = None
     heard_s: float = 0.0
@@ -217,6 +234,7 @@ class _Pipe:
         self.loop.add_reader(self.fd, self.read_some)
 
     def turn_to(self, path: Path | None, prefix: str | None) -> None:
+        """Write to another file from now on, and to the console with another prefix."""
         self.flush()
         if self.file:
             self.file.close()
@@ -244,6 +262,7 @@ class _Pipe:
         return len(data)
 
     def drain(self) -> None:
+        """Read what is in the pipe now, up to LOG_DRAIN_MAX_BYTES."""
         left = LOG_DRAIN_MAX_BYTES
         while left > 0 and (count := self.read_some()):
             left -= count
@@ -258,7 +277,7 @@ class _Pipe:
         return tuple(self.tail)
 
     def flush(self) -> None:
-        """Show what there is of a line."""
+        """Show the beginning of a line whose end has not come."""
         if self.timer:
             self.timer.cancel()
             self.timer = None
@@ -314,9 +333,9 @@ class ErrorRecord:
 
 
 def read_error_file(path: str | Path) -> ErrorRecord | None:
-    """Read an error file. Return None if there is none, or none that can be read.
+    """Read an error file. Return None if it is missing or damaged.
 
-    A process that was killed while writing leaves half of one.
+    A process that is killed while it writes leaves half of one.
     """
     try:
         with open(path, "rb") as file:

@@ -7,8 +7,8 @@
       │          this node votes, its turn has come ──> CLAIMS ──a majority votes for it──> leads
       └──── a coordinator welcomes the agent ─────┴──────────────────────────────────────────┘
 
-Every node of a run on three or more has one, beside its agent. Those that are no voters only ask,
-and name the leader to others that ask. The decisions are made in engine/cluster/voting.py.
+Every node of a run on three or more nodes has a standby beside its agent. Where the node is no
+voter, it only asks, and tells others that ask who leads. engine/cluster/voting.py decides.
 Everything runs on one thread, the loop's.
 """
 
@@ -48,7 +48,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Hold what this node needs to lead the run: it was elected.
+    """What a node that was elected needs to lead the run.
 
     named      the voters, as the new coordinator names them
     loyal      those that voted for it, when it asked for their votes at `claimed_s`
@@ -108,7 +108,12 @@ class _Attempt:
 
 @dataclass
 class _Absence:
-    """The coordinator's absence. `since_s`: a majority misses it since then; None: it does not."""
+    """Hold what is known while this node misses the coordinator.
+
+    inquiry   the questions to the voters
+    since_s   since when a majority of them misses it too; None: none does so far
+    attempt   this node's attempt to take over; None: it makes none now
+    """
 
     inquiry: Inquiry
     since_s: float | None = None
@@ -149,7 +154,7 @@ class Standby:
 
     def close(self) -> None:
         """Close all connections, and remove the copy."""
-        self._is_back()
+        self._end_absence()
         self._port.close()
         self._kept.remove()
 
@@ -181,6 +186,7 @@ class Standby:
         return False
 
     def _keep(self, message: Keep) -> None:
+        """Add a record to the copy of the ledger, and acknowledge it."""
         kept, before = self._kept, self._kept.position
         try:
             kept.take(message, now_s=clock.now_s())
@@ -190,13 +196,14 @@ class Standby:
             return
         self.voter.position = max(self.voter.position, kept.position)
         if not message.part and record_text.ends_voting(message.record):
-            # Nobody votes any more. It is acknowledged, so that this node keeps to it.
+            # The run has no voters any more. It is acknowledged before this node stops voting.
             self._acknowledge(message.epoch, message.sent_s)
             self._named = Voters(message.epoch, (), ())
         elif kept.position != before:
             self._acknowledge(message.epoch, message.sent_s)
 
     def _acknowledge(self, epoch: int, seen_s: float) -> None:
+        """Tell the coordinator what this voter holds, if it may still count on this voter."""
         agent, position = self._agent, self.voter.position
         if agent is None or not self.votes:
             return
@@ -204,7 +211,7 @@ class Standby:
             number = position.number if position.epoch == epoch else 0
             agent.say(Kept(epoch, number, seen_s))
 
-    def leads_with(self, position: Position) -> None:
+    def note_position(self, position: Position) -> None:
         """Note that the coordinator beside this agent has written so much."""
         self.voter.position = position
 
@@ -221,7 +228,7 @@ class Standby:
         """Ask the voters, if the coordinator is missing. It is called with each heartbeat."""
         now_s = clock.now_s()
         if not self._named.nodes or not self.voter.misses(now_s=now_s):
-            self._is_back()
+            self._end_absence()
             return
         if self._absence is None:
             self._absence = _Absence(Inquiry(self._named.nodes))
@@ -231,7 +238,8 @@ class Standby:
             self._hear(self._place.caller.node, self.voter.on_ask(ask, now_s=now_s))
             self._take_a_turn(self._absence, now_s)
 
-    def _is_back(self) -> None:
+    def _end_absence(self) -> None:
+        """Stop asking, and give up an attempt to take over: the coordinator is heard again."""
         absence, self._absence = self._absence, None
         if absence is not None:
             self._calls.close()
@@ -239,6 +247,7 @@ class Standby:
                 absence.attempt.listening.close()
 
     def _answer(self, message: Message) -> Message | None:
+        """Return the answer to another node's question; None: it gets none."""
         now_s = clock.now_s()
         if isinstance(message, Ask):
             return self.voter.on_ask(message, now_s=now_s) if self.votes else self._name(message)
@@ -260,6 +269,7 @@ class Standby:
         )
 
     def _hear(self, node: str, message: Message) -> None:
+        """Handle a voter's answer to this node's question."""
         absence, agent = self._absence, self._agent
         if absence is None or agent is None:
             return  # the coordinator is back, so the answer does not matter any more
@@ -275,6 +285,7 @@ class Standby:
                 self._follow(message.leader)
 
     def _follow(self, leader: str) -> None:
+        """Let the agent connect to this leader, at HOST:PORT."""
         if self._agent is not None:
             self._agent.follow(split_address(leader))
 
@@ -314,6 +325,7 @@ class Standby:
         self._calls.ask(self._named, claim)
 
     def _on_vote(self, absence: _Absence, node: str, claimed: Claimed) -> None:
+        """Count a vote, and lead the run once a majority has voted for this node."""
         attempt, nodes = absence.attempt, self._named.nodes
         if attempt is None or claimed.epoch != attempt.epoch or not claimed.granted:
             return  # the vote is for an older attempt, or it is none
@@ -322,7 +334,7 @@ class Standby:
             return  # more votes are needed
         ledger = self._kept.hand_over()
         if ledger is None:
-            return
+            return  # the copy was lost since the attempt began; others miss the coordinator too
         own = nodes.index(self._place.caller.node)
         order = (own, *(place for place in range(len(nodes)) if place != own))
         named = Voters(

@@ -39,9 +39,9 @@ class _Host:
 
 @dataclass(slots=True)
 class _Failures:
-    """Hosts in a row that ended before they listened.
+    """Count the hosts in a row that ended before they listened.
 
-    any_up     some host of this run has listened: so starting them is possible
+    any_up     some host of this run has listened, so starting one is possible here
     reported   how the last one ended that people were told of
     """
 
@@ -79,7 +79,7 @@ class StoreHosts:
         self._next = FIRST_STORE_NUMBER
         self._used: _Host | None = None  # in use, or ordered
         self._standby: _Host | None = None
-        self._renewing = False  # the one in use is being killed, and another one is ordered
+        self._renewing = False  # the host in use is being killed, and the next one comes after it
         self._failures = _Failures()
         self._ended = False
 
@@ -101,7 +101,7 @@ class StoreHosts:
             self._used, self._standby, self._renewing = standby, None, False
             self._comes_up(standby.up)
         elif self._used is not None and self._used.number in self._host.pids():
-            self._renewing = True  # it may hold the port: its exit brings us to the next one
+            self._renewing = True  # it may hold the port, so the next one starts after its exit
             self._host.kill(self._used.number)
         else:
             self._used = self._start(standby=False)
@@ -116,11 +116,13 @@ class StoreHosts:
         return _Host(self._next)
 
     def _give_up_used(self) -> None:
+        """Kill the host in use: another one takes its place."""
         if self._used is not None:
             self._host.keeper.forget(self._used.pid)
             self._host.kill(self._used.number)
 
     def _comes_up(self, message: StoreUp) -> None:
+        """Report the store that is in use now, and start another one ahead in a while."""
         self._specs.store_is_up(message)
         self._news.said(message)
         self._later(limits.SPARE_REFILL_DELAY_S, self._stand_by)
@@ -165,7 +167,7 @@ class StoreHosts:
         """Take in that a host listens, or answers its question."""
         host = self._of(number)
         if host is None:
-            return  # it is given up
+            return  # it was given up
         if isinstance(message, Pong):
             self._host.keeper.answered(host.pid)
         elif isinstance(message, StoreUp):
@@ -180,7 +182,7 @@ class StoreHosts:
     def on_exit(self, exited: Exited) -> None:
         """Take in that a host has ended."""
         host = self._of(exited.worker)
-        # what a host has written later says nothing of its end
+        # Only before a host listens does what it wrote last say why it ended.
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
         how = f"it ended (exit code {exited.exit_code}, signal {exited.signal})"
         if exited.oom.is_possible:
@@ -188,6 +190,7 @@ class StoreHosts:
         self._gone(exited.worker, f"{how}: {words}" if words else how)
 
     def _gone(self, number: int, how: str) -> None:
+        """Replace a host that has ended, or report that the store in use is lost."""
         host = self._of(number)
         if host is None or self._ended:
             return
