@@ -10,7 +10,7 @@ from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 
 _RUN = (
     "the run's folder or its name under runs/, a folder of checkpoints, or one checkpoint"
-    " (the newest run)"
+    " (default: the newest run)"
 )
 
 
@@ -60,11 +60,11 @@ def _add_prune(to: argparse.ArgumentParser) -> None:
     _add_run(to)
     to.add_argument(
         "--keep-last", metavar="N", type=whole, default=CHECKPOINTS_KEPT_COUNT,
-        help=f"keep the newest N, at least one ({CHECKPOINTS_KEPT_COUNT})",
+        help=f"keep the newest N, at least one (default: {CHECKPOINTS_KEPT_COUNT})",
     )  # fmt: skip
     to.add_argument(
         "--keep-every", metavar="STEPS", type=whole, default=0,
-        help="keep also each whose step is a multiple of STEPS (0: none)",
+        help="also keep each one whose step is a multiple of STEPS (default: none)",
     )  # fmt: skip
     to.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
@@ -86,10 +86,14 @@ def _add_diff(to: argparse.ArgumentParser) -> None:
     )
     to.add_argument("a", metavar="A", help="a run, a checkpoint or a file")
     to.add_argument("b", metavar="B", help="what it is compared with")
-    to.add_argument("--step", metavar="STEP", type=whole, help="of A: this step (the newest)")
-    to.add_argument("--step-b", metavar="STEP", type=whole, help="of B: this step (the newest)")
     to.add_argument(
-        "--most", metavar="N", type=whole, default=20, help="print at most N tensors (20)"
+        "--step", metavar="STEP", type=whole, help="the step of A to compare (default: the newest)"
+    )
+    to.add_argument(
+        "--step-b", metavar="STEP", type=whole, help="the step of B (default: the newest)"
+    )
+    to.add_argument(
+        "--most", metavar="N", type=whole, default=20, help="print at most N tensors (default: 20)"
     )
     add_json(to)
 
@@ -105,12 +109,12 @@ def _add_export(to: argparse.ArgumentParser) -> None:
     )
     to.add_argument(
         "--format", choices=("safetensors", "torch", "dcp"),
-        help="dcp: FILE is a new folder that torch's dcp.load reads (by the name of the file)",
+        help="the format (default: by the name of FILE); dcp: FILE is a new folder for dcp.load",
     )  # fmt: skip
     to.add_argument(
-        "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (model)"
+        "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (default: model)"
     )
     to.add_argument(
-        "--step", metavar="STEP", type=whole, help="take the checkpoint of this step (the newest)"
+        "--step", metavar="STEP", type=whole, help="take this checkpoint (default: the newest)"
     )
     add_json(to)

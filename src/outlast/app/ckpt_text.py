@@ -58,7 +58,7 @@ def print_table(console: Console, tier: Tier, entries: Sequence[Entry], *, now_s
         if one.state == BAD:
             said = f"step {one.step:,} is bad: {escaped(one.reason)}"
             console.print(said, markup=False, soft_wrap=True)
-    console.print(f"they survive {SURVIVES}", style="dim")
+    console.print(f"All of them survive {SURVIVES}.", style="dim")
 
 
 def diff_words(found: Sequence[Difference], *, most: int, compared: int) -> str:

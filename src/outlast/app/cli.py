@@ -45,14 +45,14 @@ COMMANDS = {
     "drill": Command(
         "outlast.app.drill",
         "main",
-        "train with a script under faults, again without, and score what was survived",
+        "train with a script undisturbed, then under faults, and score what was survived",
     ),
     "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
     "report": Command(
         "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
     ),
     "stop": Command(
-        "outlast.app.control", "stop", "stop a run: the step in flight is committed and saved first"
+        "outlast.app.control", "stop", "stop a run once the step in flight is committed"
     ),
     "drain": Command(
         "outlast.app.control", "drain", "move the ranks of a node to other nodes, losing no step"
@@ -66,7 +66,9 @@ COMMANDS = {
         "show runs in a browser, live and read-only",
     ),
     "metrics": Command(
-        "outlast.app.exporter", "main", "print, serve or write the metrics of a run, for Prometheus"
+        "outlast.app.metrics_command",
+        "main",
+        "print, serve or write the metrics of a run, for Prometheus",
     ),
     "import": Command(
         "outlast.app.importer",

@@ -75,7 +75,7 @@ def facts_of(diagnosis: Diagnosis, verdict: dict[str, typing.Any]) -> Facts:
 def show(facts: Facts, *, explain: bool) -> None:
     """Print the diagnosis, without rich's markup: evidence may look like markup."""
     console = words.console_for(environment=os.environ)
-    boxes = console.encoding.lower().replace("-", "") == "utf8"
+    boxes = words.shows_blocks(console.encoding)
     with console.capture() as page:
         _head(console, facts.verdict)
         _evidence(console, facts.verdict["evidence"])

@@ -24,6 +24,7 @@ from outlast.runtime.ledger.view import look
 
 
 def _csv(table: Table) -> bytes:
+    # A text of the ledger may hold half of a surrogate pair, which UTF-8 cannot say.
     return csv_of(table).encode("utf-8", "replace")
 
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _to_stdout(data: bytes) -> None:
     sys.stdout.flush()
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:  # a text stream that a test has put there
+    if binary is None:  # stdout was replaced by a stream of text
         sys.stdout.write(data.decode("utf-8", "replace"))
     else:
         binary.write(data)

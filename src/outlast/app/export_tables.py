@@ -29,17 +29,19 @@ from outlast.model.terms import CAUSES
 Value = None | bool | int | float | str | list[int] | list[str] | dict[str, object]
 Row = dict[str, Value]
 
+# the fields that are moments of the session's clock
 _MOMENTS = {
     "started_s", "seen_s", "ended_s", "began_s", "assigned_s", "opened_s", "from_s", "to_s", "at_s",
     "detected_s", "fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s",
     "resumed_s",
 }  # fmt: skip
+# by table: the moment by which its rows are dated
 _FIRST = {
     "sessions": "started_s", "generations": "began_s", "lives": "assigned_s", "steps": "from_s",
     "interruptions": "detected_s", "events": "at_s",
 }  # fmt: skip
 TABLES = tuple(_FIRST)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that begins so for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def _records_of(name: str, part: SessionRecords) -> Iterable[object]:
 
 
 def _row(name: str, record: object, part: SessionRecords, records: Records) -> Row:
+    """Return a record as a row: what run it is of, its first moment in UTC, and its fields."""
     fields: dict[str, object] = asdict(record)  # type: ignore[call-overload]  # all are dataclasses
     first_s = float(fields[_FIRST[name]])  # type: ignore[arg-type]  # it is a moment
     wall_s = part.session.started_wall_s + (first_s - part.session.started_s)
@@ -97,6 +100,7 @@ def _row(name: str, record: object, part: SessionRecords, records: Records) -> R
 
 
 def _iso(wall_s: float) -> str | None:
+    """Write a moment in UTC; None if the calendar has no such moment."""
     try:
         moment = datetime.fromtimestamp(wall_s, timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -105,6 +109,7 @@ def _iso(wall_s: float) -> str | None:
 
 
 def _plain(value: object) -> Value:
+    """Return the value of a field as CSV, JSON and Parquet can take it."""
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, float):
@@ -134,6 +139,7 @@ def csv_of(table: Table) -> str:
 
 
 def _cell(value: Value) -> object:
+    """Return a value as a cell of CSV."""
     if isinstance(value, list | dict):
         return json.dumps(value, default=str)
     if isinstance(value, str):
@@ -148,7 +154,7 @@ def json_lines_of(table: Table) -> str:
 
 
 def _strict(value: object) -> object:
-    """Return the value with None in place of numbers that JSON has no word for."""
+    """Return the value with None in place of NaN and infinities, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

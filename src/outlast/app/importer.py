@@ -15,6 +15,7 @@ Exit codes: 0; 1 where the disk refuses; 2 for input that cannot be read, or a f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import sys
@@ -39,7 +40,8 @@ from outlast.runtime.given import folder_of, read_lines
 from outlast.runtime.ledger.foreign import write_records
 from outlast.runtime.torchrun_logs import FoundRank, find_ranks
 
-DIAGNOSIS_S = 60.0  # for each attempt
+DIAGNOSIS_S = 60.0  # for the logs of each attempt
+# characters of an error file that are taken over
 _MESSAGE_COUNT, _TRACEBACK_COUNT = 2_000, 20_000
 
 
@@ -49,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         records = _read(args)
         path = write_records(folder_of(args.run_dir), records, options={"imported": _source(args)})
-    except OutlastError as error:  # files and their names may hold anything
+    except OutlastError as error:
+        # Names of files, and what they hold, may have control characters.
         raise type(error)(words.escaped(error.args[0]), hint=words.escaped(error.hint)) from None
     facts = _facts(records, str(path))
     if args.json:
@@ -138,6 +141,7 @@ def _read(args: argparse.Namespace) -> Records:
 
 
 def _files(one: FoundRank) -> RankFiles:
+    """Return what the importer takes of the files of one rank in one attempt."""
     message = cut_at_word(one.error.message, _MESSAGE_COUNT) if one.error else ""
     traceback = one.error.traceback[-_TRACEBACK_COUNT:] if one.error else ""
     return RankFiles(
@@ -156,29 +160,29 @@ def _verdicts(found: Sequence[FoundRank]) -> dict[tuple[str, int], dict[str, obj
         failed = one.error is not None or one.attempt < last[one.run]
         if not failed or key in out:
             continue
-        try:
+        # Logs in which there is no evidence have no verdict.
+        with contextlib.suppress(OutlastError):
             out[key] = diagnose(one.folder.parent, time_limit_s=DIAGNOSIS_S).public()
-        except OutlastError:
-            continue  # boundary: logs without a word of evidence have no verdict
     return out
 
 
 def _facts(records: Records, path: str) -> dict[str, object]:
     parts = records.sessions
     found = [one for part in parts for one in part.interruptions]
-    verdicts = Counter(str(one.failure_class.value) for one in found)
+    classes = Counter(str(one.failure_class.value) for one in found)
     return {
         "path": path,
         "name": records.meta.name,
         "sessions": len(parts),
         "ranks": records.meta.world_size,
         "failures": len(found),
-        "by_class": dict(verdicts),
+        "by_class": dict(classes),
         "wall_s": round(sum(part.session.over_s - part.session.started_s for part in parts), 6),
     }
 
 
 def _told(facts: dict[str, object]) -> str:
+    """Say what was found, in a sentence."""
     sessions, ranks, failures = facts["sessions"], facts["ranks"], facts["failures"]
     assert isinstance(sessions, int)
     assert isinstance(ranks, int)

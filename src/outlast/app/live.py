@@ -78,7 +78,7 @@ class LiveView:
         if self._quiet:
             return
         if self._panel is not None:
-            blocks = self._console.encoding.lower().startswith("utf")
+            blocks = words.shows_blocks(self._console.encoding)
             view = _view(snapshot, self._console.width, blocks=blocks)
             self._panel.draw(self._laid_out(view))
             return

@@ -139,7 +139,7 @@ def checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
 
 def serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) -> SideProcess:
     """Start the process that serves the run's metrics."""
-    command = (*module_command("outlast.app.exporter"), str(os.getpid()), where)
+    command = (*module_command("outlast.app.metrics_command"), str(os.getpid()), where)
     return SideProcess(
         loop, (*command, str(folder.path.resolve())), what="metrics", tell=view.print_line
     )

@@ -256,10 +256,8 @@ def _show(facts: dict[str, Any] | None, found: Any, args: argparse.Namespace) ->
         print(json_text(facts))
     else:
         from outlast.app.plan_text import show
+        from outlast.app.words import shows_blocks
 
-        print(
-            "\n".join(
-                show(found, inputs=args.inputs, blocks="utf" in (sys.stdout.encoding or "").lower())
-            )
-        )
+        blocks = shows_blocks(sys.stdout.encoding)
+        print("\n".join(show(found, inputs=args.inputs, blocks=blocks)))
     sys.stdout.flush()

@@ -83,13 +83,7 @@ def _show_head(console: Console, facts: Facts) -> None:
         text = f"The ledger is damaged. It lacks some of the {one}."
         console.print(Text(text, style="bold red"))
     if state == "lost":
-        console.print(
-            Text(
-                "The launcher is gone, but the run has not ended. Continue it with"
-                " `outlast run --resume --run-dir PATH` and the same script.",
-                style=STATE_STYLE[state],
-            )
-        )
+        console.print(Text(words.LAUNCHER_GONE, style=STATE_STYLE[state]))
     if state in ("failed", "stopped") and facts["reason"]:
         console.print(Text(f"{state}: {facts['reason']}", style=STATE_STYLE[state]))
     broken = next((one for one in reversed(facts["interruptions"]) if one["traceback"]), None)
@@ -182,15 +176,18 @@ def _why_unseen(state: str) -> str:
     if state == "ended":
         return f"not seen: {none}"
     if state in OVER:
+        # It may have had steps to come, so the script is not said to have none.
         return f"not seen: the run was over before the first one, or {none}"
     return f"none seen so far: the first one is still to come, or {none}"
 
 
 def _number(count: int | None) -> str:
+    """Write a count, or "-" if it is not known."""
     return "-" if count is None else f"{count:,}"
 
 
 def _pace(facts: Facts) -> str:
+    """Say how long a step takes, if that is known."""
     return (
         ""
         if facts["step_median_s"] is None
@@ -216,7 +213,7 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
 
 def causes_table(console: Console, facts: Facts, total_s: float) -> Table:
     """Return the table of causes, the largest first."""
-    blocks = console.encoding.lower().replace("-", "") == "utf8"
+    blocks = words.shows_blocks(console.encoding)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     for _ in range(2):
@@ -242,15 +239,15 @@ def causes_table(console: Console, facts: Facts, total_s: float) -> Table:
     return table
 
 
-def _show_interruptions(console: Console, some: list[dict[str, typing.Any]]) -> None:
+def _show_interruptions(console: Console, shown: list[dict[str, typing.Any]]) -> None:
     wide = console.width >= WIDE
-    console.print(Padding(_interruptions(some, wide=wide), (0, 0, 0, 2)))
-    for one in () if wide else some:
+    console.print(Padding(_interruptions(shown, wide=wide), (0, 0, 0, 2)))
+    for one in () if wide else shown:
         console.print(Padding(Text.assemble((f"#{one['id']} ", "bold"), _why(one)), (0, 0, 0, 2)))
 
 
-def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
-    """Return a table of them. On a narrow output the less important columns are left out."""
+def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
+    """Return a table of interruptions. A narrow output has no room for all of its columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("#", "at", "rank", *(["step"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
@@ -260,7 +257,7 @@ def _interruptions(some: list[dict[str, typing.Any]], *, wide: bool) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("why", overflow="fold")
-    for one in some:
+    for one in shown:
         at_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
         row = [
             str(one["id"]),
@@ -293,6 +290,7 @@ def _verdict(one: Facts) -> Text:
 
 
 def _why(one: Facts) -> str:
+    """Return the class of an interruption, and its reason or the last line of its error."""
     kind = "" if one["class"] == "unknown" else one["class"].replace("_", " ")
     return (
         ": ".join(

@@ -47,11 +47,14 @@ def main(argv: Sequence[str]) -> int:
         what = f"run {only}" if only else f"runs under {root}/"
         print(f"outlast serve: {what} at {opened.url}", flush=True)
         if args.host not in LOCAL:
-            print("warning: whoever reaches this port can read the logs of these runs", flush=True)
+            print(
+                "warning: anybody who can reach this port can read the logs of these runs",
+                flush=True,
+            )
         config = uvicorn.Config(
             app,
             http=BoundedConnection,
-            log_level="error",  # a request that makes no sense is no matter of the person who reads
+            log_level="error",  # a bad request says nothing to the person at this terminal
             access_log=False,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=1,
@@ -76,7 +79,10 @@ def parser() -> Parser:
         help="a run, or a folder of runs (default: all runs under runs/)",
     )
     out.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the address to listen at (default: 127.0.0.1)",
     )
     out.add_argument(
         "--port",
@@ -90,7 +96,7 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name besides localhost by which browsers may ask, as behind a proxy; repeatable",
+        help="also answer browsers that ask by this name, as behind a proxy; may be repeated",
     )
     return out
 

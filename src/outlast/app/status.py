@@ -36,13 +36,13 @@ STATE_STYLE = {
 }
 LAST_COUNT = 5
 LISTED_MAX_COUNT = 64  # ranks; the workers of more are listed with --workers only
-OVER = ("ended", "failed", "stopped", "lost")
+OVER = ("ended", "failed", "stopped", "lost")  # states after which no step follows
 
 
 def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.Any]:
-    """Return the JSON of `outlast status`.
+    """Return the JSON of `outlast status`: what the launcher said last, and what the ledger adds.
 
-    It is what the launcher said last. In a run that is over, no rank is shown as training.
+    In a run that is over, no rank is shown as training.
 
     workers   list every worker; otherwise a run of more than LISTED_MAX_COUNT ranks has None there
     """
@@ -67,11 +67,9 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
         ],
         "reason": newest.session.reason,
     } | said
-    facts = (
-        {"run": records.meta.run, "state": state}
-        | facts
-        | {"run": records.meta.run, "state": state}
-    )
+    # Run and state come first in the JSON. They are the ledger's, whatever the launcher said.
+    known = {"run": records.meta.run, "state": state}
+    facts = known | facts | known
     facts |= {
         "path": str(view.path),
         "world_size": records.meta.world_size,
@@ -195,7 +193,7 @@ def _sound(snapshot: Facts | None) -> Facts | None:
 
 
 def _is_sound_outlook(snapshot: Facts) -> bool:
-    """Return True if a launcher says so of the target, the loss and the copies of the state."""
+    """Return True if a launcher may say this of the target, the loss and the copies."""
     target = snapshot.get("target_step")
     if target is not None and not (isinstance(target, int) and target > 0):
         return False
@@ -213,7 +211,7 @@ def _is_sound_outlook(snapshot: Facts) -> bool:
 
 
 def _is_sound_wait(wait: object) -> bool:
-    """Return True if this is what a launcher says of a wait."""
+    """Return True if a launcher may say this of a wait."""
     if wait is None:
         return True
     if not isinstance(wait, dict) or not isinstance(wait.get("what"), str):
@@ -226,11 +224,7 @@ def show_status(console: Console, facts: Facts) -> None:
     """Show the same facts to people."""
     console.print(headline(facts, apart=True))
     if facts["state"] == "lost":
-        console.print(
-            "The launcher is gone, but the run has not ended. Continue it with"
-            " `outlast run --resume --run-dir PATH` and the same script.",
-            style="bold red",
-        )
+        console.print(Text(words.LAUNCHER_GONE, style=STATE_STYLE["lost"]))
     elif facts.get("waits_for"):
         console.print(Text(words.waits(facts["waits_for"]), style="yellow"))
     elif facts["state"] in ("failed", "stopped") and facts["reason"]:
@@ -238,16 +232,10 @@ def show_status(console: Console, facts: Facts) -> None:
             Text(f"{facts['state']}: {facts['reason']}", style=STATE_STYLE[facts["state"]])
         )
     if facts["target_step"]:
-        blocks = str(console.encoding).lower().startswith("utf")
+        blocks = words.shows_blocks(console.encoding)
         console.print(progress_line(facts, console.width, blocks=blocks))
-    kept = [
-        words
-        for words in (
-            checkpoint_words(facts) if facts["last_checkpoint"] else "",
-            copies_words(facts["redundancy"]),
-        )
-        if words
-    ]
+    checkpoint = checkpoint_words(facts) if facts["last_checkpoint"] else ""
+    kept = [said for said in (checkpoint, copies_words(facts["redundancy"])) if said]
     if kept:
         console.print(Text("  " + "   ".join(kept)))
     if facts["coordinator"]:
@@ -274,7 +262,7 @@ def headline(facts: Facts, *, room: int | None = None, apart: bool = False) -> T
         parts.append(f"{facts['steps_per_s']:.3g} steps/s")
     if (logged := logged_words(facts)) is not None:
         parts.append(logged)
-    # of the launcher: those before a --resume count
+    # launcher sessions: a run that was resumed has had several
     over = f" over {facts['session']} sessions" if facts.get("session", 1) > 1 else ""
     if facts.get("ettr") is not None:
         parts.append(f"ETTR {words.percent(facts['ettr'])}{over}")

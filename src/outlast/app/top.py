@@ -56,7 +56,8 @@ def main(argv: Sequence[str]) -> int:
     )
     console = words.console_for(environment=os.environ)
     if not (console.is_terminal and sys.stdin.isatty()):
-        console.print(view(shown.get(), height=1_000, blocks=_blocks(console)))
+        blocks = words.shows_blocks(console.encoding)
+        console.print(view(shown.get(), height=1_000, blocks=blocks))
         return 0
     _watch(console, shown)
     return 0
@@ -79,10 +80,6 @@ def _page(path: Path) -> Page:
         return page_of(seen, wall_s=clock.wall_s())
 
 
-def _blocks(console: Console) -> bool:
-    return console.encoding.lower().replace("-", "") == "utf8"
-
-
 def _watch(console: Console, shown: Fresh[Page]) -> None:
     offset = 0
     with (
@@ -93,7 +90,10 @@ def _watch(console: Console, shown: Fresh[Page]) -> None:
         while True:
             try:
                 drawn = view(
-                    shown.get(), height=console.height, offset=offset, blocks=_blocks(console)
+                    shown.get(),
+                    height=console.height,
+                    offset=offset,
+                    blocks=words.shows_blocks(console.encoding),
                 )
             except OutlastError as error:  # it may still be starting
                 drawn = Text(words.escaped(str(error), lines=True), style="yellow")

@@ -18,6 +18,10 @@ from outlast.model.texts import span as span
 Facts = Mapping[str, typing.Any]
 
 PLAIN_WIDTH = 120  # columns if the width of the output is not known
+LAUNCHER_GONE = (
+    "The launcher is gone, but the run has not ended. Continue it with"
+    " `outlast run --resume --run-dir PATH` and the same script."
+)
 
 
 def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Console:
@@ -36,6 +40,11 @@ def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Cons
     return Console(
         stderr=stderr, highlight=False, color_system=None, force_terminal=False, width=width
     )
+
+
+def shows_blocks(encoding: str | None) -> bool:
+    """Return whether an output in this encoding can show lines and blocks, as for bars."""
+    return (encoding or "").lower().startswith("utf")
 
 
 def long_duration(seconds: float) -> str:
@@ -67,6 +76,7 @@ def bar(share: float, columns: int, *, blocks: bool) -> str:
 
 
 def listed(items: Iterable[object]) -> str:
+    """Write items one after the other, with commas."""
     return ", ".join(str(item) for item in items)
 
 
