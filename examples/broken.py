@@ -31,8 +31,8 @@ STEPS, BREAKS_AT, RECORD_EVERY_S = 1_000, 40, 1.0
 
 
 def record(folder: Path, rank: int) -> None:
-    """What this rank did last, kept up to date by a thread: gloo's flight recorder writes nothing
-    by itself. And its stack, should a step take 5 s.
+    """Let a thread write down each second what this rank did last, because gloo's flight recorder
+    writes nothing by itself.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -47,7 +47,7 @@ def record(folder: Path, rank: int) -> None:
 
 
 def break_here(how: str, rank: int, data: torch.Tensor) -> torch.Tensor:
-    """The batch, or what the incident is about."""
+    """Break in this way on the rank that it is about. Return the batch on all others."""
     if how == "sleep" and rank == 2:
         time.sleep(3_600)
     if how == "kill" and rank == 3:

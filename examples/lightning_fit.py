@@ -27,7 +27,7 @@ import outlast.lightning
 
 
 class Net(LightningModule):
-    """Tells on which side of a curve a point lies."""
+    """A network that tells on which side of a curve a point lies."""
 
     def __init__(self, pause_s: float) -> None:
         super().__init__()

@@ -46,18 +46,22 @@ def report_of(folder: Path) -> dict:
 
 
 def digest_of(printed: str) -> str:
-    """The digest that a run of the example has printed, or nothing."""
+    """Return the digest that a run of the example has printed, or ""."""
     lines = [line for line in printed.splitlines() if line.startswith("digest ")]
     return lines[-1].split()[1] if lines else ""
 
 
 def script_of(args: argparse.Namespace) -> list[str]:
-    """The training. Without dropout: the random state of a lost host is lost with it."""
+    """Return the training script and its options.
+
+    There is no dropout, because the random state of a lost host is lost with it.
+    """
     given = ["--steps", str(args.steps), "--seed", str(args.seed), "--dropout", "0"]
     return [str(HERE / "train_gpt.py"), *given]
 
 
 def step_of(folder: Path) -> int:
+    """Return the newest step that the run's ledger has; 0 while there is no ledger."""
     return report_of(folder)["steps"] if (folder / "ledger.db").exists() else 0
 
 

@@ -1,4 +1,4 @@
-"""The same training without a line of outlast: what a script looks like that torchrun starts today.
+"""The training of train_gpt.py without a line of outlast, as a script for torchrun looks today.
 
     torchrun    --nproc-per-node 4 examples/plain.py
     outlast run --nproc-per-node 4 examples/plain.py     supervised, and restarted as a whole from
@@ -21,8 +21,9 @@ from train_gpt import BATCH, GPT, Corpus
 
 
 def batch_of(corpus: Corpus, step: int, seed: int) -> list[torch.Tensor]:
-    """This rank's part of the batch of a step: it depends on seed and step, so that a restart goes
-    on where the checkpoint was.
+    """Return this rank's part of the batch of a step.
+
+    It depends on seed and step alone, so that a restart goes on where the checkpoint was.
     """
     chosen = torch.randint(
         len(corpus), (BATCH,), generator=torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -32,7 +33,7 @@ def batch_of(corpus: Corpus, step: int, seed: int) -> list[torch.Tensor]:
 
 
 def save(path: Path, **state: object) -> None:
-    """Rank 0 writes beside the last checkpoint and then puts the new one in its place."""
+    """Let rank 0 write a checkpoint beside the last one, and then put it in its place."""
     if dist.get_rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, path.with_suffix(".new"))

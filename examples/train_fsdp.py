@@ -1,5 +1,4 @@
-"""The GPT of train_gpt.py with its state sharded by FSDP2: each rank owns a part of it and nobody
-holds the whole.
+"""Train the GPT of train_gpt.py, sharded by FSDP2: each rank owns a part, and nobody the whole.
 
     outlast run --nproc-per-node 4 --spares 1 examples/train_fsdp.py           one mesh of four
     outlast run --nproc-per-node 4 --spares 1 examples/train_fsdp.py --hsdp    two replicas of two
