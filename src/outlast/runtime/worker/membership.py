@@ -112,7 +112,6 @@ class Membership:
 
     @property
     def generation(self) -> int:
-        """Return the generation of the newest plan that was taken; 0 without a launcher."""
         return 0 if self.session is None else self.session.machine.generation
 
     @property
@@ -122,7 +121,6 @@ class Membership:
 
     @property
     def is_spare(self) -> bool:
-        """Return True while this process has no rank."""
         return self.session is not None and self.session.spec.rank < 0
 
     def replayed(self) -> Regroup | None:
@@ -503,7 +501,6 @@ class Membership:
 
     @property
     def broken(self) -> bool:
-        """Return True if this rank cannot go on in its generation."""
         return self.session is not None and self.session.machine.broken
 
     def broke(self, error: BaseException) -> None:
