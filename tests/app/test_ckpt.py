@@ -55,7 +55,7 @@ def test_a_table_has_size_age_ranks_and_what_they_survive(tmp_path: Path) -> Non
     row = next(line for line in said.stdout.splitlines() if line.startswith("disk"))
     assert row.split()[1] == "12"
     assert row.split()[-3:] == ["2", "sharded", "unknown"]
-    assert "not of the disk" in said.stdout
+    assert "not the loss of the disk" in said.stdout
     (one,) = facts("ls", tmp_path)["checkpoints"]
     size = sum(path.stat().st_size for path in tmp_path.glob("step-*/rank-*"))
     assert (one["size_bytes"], one["files"], one["run"]) == (size, 2, "run-1")

@@ -217,6 +217,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
     "drain": {
         **of_asking(),
         **IN_RUN,
+        "--one-at-a-time": (of("--one-at-a-time", code=2),),  # only with --all
         "--all": (
             of("--all", code=2),  # with a node, and not one at a time
             of("--all", "--one-at-a-time", "--run", "{given}/live", alone=True),

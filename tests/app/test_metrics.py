@@ -284,3 +284,9 @@ def test_every_metric_but_a_few_is_on_the_board() -> None:
         "outlast_seen_timestamp_seconds",
         "outlast_ledger_readable",
     }
+
+
+def test_how_often_a_file_is_written_is_asked_with_the_file_only(tmp_path: Path) -> None:
+    said = outlast("metrics", a_run.ended_run(tmp_path), "--every", "5")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "name it with --textfile" in said.stderr

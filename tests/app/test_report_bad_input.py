@@ -112,3 +112,32 @@ def test_an_older_ledger_is_read_and_brought_up_to_date_by_a_resume(
         ledger.add(a_run.StepsBucket(3.0, 4.0, 200, 210, 0.1, 0.1, 0.1, {"loss": 2.0}))
         ledger.end_session(ended_s=4.0, state="ended", exit_code=0, reason="")
     assert len(json.loads(report(path).stdout)["sessions"]) == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--table",),
+        ("--predict", "cluster.toml"),
+        ("--price", "2.5/h"),
+        ("--tokens-per-step", "16M"),
+        ("--flops-per-step", "4e19"),
+    ],
+    ids=lambda given: given[0],
+)
+def test_what_a_page_does_not_show_is_refused_beside_it(
+    tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    """It was left out without a word."""
+    path = a_run.ended_run(tmp_path)
+    said = outlast("report", path, "--html", tmp_path / "page.html", *given)
+    assert said.returncode == 2
+    assert f"{given[0]} goes with neither --html nor --md" in said.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_two_views_are_not_asked_for_at_once(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path)
+    said = outlast("report", path, "--table", "--predict", tmp_path / "cluster.toml")
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "--table and --predict are two views" in said.stderr

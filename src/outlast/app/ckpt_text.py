@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from outlast.runtime.worker.weights_diff import Difference
 
 TIER = "disk"
-SURVIVES = "the loss of all processes, and a reboot; not of the disk"
+SURVIVES = "the loss of all processes and a reboot, but not the loss of the disk"
 _STYLES = {GOOD: "green", BAD: "red"}
 
 

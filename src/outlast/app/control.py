@@ -43,6 +43,8 @@ def drain(argv: Sequence[str]) -> int:
     args = parser("drain").parse_args(list(argv))
     if args.all == (args.node is not None):
         raise UsageError("name one NODE, or give --all", hint="`outlast status` lists the nodes")
+    if args.one_at_a_time and not args.all:
+        raise UsageError("--one-at-a-time is about all nodes", hint="give it with --all")
     if args.all and not args.one_at_a_time:
         raise UsageError(
             "drained all at once, the nodes leave no room for any rank",

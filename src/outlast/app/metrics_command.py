@@ -51,6 +51,8 @@ _PAUSE_LEAST_S = 1.0
 def main(argv: Sequence[str]) -> int:
     """Run `outlast metrics` and return its exit code."""
     args = parser().parse_args(list(argv))
+    if args.every is not None and args.textfile is None:
+        raise UsageError("--every is about a file", hint="name it with --textfile FILE")
     if args.board or args.rules:
         sys.stdout.write(shipped("board.json" if args.board else "rules.yml"))
         return 0
@@ -60,10 +62,11 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return 0
     need_package("prometheus_client", what="metrics", extra="metrics")
+    every_s = EVERY_S if args.every is None else args.every
     source = Source(lambda: look(args.run), clock.now_s)
     source.newest()  # an error of the command line is told before anything is served
     if args.textfile is not None:
-        return _keep_file(source, args.textfile, every_s=args.every)
+        return _keep_file(source, args.textfile, every_s=every_s)
     return _serve(source, args.port, until=lambda: False)
 
 
@@ -93,7 +96,6 @@ def parser() -> Parser:
     out.add_argument(
         "--every",
         type=_seconds,
-        default=EVERY_S,
         metavar="SECONDS",
         help=f"how often --textfile writes (default: {EVERY_S:g})",
     )

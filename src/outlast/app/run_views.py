@@ -49,6 +49,8 @@ def report(argv: Sequence[str]) -> int:
     from outlast.app.report_table import show_components
     from outlast.runtime.ledger.view import look
 
+    if args.table and args.predict is not None and not args.json:
+        raise UsageError("--table and --predict are two views", hint="give one of them, or --json")
     given = _given(args)
     some = []
     for run in args.run or [None]:
@@ -121,6 +123,10 @@ def _add_given(out: Parser) -> None:
     )
 
 
+# what the report in the terminal and its JSON show, and a page does not
+_NOT_ON_PAGES = ("--table", "--predict", "--tokens-per-step", "--flops-per-step", "--price")
+
+
 def _pages(args: argparse.Namespace) -> int:
     """Write the page, print it as Markdown, or both."""
     from outlast.app.page.page_html import report_page
@@ -132,6 +138,12 @@ def _pages(args: argparse.Namespace) -> int:
 
     if args.json:
         raise UsageError("--json goes with neither --html nor --md", hint="give one of them")
+    for flag in _NOT_ON_PAGES:
+        if getattr(args, flag.strip("-").replace("-", "_")) not in (None, False):
+            raise UsageError(
+                f"{flag} goes with neither --html nor --md: a page does not show what it adds",
+                hint=f"leave out {flag}, or print the report without a page",
+            )
     if args.html is not None:
         check_page(args.html)
     if len(args.run) > 1:
