@@ -82,6 +82,36 @@ LINES = [
         C.GPU_OOM,
     ),
     (
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"
+            " allocate memory: you tried to allocate 8651768261046852299 bytes."
+        ),
+        "torch.absurd_size",
+        C.USER_CODE,
+    ),
+    (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.45 EiB",
+        "torch.absurd_size",
+        C.USER_CODE,
+    ),
+    (
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"
+            " allocate memory: you tried to allocate 274877906944 bytes."
+        ),
+        "host.allocator",
+        C.HOST_MEMORY,
+    ),
+    (
+        (
+            "RuntimeError: ProcessGroupGloo::allgather: invalid output tensor list at index 0"
+            " (expected length 4, got 2)"
+        ),
+        "c10d.argument",
+        C.USER_CODE,
+    ),
+    ("ValueError: Tensors must be CUDA and dense", "c10d.argument", C.USER_CODE),
+    (
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "cuda.illegal_access",
         C.SOFTWARE_BUG,

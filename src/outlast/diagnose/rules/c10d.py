@@ -21,6 +21,18 @@ EXC, HANG = Mechanism.EXCEPTION, Mechanism.HANG
 
 RULES: tuple[Rule, ...] = (
     # a rank that was told by another one to dump says how far it had come, and does not wait
+    # a call that torch refuses before anything is sent: the rank that made it is at fault
+    root(
+        "c10d.argument",
+        r"processgroup\w{2,12}::\w{2,40}: (?:invalid|requires|expected|unsupported|unknown)"
+        r"|must match number of collective participants|tensors must be cuda and dense"
+        r"|no backend type associated with device type",
+        C.USER_CODE,
+        G.LIKELY,
+        "torch csrc/distributed/c10d/Utils.hpp, ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp",
+        mechanism=EXC,
+        priority=10002,
+    ),
     advice(
         "c10d.told",
         r"received a dump signal due to a collective timeout from (?:some |another |an)?\s?"

@@ -76,6 +76,18 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=1060,
     ),
+    # no machine has a petabyte: the size itself is wrong, as of tensors that ranks misunderstood
+    root(
+        "torch.absurd_size",
+        r"you tried to allocate \d{16,24} bytes|tried to allocate [\d.]{1,16} (?:pib|eib)"
+        r"|unable to allocate [\d.]{1,16} (?:pib|eib)",
+        C.USER_CODE,
+        G.LIKELY,
+        "torch c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; numpy _core",
+        also=(C.SOFTWARE_BUG,),
+        mechanism=EXC,
+        priority=1065,
+    ),
     # memory of the device, exhausted
     root(
         "cuda.oom",
