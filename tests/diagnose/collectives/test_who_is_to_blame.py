@@ -429,3 +429,17 @@ def test_who_waits_elsewhere_than_most_of_a_ring_is_the_odd_one(
     for rank, seq in places.items():
         heads.setdefault(seq, []).append(rank)
     assert few_of(places, [heads]) == few
+
+
+@pytest.mark.parametrize(
+    ("others", "few"),
+    [({0: 7, 1: 7}, [3]), ({0: 8, 1: 8}, [2]), ({0: 7, 1: 8}, []), ({0: 9, 1: 9}, []), ({}, [])],
+)
+def test_the_others_tell_which_of_two_that_wait_for_each_other_is_odd(
+    others: dict[int, int], few: list[int]
+) -> None:
+    """Method: ranks 2 and 3 are the ring; where most of the others wait, one of them belongs."""
+    heads: dict[int, list[int]] = {}
+    for rank, seq in {**others, 2: 7, 3: 8}.items():
+        heads.setdefault(seq, []).append(rank)
+    assert few_of([2, 3], [heads]) == few

@@ -97,15 +97,19 @@ def few_of(ring: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]) ->
     """Return the ranks of a ring that wait elsewhere than most of it; none without a majority.
 
     Ranks that run one program come to the same place, so a rank that is alone elsewhere has called
-    its collectives in another order.
+    its collectives in another order. Of two ranks that wait for each other the others tell which
+    that is, if most of them wait where one of the two does.
     """
     wanted = set(ring)
     places = [
-        wanted.intersection(ranks)
-        for waited in heads
-        for ranks in waited.values()
-        if not wanted.isdisjoint(ranks)
+        set(ranks) for waited in heads for ranks in waited.values() if not wanted.isdisjoint(ranks)
     ]
+    inside = [wanted & place for place in places]
+    alone = wanted - max(inside, key=len, default=set[int]())
+    if 3 * len(alone) <= len(wanted):
+        return sorted(alone)
+    everybody = {rank for waited in heads for ranks in waited.values() for rank in ranks}
     most = max(places, key=len, default=set[int]())
     alone = wanted - most
-    return sorted(alone) if 3 * len(alone) <= len(wanted) else []
+    is_majority = 2 * len(most) > len(everybody)
+    return sorted(alone) if is_majority and 3 * len(alone) <= len(everybody) else []
