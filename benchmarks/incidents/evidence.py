@@ -35,13 +35,13 @@ FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 
 
 def dump_of(folder: Path, plan: Plan, rank: int) -> Path | None:
-    """The host's name stands in some names; there is one host."""
+    """Return the dump of a rank, or None. Some names hold the host's, and there is one host."""
     pattern = plan.dump_name.format(rank=rank, host="*")
     return next(iter(sorted(folder.glob(pattern))), None)
 
 
 def marks_of_life(kept: Path, plan: Plan) -> dict[int, float]:
-    """When each rank last saved its flight recorder, Unix seconds."""
+    """Return when each rank last saved its flight recorder, in seconds since 1970."""
     found = {}
     for rank in range(plan.world):
         with suppress(OSError):
@@ -58,8 +58,10 @@ def gather(
     *,
     stands_since_s: float | None,
 ) -> None:
-    """stands_since_s: since when the job stands still, of one that is looked at while it hangs;
-    None after its end.
+    """Lay out what the job's user has.
+
+    `stands_since_s` is since when the job stands still, if it is looked at while it hangs; None
+    after its end.
     """
     running = stands_since_s is not None
     to.mkdir(parents=True)
@@ -85,7 +87,11 @@ def gather(
 def _stacks(
     of: Path, to: Path, places: Mapping[int, Mapping[str, Any]], *, spied_from_s: float | None
 ) -> None:
-    """spied_from_s: as py-spy prints them, those written since then; None: as they are."""
+    """Copy the stacks.
+
+    With `spied_from_s` those that were written since then are copied as py-spy prints them; None:
+    all, as they are.
+    """
     to.mkdir()
     for path in sorted(of.glob("rank_*.txt")):
         text, written = path.read_text(), path.stat()
@@ -99,8 +105,9 @@ def _stacks(
 
 
 def _py_spy(text: str, pid: int) -> str:
-    """faulthandler's newest stacks as `py-spy dump` prints them. faulthandler has no names of
-    threads: the main one comes last.
+    """Write faulthandler's newest stacks as `py-spy dump` prints them.
+
+    faulthandler has no names of threads, and prints the main one last.
     """
     blocks = [block.splitlines() for block in text.split("Timeout (")[-1].split("\n\n")]
     threads = [[FRAME.match(line) for line in block] for block in blocks]
@@ -119,7 +126,7 @@ def _py_spy(text: str, pid: int) -> str:
 
 
 def _short(file: str) -> str:
-    """py-spy leaves out the folder that packages lie in."""
+    """Cut off the folder that packages lie in, as py-spy does."""
     return file.rpartition("site-packages/")[2]
 
 
@@ -134,7 +141,7 @@ def _activity(pid: int) -> str:
 
 
 def _processes(places: Mapping[int, Mapping[str, Any]]) -> str:
-    """As `ps -o pid,stat,wchan:24,args` prints it."""
+    """Return the processes as `ps -o pid,stat,wchan:24,args` prints them."""
     lines = ["    PID STAT WCHAN                    COMMAND"]
     for _, place in sorted(places.items()):
         channel = ""
@@ -153,10 +160,10 @@ def _processes(places: Mapping[int, Mapping[str, Any]]) -> str:
 
 
 def damage(plan: Plan, evidence: Path, to: Path) -> dict[str, str]:
-    """Copies it and loses some dumps.
+    """Copy the evidence, and lose some of its dumps.
 
-    Returns, by rank, what became of them. `renamed` ones still say their rank; all others are as
-    good as missing.
+    Return what became of the dumps that were changed, by rank. A `renamed` one still says its rank;
+    all others are as good as missing.
     """
     chance = random.Random(f"damage {plan.seed}")
     shutil.copytree(evidence, to)

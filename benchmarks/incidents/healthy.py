@@ -56,7 +56,7 @@ def busy(count: int, seed: int) -> Iterator[None]:
 
 
 def train(folder: Path, args: argparse.Namespace) -> int:
-    """Returns the exit code."""
+    """Train, and return the exit code."""
     command = [
         OUTLAST,
         "run",

@@ -87,7 +87,7 @@ def missing_of(told: Mapping[str, Any]) -> set[int]:
 
 
 def table(marks: Iterable[Mark], *, damaged: bool) -> str:
-    """A line for each kind, and one for all."""
+    """Return a line for each kind, and one for all."""
     marks = list(marks)
     good = "sound" if damaged else "exact"
     lines = [

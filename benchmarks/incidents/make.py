@@ -127,7 +127,7 @@ class Stand:
         self.process.stdin.flush()
 
     def answers(self, within_s: float) -> Iterator[dict[str, Any]]:
-        """Those that are there or come within this time."""
+        """Yield the answers that are there, or come within this time."""
         assert self.process.stdout
         if b"\n" not in self.unread and select.select([self.process.stdout], [], [], within_s)[0]:
             read = os.read(self.process.stdout.fileno(), 1 << 16)
@@ -148,7 +148,7 @@ class Stand:
 
 
 def _neutral_temp() -> str | None:
-    """The usual temporary folder, unless its name tells something (a test's own folder would)."""
+    """Return the usual temporary folder, unless its name tells something, as that of a test does."""
     usual = tempfile.gettempdir()
     return "/tmp" if any(word in usual.lower() for word in HIDDEN) else usual
 
@@ -247,7 +247,7 @@ class Incident:
         return found
 
     def strike(self) -> None:
-        """From outside where the plan has no note; else see whether the record was met."""
+        """Strike from outside if the plan has no note; otherwise see whether the record was met."""
         if all(strike.note is not None for strike in self.plan.strikes):
             met = [self.at / f"seen-{rank}" for rank in self.plan.ranks]
             ended = self.plan.kind == "uneven" and self.code is not None
@@ -282,7 +282,9 @@ class Incident:
         return int(children[0])
 
     def over(self) -> bool:
-        """The launcher has ended; or the job hangs and all who can have said so; or the launcher
+        """Return True once nothing more is to come.
+
+        The launcher has ended; or the job hangs, and all who can have said so; or the launcher
         waits for a rank that cannot end.
         """
         if self.code is not None:
@@ -377,9 +379,9 @@ def _state(pid: int) -> str:
 
 
 def _stands(pid: int) -> str:
-    """How a main thread that sleeps stands: the same words for as long as it does not run.
+    """Return how a main thread that sleeps stands: the same words for as long as it does not run.
 
-    Empty if it does not sleep.
+    Return "" if it does not sleep.
     """
     with suppress(OSError):
         said = dict(
@@ -396,7 +398,7 @@ def _stands(pid: int) -> str:
 
 
 def make(stand: Stand, plan: Plan, out: Path) -> Path:
-    """The incident's folder. Raises NotMadeError where it did not come about."""
+    """Make an incident, and return its folder. Raises NotMadeError if it did not come about."""
     incident = Incident(stand, plan)
     folder = out / plan.name
     try:
@@ -414,7 +416,10 @@ def make_all(
     at_once: int = 2,
     said: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Returns those that were not made, with the reason. Each gets TRIES_COUNT tries."""
+    """Make incidents. Return those that were not made, each with the reason.
+
+    Each gets TRIES_COUNT tries.
+    """
     todo: queue.SimpleQueue[Plan] = queue.SimpleQueue()
     failed: dict[str, str] = {}
     for plan in plans:

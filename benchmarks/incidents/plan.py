@@ -110,7 +110,7 @@ def seeds(count: int, *, judging: bool, first: int = 0) -> range:
 
 
 def draw(seed: int, kind: str | None = None) -> Plan:
-    """Kinds take turns, so that a row of seeds has as many of each; everything else is drawn."""
+    """Draw an incident. Kinds take turns, so that a row of seeds has as many of each."""
     chance = random.Random(f"incident {seed}")
     kind = kind or KINDS[seed % len(KINDS)]
     layout = chance.choice(sorted(MESHES))
@@ -145,8 +145,10 @@ def draw(seed: int, kind: str | None = None) -> Plan:
 
 
 def _kept(chance: random.Random, layout: str) -> dict[str, Any]:
-    """A pipeline's stacks are always kept: gloo's recorder sees no receives, and without a stack
-    nobody can tell who waits in one from who is awaited.
+    """Draw which evidence there is. A pipeline's stacks always are.
+
+    gloo's recorder sees no receives, and without a stack nobody can tell who waits in one from who
+    is awaited.
     """
     stacks = chance.choice(("faulthandler", "py-spy", "none"))
     if stacks == "none" and layout == "pp_dp":
@@ -160,7 +162,7 @@ def _kept(chance: random.Random, layout: str) -> dict[str, Any]:
 
 
 def _formats(chance: random.Random, world: int) -> tuple[bool, ...]:
-    """All JSON, all pickle, or of each some."""
+    """Draw the formats of dumps: all JSON, all pickle, or some of each."""
     drawn = chance.choice(("json", "pickle", "mixed"))
     return tuple(
         chance.random() < 0.5 if drawn == "mixed" else drawn == "json" for _ in range(world)
@@ -170,7 +172,10 @@ def _formats(chance: random.Random, world: int) -> tuple[bool, ...]:
 def _fault(
     chance: random.Random, kind: str, step: int
 ) -> tuple[str, dict[str, Any] | None, dict[str, Any]]:
-    """Its variant, the note that makes it (None: from outside), and settings that belong to it."""
+    """Draw a variant, the note that makes it, and the settings that belong to it.
+
+    The note is None where the fault comes from outside.
+    """
     phase = chance.choice(PHASES)
     if kind == "sleep":
         note = chance.choice(SLEEPS)

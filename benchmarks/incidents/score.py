@@ -46,7 +46,7 @@ Asked = Callable[[Path], dict[str, Any]]
 
 
 def by_command(folder: Path) -> dict[str, Any]:
-    """As a person asks."""
+    """Diagnose a folder by the command, as a person does."""
     command = [OUTLAST, "diagnose", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_WITHIN_S)
     if done.returncode not in (0, 3):
@@ -65,7 +65,7 @@ def in_process(folder: Path) -> dict[str, Any]:
 
 
 def score(folder: Path, ask: Asked, *, at_once: int = 1) -> tuple[list[Mark], list[Mark]]:
-    """Marks of all incidents in this folder: with all evidence, and with some of it lost."""
+    """Return the marks of all incidents in this folder, with all evidence and with some of it."""
     told = {
         path.parent: json.loads(path.read_text()) for path in sorted(folder.glob("*/truth.json"))
     }

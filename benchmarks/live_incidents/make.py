@@ -172,7 +172,10 @@ def end_all(job: subprocess.Popen[bytes]) -> None:
 
 
 def _kernel_log(whole: Path, kind: Kind, began_s: float) -> None:
-    """A quiet log of the job's minutes; where it was killed for memory, the line that says so."""
+    """Write a quiet kernel log of the job's minutes.
+
+    Where the job was killed for memory, the lines that say so are in it.
+    """
     lines = [(began_s - 30, "usb 1-1: new high-speed USB device number 4 using xhci_hcd")]
     said = "".join(path.read_text(errors="replace") for path in (whole / "logs").rglob("*.log"))
     pattern = KILLED_IN_LOG.get(kind.name)

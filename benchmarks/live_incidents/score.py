@@ -205,7 +205,7 @@ def table(marks: list[Mark]) -> list[str]:
 
 
 def worse(marks: list[Mark]) -> list[str]:
-    """Incidents of which a part was judged better than the whole."""
+    """Return the incidents of which a part was judged better than the whole."""
     found = []
     for whole in (mark for mark in marks if mark.part == "whole"):
         for part in marks:

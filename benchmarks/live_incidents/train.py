@@ -271,7 +271,7 @@ class Job:
 
 
 def each_second(folder: Path, rank: int) -> None:
-    """The recipe of the documentation before `record_collectives`."""
+    """Dump each second, by the recipe of the documentation before `record_collectives`."""
 
     def keep() -> None:
         while True:

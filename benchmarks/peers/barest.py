@@ -33,7 +33,7 @@ class Barest(NamedTuple):
 
 
 def by_numpy(model: Barest, replicas: int, seed: int) -> Floats:
-    """All failures of all replicas at once."""
+    """Simulate all failures of all replicas at once."""
     mttf_s = model.gpu_mttf_s / model.gpus
     most = model.duration_s / mttf_s
     gaps_s = np.random.default_rng(seed).exponential(
@@ -55,7 +55,7 @@ def by_numpy(model: Barest, replicas: int, seed: int) -> Floats:
 
 
 def in_a_loop(model: Barest, replicas: int, seed: int) -> Floats:
-    """One failure after another; `planner_speed.py` has numba compile it."""
+    """Simulate one failure after another. `planner_speed.py` has numba compile this."""
     np.random.seed(seed)  # numba's own generator, which NumPy's does not touch
     mttf_s, round_s = model.gpu_mttf_s / model.gpus, model.interval_s + model.stall_s
     productive = np.empty(replicas)
@@ -100,7 +100,7 @@ class _Run:
 
 
 def by_simpy(model: Barest, replicas: int, seed: int, *, processes: int) -> Floats:
-    """`processes`: 1, one for the failures of all GPUs; or one for each GPU."""
+    """Simulate by SimPy. `processes`: 1 for the failures of all GPUs, or one for each GPU."""
     import simpy
 
     luck = random.Random(seed)

@@ -29,7 +29,7 @@ _file = (
 
 
 def committed(*, rank: int, step: int, generation: int, members: int) -> None:
-    """One line, written at once: it outlives the writer."""
+    """Append a line to the file of commits, at once, so that it outlives this process."""
     at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
     line = {
         "rank": rank,
@@ -43,7 +43,7 @@ def committed(*, rank: int, step: int, generation: int, members: int) -> None:
 
 
 def a_turn_ends(step: int) -> bool:
-    """The rank is to `wait_for_turn` before its next step."""
+    """Return whether the rank has to `wait_for_turn` before its next step."""
     return "TURNS" in os.environ and step % int(os.environ["TURN_STEPS"]) == 0
 
 
@@ -58,7 +58,7 @@ def wait_for_turn(rank: int) -> None:
 
 
 def batch_of(corpus: Corpus, step: int, rank: int, world_size: int) -> list[torch.Tensor]:
-    """This rank's part of the batch of a step."""
+    """Return this rank's part of the batch of a step."""
     chosen = torch.randint(len(corpus), (BATCH,), generator=torch.Generator().manual_seed(step))
     mine = chosen[rank::world_size].tolist()
     return [torch.stack(parts) for parts in zip(*(corpus[index] for index in mine), strict=True)]

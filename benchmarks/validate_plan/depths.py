@@ -98,7 +98,7 @@ def grid(
     steps_s: Mapping[float, float] = STEPS_S,
     counts: Sequence[int] = COUNTS,
 ) -> Iterator[Point]:
-    """A lost node is back after a minute."""
+    """Compare the depths on runs of so many ranks. A lost node is back after a minute."""
     for mode in modes:
         for step_s, for_s in steps_s.items():
             options = Options(

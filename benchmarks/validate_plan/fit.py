@@ -107,9 +107,9 @@ class Fit:
 def fit(
     records: Records, *, mttf_s: float, spares: int, pause_s: float, others: float = 0.0
 ) -> Fit:
-    """Of a run that sealed an image at each step.
+    """Fit what recoveries take, from a run that sealed an image at each step.
 
-    UsageError where it shows too little of either rung.
+    Raises UsageError if the run shows too little of either rung.
     """
     run = measured(records)
     phases = {rung: _sampled(records, rung) for rung in RUNGS}
@@ -147,7 +147,7 @@ def fit(
 
 
 def _sampled(records: Records, rung: Rung) -> Sampled:
-    """The last of each family that is over, if it was of this rung."""
+    """Return the last interruption of each family that is over, if it was of this rung."""
     parts = []
     for part in records.sessions:
         lasts = [family[-1] for family in families_of(list(part.interruptions))]
@@ -186,7 +186,7 @@ def _rate_per_s(records: Records) -> tuple[float, float, float]:
 
 
 def elsewhere(known: Fit, *, world_size: int, spares: int, cores: int) -> Fit:
-    """The same with so many ranks and spares on the same cores. See Method."""
+    """Return the fit for so many ranks and spares on the same cores. See Method."""
     step = (max(world_size, cores) + known.others) / (max(known.world_size, cores) + known.others)
     recovery = _shared(known, world_size, cores) / _shared(known, known.world_size, cores)
     spare, respawn = known.phases[Rung.SPARE], known.phases[Rung.RESPAWN]
@@ -208,12 +208,12 @@ def elsewhere(known: Fit, *, world_size: int, spares: int, cores: int) -> Fit:
 
 
 def _shared(known: Fit, world_size: int, cores: int) -> float:
-    """What wants the cores during a recovery, and has to wait for them."""
+    """Return how much wants the cores during a recovery, and has to wait for them."""
     return max(world_size + 1 + known.others, cores + ROOM)
 
 
 def _scaled(one: Sampled, factor: float, boot_s: float, pause_s: float) -> Sampled:
-    """All but one boot in each regroup and one pause in each first step."""
+    """Scale all but one boot in each regroup, and all but one pause in each first step."""
     return replace(
         one,
         regroup_s=_slower(one.regroup_s, factor, boot_s),
@@ -223,13 +223,14 @@ def _scaled(one: Sampled, factor: float, boot_s: float, pause_s: float) -> Sampl
 
 
 def _slower(samples_s: Samples, factor: float, fixed_s: float) -> Samples:
-    """All but the first `fixed_s` of each."""
+    """Scale all but the first `fixed_s` of each sample."""
     return tuple(min(one, fixed_s) + factor * max(0.0, one - fixed_s) for one in samples_s)
 
 
 def resampled(known: Fit, chance: random.Random) -> Fit:
-    """As another run of the same kind might have been seen: the seconds of each phase drawn again,
-    with replacement.
+    """Return the fit of another run of the same kind, as it might have been seen.
+
+    The seconds of each phase are drawn again, with replacement.
     """
 
     def again(samples_s: Samples) -> Samples:
@@ -243,8 +244,9 @@ def resampled(known: Fit, chance: random.Random) -> Fit:
 
 
 def longer(known: Fit, factor: float) -> Fit:
-    """All phases of all recoveries take so many times as long, and so does what is repeated for
-    them.
+    """Let all phases of all recoveries take so many times as long.
+
+    What is repeated for them takes longer as well.
     """
 
     def scaled(samples_s: Samples) -> Samples:
@@ -261,9 +263,9 @@ def longer(known: Fit, factor: float) -> Fit:
 
 
 def lost_share(load: float, spares: int) -> float:
-    """Erlang's loss formula: the share of strikes that finds no spare.
+    """Return the share of strikes that finds no spare, by Erlang's loss formula.
 
-    `load`: strikes while one spent spare is replaced.
+    `load` is how many strikes come while one spent spare is replaced.
     """
     share = 1.0
     for number in range(1, spares + 1):
@@ -272,7 +274,7 @@ def lost_share(load: float, spares: int) -> float:
 
 
 def load_for(share: float, spares: int) -> float:
-    """The other way round, by halving."""
+    """Return the load at which `lost_share` is so much, by halving."""
     low, high = 0.0, LOAD_MAX
     for _ in range(100):
         middle = (low + high) / 2

@@ -210,7 +210,7 @@ def arguments() -> argparse.Namespace:
 
 
 def probed(folder: Path, *, seed: int) -> float | None:
-    """How far apart strikes are to come on this machine; None: the run tells nothing."""
+    """Return how far apart strikes are to come on this machine; None: the run tells nothing."""
     variant = replace(FITTED, name="probe", mttf_s=PROBE_EACH_S, duration_s=PROBE_S, seed=seed)
     ran = carried_out(variant, folder)
     return (

@@ -51,7 +51,7 @@ class Measured:
 
 
 def measured(records: Records) -> Measured:
-    """Of a run that is over."""
+    """Measure a run that is over."""
     books = account(records, now_s=None)
     size = records.meta.world_size
     seconds = {cause: books.rank_seconds[cause] / size for cause in CAUSES}
@@ -74,7 +74,7 @@ def measured(records: Records) -> Measured:
 
 
 def families_of(interruptions: list[Interruption]) -> list[list[Interruption]]:
-    """Each root with its children and theirs, as they were detected."""
+    """Return each root with its children and theirs, in the order of their detection."""
     known = {one.id: one for one in interruptions}
     of: dict[int, list[Interruption]] = {one.id: [] for one in interruptions if one.parent is None}
     for one in interruptions:

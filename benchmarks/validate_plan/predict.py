@@ -81,7 +81,7 @@ class Prediction:
 def predict(
     known: Fit, variant: Variant, *, cores: int, strikes_s: Sequence[float], seed: int
 ) -> Prediction:
-    """`strikes_s`: when the run will be struck; only `told_ettr` knows."""
+    """Predict a run. `strikes_s`: when it will be struck; only `told_ettr` knows that."""
 
     def there(one: Fit) -> Fit:
         return elsewhere(one, world_size=variant.world_size, spares=variant.spares, cores=cores)
@@ -116,7 +116,7 @@ def _ettrs(known: Fit, variant: Variant, *, seed: int) -> NDArray[np.float64]:
 
 
 def _told(known: Fit, variant: Variant, strikes_s: Sequence[float], *, seed: int) -> float:
-    """The strikes at these times, over many lucks of their recoveries."""
+    """Simulate the strikes at these times, with many draws of their recoveries."""
     scenario = by_the_books(known, variant)
     at_s = np.tile(np.array(strikes_s, dtype=np.float64), (REPLICAS, 1))
     histories = replace(
@@ -135,7 +135,10 @@ def _mttr_median_s(known: Fit, variant: Variant, *, seed: int) -> float:
 
 
 def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
-    """Budgets are the engine's: an image that is not there is steps that are executed again."""
+    """Return the share of such runs that the engine's budgets end.
+
+    An image that is not there counts as steps that are executed again.
+    """
     scenario = replace(by_the_clock(known, variant), tiers=by_the_books(known, variant).tiers)
     return decisions.estimate(scenario, draw(scenario, seed=seed, replicas=CLOCKED)).ended / CLOCKED
 
@@ -153,10 +156,10 @@ def mttrs_s(stops: Sequence[Stop]) -> list[float]:
 
 
 def by_the_books(known: Fit, variant: Variant) -> Scenario:
-    """As the ledger books.
+    """Return the scenario whose seconds are those that the ledger books.
 
-    Where committed steps are done again, the slow start of the first of them is lost as well:
-    always where images are rare. A step less of it than the clock says: ranks that are in place
+    Where committed steps are done again, the slow start of the first of them is lost as well. That
+    is so wherever images are rare. It is a step less than the clock says: ranks that are in place
     early have begun by then, and others still fetch their batch.
     """
     slow_s = (
@@ -183,9 +186,9 @@ def by_the_books(known: Fit, variant: Variant) -> Scenario:
 
 
 def by_the_clock(known: Fit, variant: Variant) -> Scenario:
-    """An interruption is over with the first new commit: so is its restore here.
+    """Return the scenario in which an interruption is over with the first new commit.
 
-    What is kept where does not matter for that.
+    Its restore is over then, too. What is kept where does not matter for that.
     """
     phases = {
         rung: replace(
@@ -237,13 +240,14 @@ def _scenario(known: Fit, variant: Variant, *, stall_s: float, interval_s: float
 
 
 def without_spare(known: Fit, variant: Variant) -> float:
-    """The share of strikes that find none."""
+    """Return the share of strikes that find no spare."""
     return lost_share(known.refill_s / variant.mttf_s, variant.spares)
 
 
 def mixed(samples_s: Mapping[Rung, Samples], respawned: float) -> Spread:
-    """Where this share of recoveries respawns: so many quantiles of the one rung, the rest of the
-    other.
+    """Mix the samples of two rungs, where this share of recoveries respawns.
+
+    As many quantiles as that are of the one rung, and the rest are of the other.
     """
     many = round(respawned * QUANTILES)
     return measured(

@@ -164,7 +164,7 @@ MESSAGE = fixed_model(1e-9)  # no bytes: latency alone
 
 
 def family() -> list[tuple[str, Growth, Network]]:
-    """Every named assumption under which memory could be restored from peers."""
+    """Return every named assumption under which memory could be restored from peers."""
     plain = [
         (f"{network.name}, {growth.name}", growth, network)
         for network in NETWORKS
@@ -219,8 +219,9 @@ def memory_caps() -> Iterator[Row]:
 
 
 def binds_first(restart_s: float) -> str:
-    """For each assumption: the cap, and where the best possible efficiency falls to 90 %, 50 % and
-    1 %, with what takes most of it there.
+    """Return the cap of each assumption, and where the best efficiency falls to 90, 50 and 1 %.
+
+    With each comes what takes most of the time there.
     """
     heads = f"{'assumption':52}{'cap':>10}" + "".join(
         f"{f'{share:.0%} below':>24}" for share in (0.9, 0.5, 0.01)

@@ -41,7 +41,7 @@ class Row:
 
 
 def printed(value: float, like: str) -> str:
-    """The value with as many decimals as the published one."""
+    """Write the value with as many decimals as the published one has."""
     return f"{value:.{len(like.partition('.')[2])}f}"
 
 
@@ -123,7 +123,7 @@ def nothing_published(what: str, unit: str, value: float, recomputed: float, why
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line for each row, and under it why."""
+    """Return a line for each row, and below it the reason."""
     widths = [
         max(len(getattr(row, name)) for row in rows)
         for name in ("what", "published", "computed", "difference")

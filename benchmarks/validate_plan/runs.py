@@ -55,7 +55,7 @@ class Ran:
 def carry_out_run(
     variant: Variant, strikes: Sequence[Strike], folder: Path, *, pause_s: float
 ) -> Ran:
-    """Blocks for its duration and what starting and ending take."""
+    """Run it, for its duration and what starting and ending take."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     flags = [
         "--nproc-per-node",

@@ -56,7 +56,7 @@ class Line:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """What the runs show. Runs that did not last count against."""
+    """Return what the runs show. Runs that did not last count against the planner."""
     ran = [row for row in rows if row.run is not None and not row.wrong]
     many, need = len(rows), CASES_SHARE * len(rows)
     within = sum(abs(row.error(row.predicted.ettr)) <= LOST_WITHIN for row in ran)

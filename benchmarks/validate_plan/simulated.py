@@ -69,8 +69,9 @@ RECOVERY_MAX_S = 2 * HOUR_S
 
 
 def llama(recovery_s: float, stall_s: float, interval_s: float) -> Scenario:
-    """Every interruption loses the work since the last save and takes `recovery_s` on average;
-    nodes are replaced at once.
+    """Simulate Llama 3's run: each interruption loses the work since the last save.
+
+    It takes `recovery_s` on average, and nodes are replaced at once.
     """
     strikes = FailureRate(
         FailureClass.UNKNOWN,
@@ -122,8 +123,9 @@ def llama_rows(estimate: Estimate) -> Iterator[Row]:
 
 
 def recovery_that_leaves(ettr: float, at: Callable[[float], Estimated]) -> float | None:
-    """The mean recovery time at which the mean ETTR is so much; None if it is not reached even with
-    0. To a second.
+    """Return the mean recovery time at which the mean ETTR is so much, to a second.
+
+    Return None if that ETTR is not reached even with 0.
     """
     low_s, high_s = 0.0, RECOVERY_MAX_S
     if at(low_s).ettr_mean < ettr:
@@ -140,8 +142,9 @@ HSDP_MTTF_S = 18 * MIN_S
 
 
 def hsdp(stall_s: float) -> Scenario:
-    """Replicas that are alive: nothing is repeated but the step; the stall is all that an
-    interruption takes, and one that is struck starts over.
+    """Simulate replicas that live on: nothing is repeated but the step.
+
+    An interruption takes the stall alone, and one that is struck again starts over.
     """
     job = Job(gpus=100_000, duration_s=30 * DAY_S)
     strikes = FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, HSDP_MTTF_S)

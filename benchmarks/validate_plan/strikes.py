@@ -42,9 +42,9 @@ class Struck:
 
 
 def draw(*, seed: int, mttf_s: float, duration_s: float, world_size: int) -> list[Strike]:
-    """All strikes of a run, in order.
+    """Draw all strikes of a run, in their order.
 
-    `mttf_s` is of the whole run; a longer run begins like a shorter one.
+    `mttf_s` is that of the whole run. A longer run begins like a shorter one.
     """
     gaps, ranks = (
         Generator(PCG64(SeedSequence(seed, spawn_key=(purpose,)))) for purpose in (_GAPS, _RANKS)
@@ -59,7 +59,7 @@ def draw(*, seed: int, mttf_s: float, duration_s: float, world_size: int) -> lis
 
 
 def holders(vault: Path) -> dict[int, tuple[int, str]]:
-    """Rank -> the living process that holds it, and the phase it is in."""
+    """Return the living process that holds each rank, and the phase it is in."""
     found: dict[int, tuple[int, int, str]] = {}
     for path in vault.glob("beacon-*"):
         with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def holders(vault: Path) -> dict[int, tuple[int, str]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Zombies are not."""
+    """Return whether this process lives. A zombie does not."""
     try:
         return (
             Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]

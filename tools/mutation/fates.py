@@ -43,7 +43,7 @@ class Fate:
 def lived(
     changed: dict[str, str], seeds: list[int], lives: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Raises subprocess.TimeoutExpired."""
+    """Let runs of these seeds live with changed files. Raises subprocess.TimeoutExpired."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as chosen:
         json.dump(seeds, chosen)
         chosen.flush()
@@ -68,9 +68,9 @@ def _in_mutant(changed: dict[str, str], *arguments: str) -> subprocess.Completed
 
 
 def fate_of(mutant: Mutant, *, seeds: list[int], count: int, lives: Path) -> Fate:
-    """`seeds`: those of the first `count` that come to the place.
+    """Find the seed that kills a mutant, among those of the first `count` that come to its place.
 
-    Of one that lives it is told which unit test it does not pass.
+    If it lives, its fate says which unit test it does not pass.
     """
     changed = {mutant.file: mutant.changed()}
     try:
@@ -97,7 +97,7 @@ def _how(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def fates_of(mutants: list[Mutant], *, seeds: int, kept: Path | None) -> Iterator[Fate]:
-    """Of each, as soon as it is known; first of those that `kept` knows from before."""
+    """Yield the fate of each mutant as soon as it is known, first those that `kept` knows."""
     known = (
         dict(json.loads(line) for line in kept.read_text().splitlines())
         if kept is not None and kept.exists()
@@ -137,7 +137,7 @@ def remembered() -> dict[str, int]:
 
 
 def remember(fates: list[Fate]) -> None:
-    """Mutants that are no more are forgotten."""
+    """Write the fates down, and forget those of mutants that are no more."""
     seeds = {fate.mutant.name: re.match(r"seed (\d+):", fate.how) for fate in fates if fate.killed}
     known = remembered() | {name: int(seed[1]) for name, seed in seeds.items() if seed is not None}
     there = {one.name for one in NAMED}.union(*map(conditions, FLIPPED))
@@ -147,7 +147,7 @@ def remember(fates: list[Fate]) -> None:
 
 
 def fate_again(mutant: Mutant, killer: int) -> Fate:
-    """By the seed that killed it last."""
+    """Find the fate of a mutant by the seed that killed it last."""
     with tempfile.TemporaryDirectory(prefix="outlast-lives-") as folder:
         try:
             done = lived({mutant.file: mutant.changed()}, [killer], Path(folder) / "lives")

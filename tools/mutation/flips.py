@@ -32,7 +32,7 @@ def flips() -> Iterator[Mutant]:
 
 
 def conditions(file: str) -> list[str]:
-    """What the flips of `file` are called: file, function, condition."""
+    """Return the names of all flips of `file`: file, function, condition."""
     named: Counter[str] = Counter()
     out = []
     for where, holder, field, place in _conditions(ast.parse((SOURCE / file).read_text())):
@@ -45,9 +45,9 @@ def conditions(file: str) -> list[str]:
 
 
 def probed() -> dict[str, str]:
-    """The files in FLIPPED, such that each condition says when a life comes to it.
+    """Return the files in FLIPPED, changed so that each condition says when a life comes to it.
 
-    They are numbered as `flips` does.
+    The conditions have the numbers that `flips` gives them.
     """
     out: dict[str, str] = {}
     number = 0
@@ -69,7 +69,7 @@ def probed() -> dict[str, str]:
 def _put(
     holder: ast.AST, field: str, place: int | None, made: Callable[[ast.expr], ast.expr]
 ) -> ast.expr:
-    """What `made` makes of a condition, in its place. Returns the condition."""
+    """Put what `made` makes of a condition in its place. Return the condition."""
     here = getattr(holder, field)
     condition: ast.expr = here if place is None else here[place]
     if place is None:
@@ -96,8 +96,9 @@ def _conditions(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST, 
 
 
 def _is_plain(value: ast.expr) -> bool:
-    """A number or an empty display, which is taken if what stands before it is nothing: no
-    condition.
+    """Return whether this is a number or an empty display, which is no condition.
+
+    It is what is taken if the value before it is nothing.
     """
     if isinstance(value, ast.Constant):
         return not isinstance(value.value, bool)

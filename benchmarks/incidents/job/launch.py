@@ -52,7 +52,7 @@ def answer(**news: Any) -> None:
 
 
 def stand_by() -> dict[str, Any]:
-    """Returns in a job's launcher only, with its order."""
+    """Wait for orders. This returns in a job's launcher only, with its order."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answer(ready=True)
@@ -124,7 +124,7 @@ def end_all() -> int:
 
 
 def begin(order: dict[str, Any]) -> list[str]:
-    """Returns in each worker only, with its command line."""
+    """Start the workers. This returns in each worker only, with its command line."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -146,7 +146,7 @@ def begin(order: dict[str, Any]) -> list[str]:
 
 
 def fork_workers(line: socket.socket, launcher: int) -> list[str]:
-    """A worker is forked twice, so that the launcher becomes its parent."""
+    """Fork each worker twice, so that the launcher becomes its parent."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
         said, fds, _, _ = socket.recv_fds(line, 1 << 20, 2)
@@ -231,8 +231,9 @@ def run_torchrun(argv: list[str], line: socket.socket) -> None:
 
 
 def leave(code: object) -> None:
-    """Without taking the interpreter down: to free what was forked with everything imported takes
-    seconds, in which peers wait for who has failed.
+    """End this process without taking the interpreter down.
+
+    To free what was forked with everything imported takes seconds, in which peers would wait.
     """
     if isinstance(code, str):
         print(code, file=sys.stderr)

@@ -273,7 +273,7 @@ class Job:
         return losses
 
     def update(self, gradient: Tensor) -> float:
-        """Gradients over the replicas, then their norm and the loss over all ranks."""
+        """Sum gradients over the replicas, then their norm and the loss over all ranks."""
         note = self.tokenizer.note(self.step, "update")
         kind, width, loss = note.get("kind"), note.get("width", 4), gradient.mean()
         if kind == "long":
