@@ -61,7 +61,7 @@ class Arrival:
         self.refusal = reason
 
     def on_line(self, message: Message) -> None:
-        """Nothing: the agent has not enrolled yet."""
+        """Ignore a message: the agent has not enrolled yet."""
 
     def on_broken(self) -> None:
         self.facts = None

@@ -56,7 +56,11 @@ class HangWatch:
     """
 
     def __init__(self, watch: WorkerWatch, *, silence_s: float | None, alone: bool) -> None:
-        """`silence_s`: the bound on silence for a plain script. `alone`: this is the only node."""
+        """Watch nothing yet.
+
+        silence_s   how much silence of a plain script counts as a hang; None: none does
+        alone       this is the only node of the run
+        """
         self.watch = watch
         self.patient_until_s = 0.0
         self._silence_s = silence_s

@@ -130,7 +130,7 @@ class WorkerWatch:
         return self.workers.pop(worker, None)
 
     def give_rank(self, worker: int, rank: int) -> bool:
-        """A plan gives `rank` to a worker. Return whether it is watched."""
+        """Note that a plan gives `rank` to a worker. Return whether the worker is watched."""
         watched = self.workers.get(worker)
         if watched is None:
             return False

@@ -449,7 +449,7 @@ class CommitMachine:
         yield RollBack(plan, in_flight)
 
     def hand_over_and_leave(self, plan: Regroup) -> Flow[None]:
-        """An error has left main's function: give away what this rank holds before it is gone."""
+        """Give away what this rank holds, because an error has left main's function."""
         yield from self.settle_for(plan)
         if plan.donate:
             yield Donate(plan)

@@ -58,14 +58,14 @@ class LateVotes:
         self._put_off = True
 
     def rolled_back(self) -> None:
-        """The step in hand is repeated. It votes early again, on every rank.
+        """Note that the step in hand is repeated. It votes early again, on every rank.
 
         Some ranks may have put their vote off before it was cut short, and some may not.
         """
         self._put_off = False
 
     def committed(self) -> bool:
-        """The step in hand is committed. Return True if the next step votes late."""
+        """Note that the step in hand is committed. Return True if the next step votes late."""
         self.unproven = False
         self._put_off = False
         self._lasting = self._lasting or self._wanted

@@ -363,9 +363,9 @@ class Coordinator:
     # --- several nodes -------------------------------------------------------------------------
 
     def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
-        """A node has enrolled. It houses nothing, or what it houses is adopted.
+        """Let a node in that has enrolled. It houses nothing, or what it houses is adopted.
 
-        by_s   from its clock to the coordinator's
+        by_s   what has to be added to a time of its clock
         """
         if self.stage is Stage.REBUILDING:
             out = self._takeover.node_joined(now_s, enrol, by_s)

@@ -43,7 +43,7 @@ class OomKill(str, Enum):
 
     @property
     def is_possible(self) -> bool:
-        """Whether it may have been ours."""
+        """Return whether it may have been a process of ours."""
         return self in (OomKill.SOMEBODY, OomKill.OURS)
 
 

@@ -307,7 +307,7 @@ class RemoteAgent:
         self.leave(2, error)
 
     def zygote_ready(self, pid: int, imports_s: float) -> None:
-        """Nothing: the ledger is the coordinator's."""
+        """Do nothing: the ledger is the coordinator's."""
 
     def is_hung(self, pid: int) -> bool:
         pids = self._node.host.pids()

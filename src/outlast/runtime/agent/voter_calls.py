@@ -74,7 +74,7 @@ class _Line:
         self._open = False
 
     def on_refused(self, reason: str) -> None:
-        """Nothing: another process listens there now. The other voters are asked."""
+        """Give this voter up: another process listens there now. The other voters are asked."""
         self._open = False
 
 

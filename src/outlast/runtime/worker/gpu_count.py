@@ -21,7 +21,7 @@ _originals: list[tuple[Any, str, Any]] = []
 
 
 def ask_in_a_child() -> None:
-    """From here on let a child of this process count the GPUs, once.
+    """Let a child of this process count the GPUs from here on, once.
 
     The child starts now. This does nothing for a torch without CUDA.
     """

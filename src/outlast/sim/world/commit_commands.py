@@ -193,7 +193,7 @@ class CommitCommands:
     # --- voting and committing --------------------------------------------------------------------
 
     def _leave_script(self) -> None:
-        """A late vote begins: from here on the deadlines of a vote count, not those of a script."""
+        """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
         if self._thread.p.beacon.phase is Phase.BETWEEN:
             self._thread.enter(Phase.VOTE)
 
