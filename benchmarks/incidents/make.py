@@ -148,7 +148,7 @@ class Stand:
 
 
 def _neutral_temp() -> str | None:
-    """Return the usual temporary folder, unless its name tells something, as that of a test does."""
+    """Return the usual temporary folder, unless its name tells something, as that of a test."""
     usual = tempfile.gettempdir()
     return "/tmp" if any(word in usual.lower() for word in HIDDEN) else usual
 
