@@ -58,6 +58,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Spares:
+    """The options of spares: how many, and whether they are "hot" or "warm"."""
+
     count: int
     kind: str  # "hot" or "warm"
 

@@ -97,6 +97,8 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
+    """How often something may be done: `times` in any `within_s` seconds."""
+
     times: int
     within_s: float
 

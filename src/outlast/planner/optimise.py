@@ -72,6 +72,8 @@ JUDGES_SEED = 1_000_003  # added to the seed for the fresh failures
 
 
 class Parameter(str, Enum):
+    """What the search may choose (`--optimise`)."""
+
     INTERVAL = "interval"
     TIERS = "tiers"
     SPARES = "spares"
@@ -148,6 +150,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
+    """What the search has found.
+
+    cluster      the cluster with what was chosen
+    options      the combinations of tiers that were compared
+    curves       how the result depends on each parameter
+    simulations  how many were made
+    """
+
     cluster: Cluster
     options: tuple[Option, ...]
     curves: tuple[Curve, ...]

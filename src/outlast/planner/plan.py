@@ -51,6 +51,8 @@ SENSITIVITY_FAILURES = 80  # in each replica, if not every input was asked for
 
 @dataclass(frozen=True, slots=True)
 class Ettr:
+    """The ETTR of a run: its mean, the error of that, and the interval of 90 of 100 such runs."""
+
     mean: float
     mean_se: float
     low: float

@@ -91,6 +91,8 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Power:
+    """How power swings when all GPUs stop or begin at once, and what softens that."""
+
     training_w: float
     swings: tuple[Swing, ...]
     remedies: tuple[Remedy, ...]

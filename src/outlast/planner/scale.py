@@ -63,6 +63,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
+    """How far a run can grow: a row for each size, and the most GPUs under each assumption."""
+
     rows: tuple[Row, ...]
     max_gpus: dict[str, float]
 

@@ -28,6 +28,8 @@ P95_Z = NormalDist().inv_cdf(0.95)
 
 
 class Shape(str, Enum):
+    """The distribution of a duration."""
+
     CONSTANT = "constant"
     EXPONENTIAL = "exponential"
     LOGNORMAL = "lognormal"

@@ -29,6 +29,8 @@ def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterat
 
 
 class OnCores(Protocol):
+    """A `map` over tasks, as `on_cores` returns it."""
+
     def __call__(self, function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]: ...
 
 

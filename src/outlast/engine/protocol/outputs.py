@@ -56,6 +56,8 @@ class Wipe:
 
 @dataclass(frozen=True, slots=True)
 class ToCoordinator:
+    """Send a message to the coordinator."""
+
     message: FromAgent | FromWorker
 
 
@@ -79,6 +81,8 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
+    """Send SIGKILL to a worker's process group."""
+
     worker: int
     reason: str
 
@@ -93,6 +97,8 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class HostStore:
+    """Put another store of the process groups to use."""
+
     reason: str
 
 

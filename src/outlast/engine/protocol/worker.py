@@ -36,6 +36,17 @@ from outlast.model.terms import Waypoint
 
 
 class State(Enum):
+    """Where a worker is in its life.
+
+    NEW        it has no generation yet
+    DETACHED   it has a plan that the main thread has not taken, so there is nothing to leave
+    MOVING     it is on its way into the generation of its newest plan
+    TRAINING   it is in its generation, and trains
+    BROKEN     its generation is over, and it has not stood still yet
+    STILL      it stands still, has sent its inventory, and waits for a plan
+    FINISHED   its last step is done
+    """
+
     NEW = "new"
     DETACHED = "detached"
     MOVING = "moving"
@@ -115,8 +126,7 @@ class WorkerMachine:
 
     def _on_regroup(self, message: Regroup) -> list[Output]:
         if message.generation <= self.generation:
-            # The plan is older than the newest one, or the same.
-            return []
+            return []  # the plan is older than the newest one, or the same
         self.generation = message.generation
         self.plan = message
         self.state = State.DETACHED if self._detached else State.MOVING
@@ -127,8 +137,7 @@ class WorkerMachine:
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
-            # The Leave is for a generation that this worker is not in.
-            return []
+            return []  # it is for a generation that this worker is not in
         if self.state is State.DETACHED:
             # The main thread has not taken the plan, so there is nothing to leave.
             self.plan = None

@@ -30,6 +30,8 @@ from outlast.runtime.loop import Loop
 
 
 class ForkEvents(Protocol):
+    """The fork queue's calls to its driver. They come from the loop."""
+
     def on_zygote_ready(self, pid: int, imports_s: float) -> None: ...
     def on_zygote_lost(self, reason: str) -> None: ...
     def on_fallback(self, reason: str) -> None:

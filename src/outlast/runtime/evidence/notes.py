@@ -8,6 +8,8 @@ NAMED_COUNT = 3
 
 
 class Notes:
+    """Collect what is to be said of a reading: what was left out, and what was never there."""
+
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}

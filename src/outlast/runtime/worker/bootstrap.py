@@ -54,6 +54,8 @@ class Session(Protocol):
 
 
 class SessionStart(Protocol):
+    """Start the session of a worker over its socket."""
+
     def __call__(self, spec: ChildSpec, sock: socket.socket) -> Session: ...
 
 

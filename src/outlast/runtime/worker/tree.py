@@ -44,6 +44,8 @@ JSON_INT_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
+    """A value as JSON text, and the tensors that the text refers to by name."""
+
     text: str
     tensors: dict[str, torch.Tensor]
 

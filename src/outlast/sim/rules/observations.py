@@ -136,6 +136,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
+    """A checkpoint of this step could not be written."""
+
     step: int
     error: str
 
@@ -256,6 +258,8 @@ class ShardHeard:
 
 @dataclass(frozen=True, slots=True)
 class ManifestOrdered:
+    """The coordinator has ordered the manifest of this step."""
+
     step: int
 
 
