@@ -491,7 +491,7 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
 
 
 def _writer(connection: sqlite3.Connection) -> str:
-    """Return the version of outlast that wrote a ledger of unknown schema; "" if it is not known."""
+    """Return the outlast version that wrote a ledger of unknown schema; "" if not known."""
     try:
         row = connection.execute("SELECT version FROM meta").fetchone()
     except sqlite3.Error:
