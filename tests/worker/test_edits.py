@@ -204,3 +204,24 @@ def test_an_average_that_begins_to_move_late_is_noticed_sooner_or_later(trained:
         trained.average.weight.data.add_(1.0)
         found += edits.look()
     assert found == ["average.bias", "average.weight"]
+
+
+def test_a_frozen_copy_that_the_optimizer_was_given_is_put_back_whole() -> None:
+    """A momentum encoder inside the model, as in MoCo: its part that is still like the model's own
+    does not move at first, and it is moved by new `.data`.
+    """
+    model = nn.ModuleDict({"query": nn.Linear(3, 2), "key": nn.Linear(3, 2)})
+    model["key"].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State(model=model, optimizer=optimizer)
+    state.begin()
+    state.edits.begin(bytewise=True)
+    model["key"].weight.data = model["key"].weight.data * 0.9
+    assert state.edits.look() == ["model.key.bias", "model.key.weight"]
+    state.begin()
+    state.edits.begin()
+    before = {name: one.detach().clone() for name, one in state.parameters.items()}
+    for one in model["key"].parameters():
+        one.data = one.data * 0.9 + 1.0
+    state.roll_back()
+    assert all(torch.equal(one, before[name]) for name, one in state.parameters.items())

@@ -20,6 +20,9 @@ everything else. This is what it looks at:
     first phase of a name all parameters are copied, because nobody knows yet what it changes
     later phases          the version, and if one is cut short a sample of the bytes
 
+A frozen parameter (requires_grad=False) counts as one that no optimizer has, although scripts give
+all parameters of a model to their optimizer: none changes it.
+
 If a parameter is edited that no optimizer has, all such parameters of its module count as edited:
 an average of a bias that is still zero does not move. If the script begins in a later step to
 change a parameter through `.data`, that is not noticed in time.
@@ -181,7 +184,7 @@ class Edits:
         return self._mark(self._parameters().values())
 
     def _sampled(self, parameters: Iterable[torch.Tensor]) -> list[object]:
-        optimized = set(map(id, self._optimized()))
+        optimized = self._trained()
         return [
             one._version if id(one) in optimized else (one._version, _sample(one))
             for one in parameters
@@ -194,9 +197,13 @@ class Edits:
         return changed | {name for name in free if _module(name) in moved}
 
     def _free(self) -> set[str]:
-        """Return the parameters that no optimizer has."""
-        optimized = set(map(id, self._optimized()))
+        """Return the parameters that no optimizer changes."""
+        optimized = self._trained()
         return {name for name, one in self._parameters().items() if id(one) not in optimized}
+
+    def _trained(self) -> set[int]:
+        """Return the identities of the parameters that an optimizer has, and can change."""
+        return {id(one) for one in self._optimized() if one.requires_grad}
 
     def _keep(self, names: Collection[str]) -> None:
         mine = self._parameters()
