@@ -94,6 +94,21 @@ def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
     assert "processes run again by restart; steps not seen" in outcome.stderr, outcome
 
 
+def test_the_progress_bar_of_a_killed_rank_is_not_its_error(tmp_path: Path) -> None:
+    """The newest line that it has written to stderr says nothing of the kill."""
+    script = tmp_path / "bar.py"
+    script.write_text(
+        "import sys, time\nfor n in range(60):\n    print(f'iter {n}', flush=True)\n"
+        "    sys.stderr.write(f'\\r{n}/60 loss 2.8')\n    time.sleep(0.05)\n"
+    )
+    with Drill(tmp_path, str(script), workers=2) as drill:
+        drill.until(lambda: "iter 30" in (tmp_path / "stdout").read_text(), "iteration 30")
+        os.kill(drill.status["workers"][1]["pid"], signal.SIGKILL)
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert [one["error"] for one in outcome.interruptions] == ["signal 9"], outcome
+
+
 @pytest.mark.parametrize("sgd", [False, True])
 def test_a_resumed_script_is_not_said_to_begin_with_its_first_step(
     tmp_path: Path, sgd: bool

@@ -6,6 +6,7 @@ evidence. It decides nothing, and knows nothing of other nodes.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -246,7 +247,8 @@ class AgentDriver:
             self._stores.on_exit(exited)
             return
         self._hold_vault()  # its successor is about to open the files that it has left
-        error = self._parts.specs.last_words(exited.worker)
+        killed = exited.signal == signal.SIGKILL
+        error = self._parts.specs.last_words(exited.worker, killed=killed)
         if self._starts.tries_again(exited, error):
             return
         self._parts.specs.slots.free(exited.worker)

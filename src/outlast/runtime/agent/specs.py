@@ -170,15 +170,18 @@ class Specs:
             self._logs.move(worker, attempt=plan.generation - 1, place=place)
         return replace(plan, local_rank=place)
 
-    def last_words(self, worker: int) -> str:
+    def last_words(self, worker: int, *, killed: bool = False) -> str:
         """Return what an ended worker left behind.
 
-        It is its error file's message, or the last line of its stderr.
+        It is its error file's message, or the last line of its stderr. A process that was `killed`
+        by SIGKILL says nothing of that, so its last line is no error: it may be a progress bar.
         """
         path = self._error_files.pop(worker, "")
         record = read_error_file(path) if path else None
         if record is not None:
             return record.message
+        if killed:
+            return ""
         tail = [line for line in self._logs.stderr_tail(worker) if line.strip()]
         return tail[-1] if tail else ""
 
