@@ -12,11 +12,11 @@ from outlast.diagnose.carried import carried, temporaries
 HOME = Path(__file__).parents[2]
 
 
-def names(body: str) -> dict[str, int]:
+def names(body: str, *, before: str = "") -> dict[str, int]:
     """What the loop over `body` carries, with the line within the body."""
-    head = "for step in run.steps(\n    state, until=100\n):\n"
+    head = f"{before}\nfor step in run.steps(\n    state, until=100\n):\n"
     source = head + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
-    return {one.name: one.line - 3 for one in carried(source, 2)}
+    return {one.name: one.line - 4 for one in carried(source, 3)}
 
 
 def test_a_batch_that_was_drawn_ahead_is_carried() -> None:
@@ -57,8 +57,24 @@ def test_a_running_loss_that_is_only_printed_is_no_matter() -> None:
         writer.add_scalar("loss", running, count)
         running = 0.0
     """
-    assert set(names(body)) == {"count"}
-    assert set(names(body + "    x = math.log(running)\n")) == {"count", "running"}
+    before = "running, shown, count = 0.0, None, 0"
+    assert set(names(body, before=before)) == {"count"}
+    also = body + "    x = math.log(running)\n"
+    assert set(names(also, before=before)) == {"count", "running"}
+
+
+def test_what_is_printed_needs_a_value_in_front_of_the_loop() -> None:
+    """A rank that is replaced in the middle of an epoch would raise a NameError in each step."""
+    body = """
+    if (step.number - 1) % per_epoch == 0:
+        running = 0.0
+    with step:
+        running += train(step.batch).item()
+    if step.number % per_epoch == 0:
+        print(running / per_epoch)
+    """
+    assert names(body) == {"running": 4}
+    assert names(body, before="running = 0.0") == {}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ class Carried:
 def carried(source: str, line: int) -> list[Carried]:
     """Return what the loop over run.steps at `line` carries from step to step, by its lines.
 
-    A running loss that is only printed is left out. Empty where the source cannot be read, or where
+    A running loss that is only printed is left out if it has a value in front of the loop. Without
+    one, a replaced rank would raise a NameError. Empty where the source cannot be read, or where
     there is no such loop.
     """
     try:
@@ -50,7 +51,27 @@ def carried(source: str, line: int) -> list[Carried]:
     if loop is None:
         return []
     scope = _scope_of(tree, loop)
-    return [one for one in _read_first(loop) if not shows_only(scope, one.name)]
+    return [
+        one
+        for one in _read_first(loop)
+        if not (shows_only(scope, one.name) and _is_set_in_front(scope, loop, one.name))
+    ]
+
+
+def _is_set_in_front(scope: ast.AST, loop: ast.For, name: str) -> bool:
+    """Return whether `name` has a value in this scope before the loop begins."""
+    for node in ast.walk(scope):
+        match node:
+            case ast.Name(id=found, ctx=ast.Store(), lineno=at) if found == name:
+                if at < loop.lineno:
+                    return True
+            case ast.Global(names=names) | ast.Nonlocal(names=names) if name in names:
+                return True
+            case ast.arg(arg=found) if found == name:
+                return True
+            case _:
+                pass
+    return False
 
 
 def _scope_of(tree: ast.Module, loop: ast.For) -> ast.AST:
