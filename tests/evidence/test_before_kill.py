@@ -244,7 +244,7 @@ def test_stacks_of_a_dead_process_are_read_once_training_goes_on(
     with closing(
         Scene(tmp_path, glance, workers=2, stacks={1: b"of the dead", 2: b"of the living"})
     ) as scene:
-        scene.evidence.ended(Exited(1, 101, None, int(signal.SIGKILL), False, 0.0))
+        scene.evidence.ended(Exited(1, 101, None, int(signal.SIGKILL), OomKill.NONE, 0.0))
         assert glance.told == []
         kept = scene.kept()
     assert (kept / "stacks-rank0.txt").read_bytes() == b"of the dead"

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from outlast.model import limits
 from outlast.model.messages import StoreUp
+from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.store_hosts import StoreHosts, StoreNews
 
@@ -60,7 +61,7 @@ class Around:
         """The host is ordered, and ends before it listens, so many times."""
         for _ in range(times):
             self.hosts.order(plain=True)
-            self.hosts.on_exit(Exited(self.started[-1], 7, 1, None, False, 0.0, False))
+            self.hosts.on_exit(Exited(self.started[-1], 7, 1, None, OomKill.NONE, 0.0, False))
 
 
 def test_a_host_that_ends_before_it_listens_is_told_of_once_with_its_words() -> None:
@@ -77,21 +78,21 @@ def test_a_store_that_never_listened_is_hopeless_after_some_tries() -> None:
     around = Around()
     around.fails(limits.FIRST_STARTS_COUNT)
     assert len(around.hopeless) == 1
-    assert "4 times so far: it ended (exit code 1, signal None): ImportErr" in around.hopeless[0]
+    assert "4 times so far: it ended with exit code 1: ImportErr" in around.hopeless[0]
 
 
 def test_a_store_that_the_kernel_killed_for_memory_is_said_to_be() -> None:
     around = Around()
     around.hosts.order(plain=True)
-    around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, True, 0.0, False))
-    assert "signal 9), while the kernel counted an OOM kill" in str(around.said)
+    around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, OomKill.OURS, 0.0, False))
+    assert "signal 9 (SIGKILL), while the kernel counted an OOM kill" in str(around.said)
 
 
 def test_a_store_that_has_listened_once_is_tried_without_an_end() -> None:
     around = Around()
     around.hosts.order(plain=True)
     around.hosts.on_message(around.started[-1], StoreUp("127.0.0.1", 1, 1))
-    around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, False, 0.0, False))
+    around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, OomKill.NONE, 0.0, False))
     assert "libtorch" not in str(around.said), "what it wrote while it listened is no reason"
     around.fails(3 * limits.FIRST_STARTS_COUNT)
     assert not around.hopeless

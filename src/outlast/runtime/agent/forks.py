@@ -22,7 +22,7 @@ from outlast.model.limits import (
 )
 from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.oom import FOR_MEMORY
-from outlast.runtime.agent.processes import Child
+from outlast.runtime.agent.processes import Child, ending_words
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.clock import now_s
@@ -250,18 +250,7 @@ class ForkQueue:
         """
         if self._killed:
             return self._killed
-        ended = (
-            f"was ended by signal {-code} ({_signal_name(-code)})"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
+        ended = ending_words(None, -code) if code < 0 else ending_words(code, None)
         if code == -signal.SIGKILL and self._for_memory():
             ended += f", {FOR_MEMORY}"
         return f"the zygote {pid} {ended}" + (f": {self._last_words}" if self._last_words else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"

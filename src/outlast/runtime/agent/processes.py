@@ -42,6 +42,20 @@ class Exited:
     killed: bool = False
 
 
+def ending_words(exit_code: int | None, number: int | None) -> str:
+    """Say how a process has ended: `was ended by signal 9 (SIGKILL)`, `ended with exit code 1`."""
+    if number is None:
+        return f"ended with exit code {exit_code}"
+    return f"was ended by signal {number} ({_signal_name(number)})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
 @dataclass
 class Handover:
     """Both sides of a child's four descriptors: channel, gate, stdout, stderr."""

@@ -20,7 +20,7 @@ from outlast.model.messages import Ping, Pong, StoreLost, StoreUp
 from outlast.runtime import clock
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.oom import FOR_MEMORY
-from outlast.runtime.agent.processes import Exited
+from outlast.runtime.agent.processes import Exited, ending_words
 from outlast.runtime.agent.specs import Specs
 from outlast.runtime.linux import is_stopped
 from outlast.runtime.loop import Loop
@@ -184,7 +184,7 @@ class StoreHosts:
         host = self._of(exited.worker)
         # Only before a host listens does what it wrote last say why it ended.
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
-        how = f"it ended (exit code {exited.exit_code}, signal {exited.signal})"
+        how = f"it {ending_words(exited.exit_code, exited.signal)}"
         if exited.oom.is_possible:
             how += f", {FOR_MEMORY}"
         self._gone(exited.worker, f"{how}: {words}" if words else how)
