@@ -64,7 +64,7 @@ TRIES_AGAIN_S = 0.05
 WITHIN_S = 20.0
 
 
-class Headquarters:
+class CoordinatorHost:
     """A coordinator for `nodes` nodes of two ranks each.
 
     `told`: what the listener or the coordinator said.
@@ -268,26 +268,26 @@ def enrol(name: str, *, session: int = 1, epoch: int = 0) -> Enrol:
 def test_agents_enrol_are_given_ranks_and_have_their_leases_renewed(
     loop: Loop, until: Until
 ) -> None:
-    hq = Headquarters(loop, nodes=3)
-    nodes = [Node(loop, hq.address, name) for name in "abc"]
+    leader = CoordinatorHost(loop, nodes=3)
+    nodes = [Node(loop, leader.address, name) for name in "abc"]
     until(lambda: all(len(node.plans()) == 2 and node.grants() >= 3 for node in nodes))
     assert sorted(rank for node in nodes for rank in node.plans()) == list(range(6))
-    assert hq.agent_listener.nodes == 3
-    assert hq.agent_listener.unsent_bytes == 0
-    assert not hq.told
-    hq.agent_listener.close()
+    assert leader.agent_listener.nodes == 3
+    assert leader.agent_listener.unsent_bytes == 0
+    assert not leader.told
+    leader.agent_listener.close()
 
 
 def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
-    hq = Headquarters(loop, nodes=1)
-    hq.agent_listener.close()
+    leader = CoordinatorHost(loop, nodes=1)
+    leader.agent_listener.close()
     try:
-        hq.address = hq.agent_listener.open(host="::1")
+        leader.address = leader.agent_listener.open(host="::1")
     except UsageError as error:
         pytest.skip(f"no IPv6 here: {error}")
-    node = Node(loop, hq.address, "a", family=socket.AF_INET6)
+    node = Node(loop, leader.address, "a", family=socket.AF_INET6)
     until(lambda: len(node.plans()) == 2)
-    hq.agent_listener.close()
+    leader.agent_listener.close()
 
 
 def test_an_order_reaches_its_agent_once_though_the_connection_broke(
@@ -297,14 +297,16 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
 
     And one that arrived, and was not acknowledged.
     """
-    hq = Headquarters(loop, nodes=1)
-    node = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1)
+    node = Node(loop, leader.address, "a")
     until(lambda: len(node.plans()) == 2)
     worker = node.spawned[0]
 
     def order(number: int) -> None:
         leave = ToWorkers((worker,), (), Leave(1_000 + number, "a test"))
-        hq.agent_listener.carry_out(hq.sessions.pass_on([ToAgent(leave, "a")], now_s=now_s()))
+        leader.agent_listener.carry_out(
+            leader.sessions.pass_on([ToAgent(leave, "a")], now_s=now_s())
+        )
 
     def leaves() -> list[int]:
         return [
@@ -317,7 +319,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
     until(lambda: leaves() == [1])  # it arrived; no beat has said so yet
     order(2)
     node.break_off()  # the second lies in the kernel's buffer, unread
-    until(lambda: hq.agent_listener.nodes == 0)
+    until(lambda: leader.agent_listener.nodes == 0)
     order(3)
     node.connect()
     order(4)
@@ -326,7 +328,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
     until(lambda: node.grants() >= grants + 3)  # whatever is said again has come by then
     assert leaves() == [1, 2, 3, 4]
     assert node.spawned == sorted(set(node.spawned)), "no worker was started twice"
-    hq.agent_listener.close()
+    leader.agent_listener.close()
 
 
 @pytest.mark.parametrize(
@@ -341,50 +343,50 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
 def test_whoever_does_not_enrol_first_is_shown_the_door(
     loop: Loop, until: Until, stranger: MakeStranger, message: Message, why: str
 ) -> None:
-    hq = Headquarters(loop, nodes=1)
-    one = stranger(hq.address)
+    leader = CoordinatorHost(loop, nodes=1)
+    one = stranger(leader.address)
     one.channel.send(message)
     until(lambda: bool(one.closed))
     assert not one.came
-    assert [why in text for text in hq.told] == [True], hq.told
-    node = Node(loop, hq.address, "a")  # nobody else is worse off
+    assert [why in text for text in leader.told] == [True], leader.told
+    node = Node(loop, leader.address, "a")  # nobody else is worse off
     until(lambda: node.grants() >= 1)
-    hq.agent_listener.close()
+    leader.agent_listener.close()
 
 
 def test_who_has_enrolled_may_only_say_what_agents_say(
     loop: Loop, until: Until, stranger: MakeStranger
 ) -> None:
-    hq = Headquarters(loop, nodes=1)
-    one = stranger(hq.address)
+    leader = CoordinatorHost(loop, nodes=1)
+    one = stranger(leader.address)
     one.channel.send(enrol("a"))
     one.channel.send(Welcome(9, 0, 1.0, False, None))
     until(lambda: bool(one.closed))
-    assert "has enrolled, and says Welcome" in hq.told[0]
-    assert hq.agent_listener.nodes == 0
-    hq.agent_listener.close()
+    assert "has enrolled, and says Welcome" in leader.told[0]
+    assert leader.agent_listener.nodes == 0
+    leader.agent_listener.close()
 
 
 def test_a_corrupt_frame_costs_the_connection_and_no_more(loop: Loop, until: Until) -> None:
-    hq = Headquarters(loop, nodes=2)
-    nodes = [Node(loop, hq.address, name) for name in "ab"]
+    leader = CoordinatorHost(loop, nodes=2)
+    nodes = [Node(loop, leader.address, name) for name in "ab"]
     until(lambda: all(len(node.plans()) == 2 for node in nodes))
     nodes[0].channel.send_frames(b"\0\0\0\4oops")
     until(lambda: bool(nodes[0].closed))
-    assert "of node a" in hq.told[0]
-    assert "not JSON" in hq.told[0]
+    assert "of node a" in leader.told[0]
+    assert "not JSON" in leader.told[0]
     nodes[0].connect()
     grants = [node.grants() for node in nodes]
     until(lambda: all(node.grants() > before for node, before in zip(nodes, grants, strict=True)))
-    assert hq.agent_listener.nodes == 2
-    assert hq.coordinator.nodes.silent == set()
-    hq.agent_listener.close()
+    assert leader.agent_listener.nodes == 2
+    assert leader.coordinator.nodes.silent == set()
+    leader.agent_listener.close()
 
 
 def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: Until) -> None:
     """The older one is not reported as lost: that would count the node as silent."""
-    hq = Headquarters(loop, nodes=1)
-    node = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1)
+    node = Node(loop, leader.address, "a")
     until(lambda: len(node.plans()) == 2)
     older = node.channel
     came_over_older: list[str] = []
@@ -394,29 +396,29 @@ def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: U
     until(lambda: bool(came_over_older))
     grants = node.grants()
     until(lambda: node.grants() >= grants + 3)
-    assert hq.agent_listener.nodes == 1
-    assert hq.coordinator.nodes.silent == set()
+    assert leader.agent_listener.nodes == 1
+    assert leader.coordinator.nodes.silent == set()
     assert len(node.plans()) == 2
-    assert not hq.told
-    hq.agent_listener.close()
+    assert not leader.told
+    leader.agent_listener.close()
 
 
 def test_a_lost_connection_is_reported_to_the_sessions(loop: Loop, until: Until) -> None:
-    hq = Headquarters(loop, nodes=1)
-    node = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1)
+    node = Node(loop, leader.address, "a")
     until(lambda: node.grants() >= 1)
     node.break_off()
-    until(lambda: hq.coordinator.nodes.silent == {"a"})
-    assert hq.agent_listener.nodes == 0
-    hq.agent_listener.close()
+    until(lambda: leader.coordinator.nodes.silent == {"a"})
+    assert leader.agent_listener.nodes == 0
+    leader.agent_listener.close()
 
 
 def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -> None:
-    hq = Headquarters(loop, nodes=2)
-    one = stranger(hq.address)
+    leader = CoordinatorHost(loop, nodes=2)
+    one = stranger(leader.address)
     one.channel.send(enrol("a"))
-    until(lambda: hq.agent_listener.nodes == 1)
-    hq.agent_listener.carry_out(
+    until(lambda: leader.agent_listener.nodes == 1)
+    leader.agent_listener.carry_out(
         [
             Line(Grant(7, 0, 0.0), "a"),
             HangUp("a"),
@@ -426,8 +428,8 @@ def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStrang
     )
     until(lambda: bool(one.closed))
     assert [message.number for message in one.came if isinstance(message, Grant)] == [7]
-    assert hq.coordinator.nodes.silent == {"a"}
-    hq.agent_listener.close()
+    assert leader.coordinator.nodes.silent == {"a"}
+    leader.agent_listener.close()
 
 
 # --- two of one name ----------------------------------------------------------------------------
@@ -437,11 +439,11 @@ def test_a_second_agent_of_a_name_does_not_touch_the_line_of_the_first(
     loop: Loop, until: Until
 ) -> None:
     """Method: the second tries again and again. The first keeps its connection, and its ranks."""
-    hq = Headquarters(loop, nodes=1)
-    first = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1)
+    first = Node(loop, leader.address, "a")
     until(lambda: len(first.plans()) == 2)
     line = first.channel
-    second = Node(loop, hq.address, "a")
+    second = Node(loop, leader.address, "a")
     until(lambda: len(second.heard) >= 3)
     assert {type(message) for message in second.heard} == {TurnedAway}
     grants = first.grants()
@@ -449,36 +451,36 @@ def test_a_second_agent_of_a_name_does_not_touch_the_line_of_the_first(
     assert first.channel is line
     assert not first.closed
     assert not second.spawned
-    assert hq.told == second.told
-    assert ["another agent has enrolled under this name" in text for text in hq.told] == [True]
-    hq.agent_listener.close()
+    assert leader.told == second.told
+    assert ["another agent has enrolled under this name" in text for text in leader.told] == [True]
+    leader.agent_listener.close()
 
 
 def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
     loop: Loop, until: Until
 ) -> None:
-    hq = Headquarters(loop, nodes=1, lease_s=5 * BEAT_S)
-    first = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1, lease_s=5 * BEAT_S)
+    first = Node(loop, leader.address, "a")
     until(lambda: len(first.plans()) == 2)
-    second = Node(loop, hq.address, "a")
+    second = Node(loop, leader.address, "a")
     until(lambda: bool(second.heard))
     first.end()
     until(lambda: len(second.spawned) == 2)
     assert not set(second.spawned) & set(first.spawned)
-    hq.agent_listener.close()
+    leader.agent_listener.close()
 
 
 # --- trust ----------------------------------------------------------------------------------------
 
 
 def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> None:
-    hq = Headquarters(loop, nodes=2, token=b"of this run")
-    good = [Node(loop, hq.address, name, token=b"of this run") for name in "ab"]
-    bad = Node(loop, hq.address, "c", token=b"of another run")
+    leader = CoordinatorHost(loop, nodes=2, token=b"of this run")
+    good = [Node(loop, leader.address, name, token=b"of this run") for name in "ab"]
+    bad = Node(loop, leader.address, "c", token=b"of another run")
     until(lambda: all(len(node.plans()) == 2 for node in good) and bool(bad.closed))
     assert [type(message) for message in bad.heard] == [Challenge]
-    assert ["does not know the run's token" in text for text in hq.told] == [True]
-    hq.agent_listener.close()
+    assert ["does not know the run's token" in text for text in leader.told] == [True]
+    leader.agent_listener.close()
 
 
 def test_a_proof_serves_for_one_connection_and_one_node(
@@ -487,8 +489,8 @@ def test_a_proof_serves_for_one_connection_and_one_node(
     """Method: a proof that was good is said again over another connection; one for node a is
     followed by an Enrol of node b; none is given at all.
     """
-    hq = Headquarters(loop, nodes=1, token=b"t")
-    first, again, other, none = (stranger(hq.address) for _ in range(4))
+    leader = CoordinatorHost(loop, nodes=1, token=b"t")
+    first, again, other, none = (stranger(leader.address) for _ in range(4))
     until(lambda: all(one.came for one in (first, again, other, none)))
     questions = [one.came[0] for one in (first, again, other)]
     assert len(set(questions)) == 3, "a nonce is never said twice"
@@ -510,8 +512,8 @@ def test_a_proof_serves_for_one_connection_and_one_node(
         )
     )
     assert not first.closed
-    assert len(hq.told) == 3
-    hq.agent_listener.close()
+    assert len(leader.told) == 3
+    leader.agent_listener.close()
 
 
 def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
@@ -531,12 +533,12 @@ def test_silent_strangers_are_sent_away_and_others_wait_for_their_turn(
 ) -> None:
     monkeypatch.setattr(limits, "LISTENER_STRANGERS_COUNT", 2)
     monkeypatch.setattr(limits, "LISTENER_WAIT_S", 0.1)
-    hq = Headquarters(loop, nodes=1)
-    idle = [stranger(hq.address) for _ in range(5)]
-    node = Node(loop, hq.address, "a")
+    leader = CoordinatorHost(loop, nodes=1)
+    idle = [stranger(leader.address) for _ in range(5)]
+    node = Node(loop, leader.address, "a")
     until(lambda: node.grants() >= 1 and all(one.closed for one in idle))
-    assert ["did not enrol within 0.1 s" in text for text in hq.told] == [True] * 5
-    hq.agent_listener.close()
+    assert ["did not enrol within 0.1 s" in text for text in leader.told] == [True] * 5
+    leader.agent_listener.close()
 
 
 CHILD = """
@@ -605,16 +607,16 @@ def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int
 def test_frames_for_one_node_go_in_one_write(
     loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hq = Headquarters(loop, nodes=2)
-    one, other = stranger(hq.address), stranger(hq.address)
+    leader = CoordinatorHost(loop, nodes=2)
+    one, other = stranger(leader.address), stranger(leader.address)
     one.channel.send(enrol("a"))
     other.channel.send(enrol("b"))
-    until(lambda: hq.agent_listener.nodes == 2)
+    until(lambda: leader.agent_listener.nodes == 2)
     writes: list[bytes] = []
     monkeypatch.setattr(Channel, "send_frames", lambda self, frames: writes.append(frames))
     grants = [Grant(number, 0, 0.0) for number in range(3)]
-    hq.agent_listener.carry_out(
+    leader.agent_listener.carry_out(
         [Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")]
     )
     assert writes == [encode(grants[0]) + encode(grants[1]), encode(grants[2]), encode(grants[0])]
-    hq.agent_listener.close()
+    leader.agent_listener.close()

@@ -222,7 +222,7 @@ class Standby:
         try:
             self._kept.flush()
         except OutlastError as error:
-            self._tell(f"warning: the copy of the ledger: {error}")
+            self._tell(f"warning: the copy of the ledger on this node cannot be written: {error}")
 
     def look(self) -> None:
         """Ask the voters, if the coordinator is missing. It is called with each heartbeat."""
