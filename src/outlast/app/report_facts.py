@@ -143,7 +143,7 @@ def _interruptions(view: RunView, books: Accounting) -> list[dict[str, typing.An
     anywhere = sure_verdicts(event for part in records.sessions for event in part.events)
     by_session = [sure_verdicts(part.events) for part in records.sessions]
     out = []
-    for one, began_s, session, own_id in records.numbered():
+    for one, began_s, session, own_id in records.numbered:
         # A later session may say what it found out about an earlier one's.
         verdict = by_session[session].get(own_id) or anywhere.get(own_id)
         verdicts = {} if verdict is None else {one.id: verdict}

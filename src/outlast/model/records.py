@@ -13,6 +13,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -284,7 +285,7 @@ class Numbered(NamedTuple):
     own_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Records:
     """The whole ledger of one run, as it was read.
 
@@ -348,7 +349,8 @@ class Records:
         numbers = (one.generation for part in self.sessions for one in part.generations)
         return max(numbers, default=0)
 
-    def numbered(self) -> list[Numbered]:
+    @functools.cached_property
+    def numbered(self) -> tuple[Numbered, ...]:
         """Return all interruptions under ids that are unique in the run.
 
         Ids that a later session gave again are moved up.
@@ -370,11 +372,11 @@ class Records:
                     one = replace(one, id=one.id + shift, parent=parent)
                 out.append(Numbered(one, part.began_s, index, own_id))
                 highest = max(highest, one.id)
-        return out
+        return tuple(out)
 
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
         """Return all interruptions, each with its session's `began_s` (see `numbered`)."""
-        return [(one.interruption, one.began_s) for one in self.numbered()]
+        return [(one.interruption, one.began_s) for one in self.numbered]
 
     def interruptions(self) -> list[dict[str, object]]:
         """Return the public shape of all interruptions."""

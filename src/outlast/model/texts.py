@@ -108,11 +108,15 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
 def escaped_all(value: Any) -> Any:
     """Escape every text in a JSON value, keys included. The lines of a text stay."""
+    if value is None or isinstance(value, int | float):
+        return value  # the test that is cheap comes first: a long run has half a million values
     if isinstance(value, str):
         return escaped(value, lines=True)
-    if isinstance(value, Mapping):
+    if isinstance(value, list | tuple):
+        return [escaped_all(one) for one in value]
+    if isinstance(value, dict | Mapping):
         return {escaped(str(key)): escaped_all(one) for key, one in value.items()}
-    return [escaped_all(one) for one in value] if isinstance(value, list | tuple) else value
+    return value
 
 
 def _visible(match: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ place of what cannot be encoded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import sqlite3
@@ -226,12 +227,23 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {float: _finite, int: _whole}
 def _read_tuple(hint: Any) -> Callable[[str], tuple[Any, ...]]:
     of = typing.get_args(hint)[0]
     read = _SCALARS.get(of, str)
-    return lambda text: tuple(read(one) for one in json.loads(text))
+
+    # The ranks and nodes of thousands of interruptions are the same few.
+    @functools.lru_cache(maxsize=1024)
+    def read_tuple(text: str) -> tuple[Any, ...]:
+        return tuple(read(one) for one in json.loads(text))
+
+    return read_tuple
 
 
 def _read_seconds(of: type[Cause] | type[Tier]) -> Callable[[str], dict[Any, float]]:
+    members = {one.value: one for one in of}
+
     # a torn beacon may have said anything: the accounts cut it to what can be
-    return lambda text: {of(key): float(item) for key, item in json.loads(text).items()}
+    def read_seconds(text: str) -> dict[Any, float]:
+        return {members[key]: float(item) for key, item in _read_object(text).items()}
+
+    return read_seconds
 
 
 def _read_numbers(text: str) -> dict[str, float]:
@@ -239,6 +251,8 @@ def _read_numbers(text: str) -> dict[str, float]:
 
 
 def _read_object(text: str) -> dict[str, Any]:
+    if text == "{}":  # most are empty
+        return {}
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")

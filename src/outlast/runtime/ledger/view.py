@@ -61,9 +61,11 @@ class RunView:
 def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
     """Look at the run that RUN names (see run_folder.find). Raises RunFolderError, CorruptError."""
     path = run_folder.find(run, root=root)
+    was_held = run_folder.holder(path) is not None
     records = read_ledger(path / "ledger.db")
     if records.sessions[-1].session.ended_s is None and run_folder.holder(path) is None:
-        records = read_ledger(path / "ledger.db")  # it may have said its end between the two looks
+        if was_held:  # it may have said its end between the two looks
+            records = read_ledger(path / "ledger.db")
         return RunView(path, records, None)
     session = records.sessions[-1].session
     return RunView(
