@@ -84,6 +84,22 @@ class Group:
     watch: SocketWatch | None
 
 
+@dataclass(slots=True)
+class MadeGroups:
+    """The process groups that outlast has made, and the store that they were built with.
+
+    group           the run's group; None: this process has not joined it yet
+    solo            a group of one rank, which stands in until then
+    store           the client of the run's store; None: it has not connected yet
+    store_address   host and port of `store`
+    """
+
+    group: Group | None = None
+    solo: Group | None = None
+    store: TCPStore | None = None
+    store_address: tuple[str, int] = ("", 0)
+
+
 def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None = None) -> TCPStore:
     """Host the store in this process, at `host` and nowhere else.
 

@@ -22,7 +22,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -59,22 +58,6 @@ from outlast.runtime.worker.wake import SocketWatch
 _INTERRUPT = int(signal.SIGRTMIN) + 7
 
 
-@dataclass(slots=True)
-class MadeGroups:
-    """The process groups that outlast has made, and the store that they were built with.
-
-    group           the run's group; None: this process has not joined it yet
-    solo            a group of one rank, which stands in until then
-    store           the client of the run's store; None: it has not connected yet
-    store_address   host and port of `store`
-    """
-
-    group: groups.Group | None = None
-    solo: groups.Group | None = None
-    store: TCPStore | None = None
-    store_address: tuple[str, int] = ("", 0)
-
-
 class Membership:
     """This process's membership of the run: its rank, its generation, and its process group.
 
@@ -94,7 +77,7 @@ class Membership:
         self.script = ScriptPlace()
         # where this generation's ranks vote, if they are all on this node
         self.pages: shared_pages.SharedPages | None = None
-        self._made = MadeGroups()
+        self._made = groups.MadeGroups()
         self._rank = 0
         self.world_size = 1
         self.local_world_size = 1
