@@ -180,3 +180,16 @@ def test_the_advice_fits_what_was_not_kept() -> None:
     assert "run.values(best=...)" in told["self.best", "float"]
     assert "run.draw" in told["it", "cycle"]
     assert "position" not in told["account", "Account"]
+
+
+def test_a_name_without_a_value_in_a_replaced_rank_is_told_as_such() -> None:
+    """In a run whose ranks were not replaced it is an error like any other."""
+    stderr = (
+        '[rank1]:   File "train.py", line 40, in main\n'
+        "[rank1]: UnboundLocalError: cannot access local variable 'loss_epoch' where it is not"
+        " associated with a value\n"
+    )
+    found = failure_remark(stderr, "train.py", replaced=True)
+    assert found.line == 40
+    assert found.do.startswith("loss_epoch is set in some steps only: give it a value in front")
+    assert "mend this first" in failure_remark(stderr, "train.py").do

@@ -235,7 +235,7 @@ class _Check:
         if war.code is None:
             what = f"after the kill of {killed} the run had not gone on when time was up"
             return Remark(1, f"{what}{_tail(war)}", "read what the ranks say; raise --time-limit")
-        found = failure_remark(war.stderr, self._wishes.script)
+        found = failure_remark(war.stderr, self._wishes.script, replaced=True)
         what = f"after the kill of {killed} the run failed: {found.what}"
         return Remark(found.line, what, found.do, file=found.file)
 

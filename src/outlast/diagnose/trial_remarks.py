@@ -156,8 +156,15 @@ def own_differences(found: Comparison) -> str:
     )
 
 
-def failure_remark(stderr: str, script: str) -> Remark:
-    """Name what a run ended with: what was refused, or the script's own error, with its line."""
+_UNSET = re.compile(r"(?:NameError|UnboundLocalError): .*?'(\w+)'")
+
+
+def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remark:
+    """Name what a run ended with: what was refused, or the script's own error, with its line.
+
+    replaced   only a run whose ranks were replaced has ended so. A name that has no value then is
+               one that an earlier step had set
+    """
     stderr = _RANK.sub("", stderr)
     errors = re.findall(r"^error: (.*)$", stderr, re.MULTILINE)
     hints = re.findall(r"^hint: (.*)$", stderr, re.MULTILINE)
@@ -165,8 +172,12 @@ def failure_remark(stderr: str, script: str) -> Remark:
         errors[-1] if errors else (stderr.strip().splitlines() or ["it ended without a word"])[-1]
     )
     what = what.rpartition("last error: ")[2]  # how often it was tried says nothing here
+    unset = _UNSET.search(what) if replaced else None
     do = (
-        hints[-1]
+        f"{unset[1]} is set in some steps only: give it a value in front of the loop as well, or"
+        f" keep it: kept = run.values({unset[1]}=...), run.state(..., kept=kept)"
+        if unset
+        else hints[-1]
         if hints and "outlast report" not in hints[-1]
         else "mend this first; arguments of the script go behind `--`"
     )
