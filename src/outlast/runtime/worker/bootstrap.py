@@ -254,9 +254,11 @@ def _show(error: BaseException) -> None:
 
 
 def _without_our_frames(where: types.TracebackType | None) -> types.TracebackType | None:
-    """Drop the frames above the script's first one.
+    """Drop the frames above the script's first one, and those of outlast in between.
 
-    An error before the script began (a syntax error) keeps none.
+    Work that is given to `step.on_commit` is called from deep within outlast. If the innermost
+    frame is outlast's, that of libraries such as torch aside, the error is its own, and all frames
+    stay. An error before the script began (a syntax error) keeps none.
     """
     ours = (
         __file__,
@@ -267,7 +269,22 @@ def _without_our_frames(where: types.TracebackType | None) -> types.TracebackTyp
     )
     while where is not None and where.tb_frame.f_code.co_filename in ours:
         where = where.tb_next
-    return where
+    frames = []
+    while where is not None:
+        frames.append(where)
+        where = where.tb_next
+    names = [one.tb_frame.f_code.co_filename for one in frames]
+    code = [name for name in names if name.startswith(_OURS) or _INSTALLED not in name]
+    is_ours = bool(code) and code[-1].startswith(_OURS)
+    shortened = None
+    for one, name in zip(reversed(frames), reversed(names), strict=True):
+        if is_ours or not name.startswith(_OURS):
+            shortened = types.TracebackType(shortened, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return shortened
+
+
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 def _write_error_file(error: BaseException) -> None:
