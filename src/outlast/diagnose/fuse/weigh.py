@@ -21,27 +21,17 @@ from outlast.model.verdict import Role
 
 # a ledger blames the program for a hang only if no other reason was found
 LEDGER = "ledger.interruption"
-DOUBTS = {
-    "older": "from before the job's own logs",
-    "stranger": "the process was not one of the job's",
-    "untied": "nothing ties the process to the job",
-    "contradicted": "the rank's dump shows it alive and waiting",
-    "handled": "the log goes on after it",
-}
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The vote of one rule: its first finding, how sure it makes of its class, and what reduced
-    that.
-    """
+    """The vote of one rule: its first finding, and how sure that makes of its class."""
 
     finding: Finding
     rule: Rule
     failure_class: FailureClass
     probability: float
-    discount: str = ""
 
 
 def rule_of(one: Finding) -> Rule | None:
@@ -112,13 +102,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
     ):
         probability = 1 - (1 - probability) * weights.shared
     if first.doubt:
-        return Vote(
-            first,
-            rule,
-            rule.failure_class,
-            probability * weights.doubts[first.doubt],
-            DOUBTS[first.doubt],
-        )
+        probability *= weights.doubts[first.doubt]
     return Vote(first, rule, rule.failure_class, probability)
 
 
@@ -168,7 +152,7 @@ def before(one: Finding, other: Finding) -> bool | None:
 
 def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
     """Return the vote, discounted if another root explains it or came first."""
-    factor, why = 1.0, ""
+    factor = 1.0
     for root in roots:
         if (
             root.failure_class is vote.failure_class
@@ -178,7 +162,7 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
             continue
         first = before(root.finding, vote.finding)
         if root.rule.name in SAME_FAULT.get(vote.rule.name, ()):
-            factor, why = min(factor, weights.explained), f"the same as {root.rule.name}"
+            factor = min(factor, weights.explained)  # both tell of one fault
         elif vote.rule.name in SAME_FAULT.get(root.rule.name, ()):
             continue
         elif (
@@ -187,12 +171,12 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
             and first is not False
             and weights.explained < factor
         ):
-            factor, why = weights.explained, f"follows from {root.rule.name}"
+            factor = weights.explained
         elif (
             first and weights.later < factor and root.probability >= weights.grades[Grade.POSSIBLE]
         ):
-            factor, why = weights.later, f"came after {root.rule.name}"
-    return Vote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor, why)
+            factor = weights.later
+    return Vote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor)
 
 
 def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass, float]:
