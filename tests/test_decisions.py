@@ -13,6 +13,9 @@ import pytest
 RUNTIME = Path(__file__).parents[1] / "src" / "outlast" / "runtime"
 SUBJECTS = {"generation", "rung", "Rung", "Stage", "roster", "survivors", "restarts", "budgets"}
 ALLOWED = {  # file -> why a branch there is no decision about the run
+    "agent/copy_keeper.py": (
+        "bytes that a process of an older generation had under way are refused: the fence itself"
+    ),
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
     "worker/marks.py": "a drill's order says in which generation it strikes",
     "worker/shared_rows.py": (

@@ -55,9 +55,9 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
-    *("votes", "leader", "part", "record", "twin_source"),
+    *("votes", "leader", "part", "record", "twin_source", "keeper"),
 }
-ADDRESSES = {"source", "serves", "votes", "leader", "twin_source"}  # numeric, with a port
+ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keeper"}  # numeric, with a port
 # the own words of outlast, which are short
 WORDS = {
     *("settle", "then", "replicated", "private"),
@@ -91,6 +91,7 @@ MANY = {
     "housed": PROCESSES,
     "members": limits.WORKERS_MAX_COUNT,
     "images": RANKS_SEEN,
+    "copies": RANKS_SEEN,
     "said": 10,
     "causes": 12,
     "seconds": 12,

@@ -278,6 +278,22 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
     )
 
 
+_SEVERAL = ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400")
+
+
+def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
+    reader: ZygoteClient, script: str
+) -> None:
+    """As often as images are sealed: `--snapshot-every`, or what `--keep` says of the vault."""
+    assert not read(reader, *_SEVERAL, script).peer_copies
+    assert not read(reader, *_SEVERAL, "--keep", "peers=1:never", script).peer_copies
+    assert read(reader, *_SEVERAL, "--keep", "peers=1", script).peer_copies
+    for said in (["--snapshot-every", "5", "--keep", "peers=1:5steps"],
+                 ["--keep", "vault:5steps,peers=1:5steps"]):  # fmt: skip
+        options = read(reader, *_SEVERAL, *said, script)
+        assert (options.peer_copies, options.snapshot_every) == (True, 5)
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -321,6 +337,18 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
         (["--spares", "-1", "SCRIPT", "--lr"], "--spares.*at least 0"),
         (["--hang-after", "nan", "SCRIPT"], "--hang-after.*seconds above 0"),
         (["--checkpoint-every", "0", "SCRIPT"], "--checkpoint-every.*at least 1"),
+        (
+            ["--keep", "peers=1:step", "SCRIPT"],
+            "this run has one node\n\nhint: start it on several nodes",
+        ),
+        (
+            [*_SEVERAL, "--keep", "peers=1:10steps", "SCRIPT"],
+            "they seal each step\n\nhint: add --snapshot-every 10, or write peers=1:1steps",
+        ),
+        (
+            [*_SEVERAL, "--snapshot-every", "5", "--keep", "peers=1:step", "SCRIPT"],
+            "they seal every 5 steps\n\nhint: .*peers=1:5steps",
+        ),
         (["--tee", "5", "SCRIPT"], "--tee 5"),
         (["--local-ranks-filter", "a", "SCRIPT"], "--local-ranks-filter a"),
         (["/no/such/train.py"], "there is no script /no/such/train.py"),

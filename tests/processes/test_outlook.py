@@ -51,6 +51,7 @@ def test_before_anything_is_known_all_is_null(records: Records) -> None:
             "nodes": None,
             "spares_ready": 0,
             "kept_step": None,
+            "nodes_to_lose": None,
         },
     }
 
@@ -130,6 +131,7 @@ def test_ranks_that_hold_the_whole_state_are_copies_of_it(
         "nodes": None if sharded else 1,
         "spares_ready": 0,
         "kept_step": None,
+        "nodes_to_lose": None,
     }
 
 

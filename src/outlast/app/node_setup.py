@@ -188,6 +188,7 @@ def coordinator_options(
         nodes=0 if options.nodes is None else options.nodes.count + options.nodes.spares,
         enrol_wait_s=limits.ENROL_WAIT_S if options.nodes is None else options.nodes.join_timeout_s,
         greets=options.program.entry != "program",
+        peer_copies=options.snapshot_every if options.peer_copies else 0,
         policy=options.policy,
     )
 

@@ -370,6 +370,7 @@ def open_node(
     parts = NodeParts(
         nodes.name, resources.loop, logs, vault, beacons, specs, evidence,
         of_node(options, resources.zygote), tell=resources.view.print_line, missing=missing,
+        keeper=server.keeper,
     )  # fmt: skip
     return parts, serves
 

@@ -205,7 +205,8 @@ def _is_sound_outlook(snapshot: Facts) -> bool:
         isinstance(values, dict)
         and all(isinstance(one, int | float) for one in values.values())
         and all(
-            isinstance(redundancy.get(name) or 0, int) for name in ("copies", "nodes", "kept_step")
+            isinstance(redundancy.get(name) or 0, int)
+            for name in ("copies", "nodes", "kept_step", "nodes_to_lose")
         )
     )
 
@@ -348,8 +349,13 @@ def checkpoint_words(facts: Facts) -> str:
 def copies_words(redundancy: Facts | None) -> str:
     """Return `4 copies of the state on 1 node`, or "" where that is not known.
 
-    The copy in shared memory is said too, if there is one.
+    The copy in shared memory is said too, if there is one. Of sharded state that is copied to
+    peers it is said whether a node can be lost now.
     """
+    if redundancy and redundancy.get("nodes_to_lose") is not None:
+        if redundancy["nodes_to_lose"]:
+            return "any one node can be lost now: another one keeps copies of its images"
+        return "no node can be lost now: not all images lie on two nodes"
     if not redundancy or not redundancy.get("copies"):
         return ""
     copies = words.count(redundancy["copies"], "copy", "copies")

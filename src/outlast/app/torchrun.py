@@ -127,7 +127,8 @@ class RunOptions:
     """All options of `outlast run`. `log_dir` and `run_dir` "": the usual place.
 
     `workers`: on each node. `nodes`: None where there is one. `notes`: flags without effect here,
-    each in a sentence. `copies`: how often replicated state is copied to the vault.
+    each in a sentence. `copies`: how often replicated state is copied to the vault. `peer_copies`:
+    each image of sharded state is copied to another node.
     """
 
     program: Program
@@ -138,6 +139,7 @@ class RunOptions:
     checkpoints: Checkpoints
     snapshot_every: int
     copies: Every
+    peer_copies: bool
     console: ConsolePolicy
     status: StatusOptions
     preload: tuple[str, ...]
@@ -195,6 +197,11 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         snapshot_every=asked["snapshot_every"] or (keep.vault or NEVER).steps or 1,
         copies=AUTO if keep.vault is None else keep.vault,
+        peer_copies=_copies_at_peers(
+            keep.peers,
+            snapshot_every=asked["snapshot_every"] or (keep.vault or NEVER).steps or 1,
+            nodes=1 if nodes is None else nodes.count,
+        ),
         console=_console(asked, prefix),
         status=StatusOptions(
             asked["quiet"],
@@ -330,6 +337,25 @@ def _keep(asked: dict[str, Any]) -> Keep:
                 hint=f"leave {flag} out, or {place} out of --keep",
             )
     return keep
+
+
+def _copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> bool:
+    """Return whether images are copied to other nodes. Raises UsageError if they cannot be."""
+    if peers is None or peers.is_never:
+        return False
+    if nodes < 2:
+        raise UsageError(
+            "--keep peers=1: the copy of an image lies on another node, and this run has one node",
+            hint="start it on several nodes (--nnodes 2), or leave peers out of --keep",
+        )
+    if peers.steps != snapshot_every:
+        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
+        raise UsageError(
+            f"--keep peers=1:{peers.steps}steps: a peer copies what the ranks seal, and they seal"
+            f" {what}",
+            hint=f"add --snapshot-every {peers.steps}, or write peers=1:{snapshot_every}steps",
+        )
+    return True
 
 
 def _metrics(asked: str | None) -> str:

@@ -1,5 +1,7 @@
 """On which node each rank lives: first placement, and places for ranks that were lost.
 
+Also on which node the copies of a rank's images lie.
+
 This module is pure.
 """
 
@@ -37,6 +39,20 @@ def place(
         out[rank] = name
         left[name] -= 1
     return out
+
+
+def keepers(homes: Mapping[int, str]) -> dict[int, str]:
+    """Return the node that keeps copies of each rank's images. Empty: there is but one node.
+
+    It is the next of the nodes that hold ranks, in the order of their lowest ranks, and the first
+    one behind the last. So every single loss of a node is survived. Of two nodes that are lost at
+    once, the second must not be next to the first: it kept the copies of that one's ranks.
+    """
+    nodes = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
+    if len(nodes) < 2:
+        return {}
+    after = dict(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
+    return {rank: after[home] for rank, home in homes.items()}
 
 
 def offers(

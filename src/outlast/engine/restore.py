@@ -9,6 +9,7 @@ have followed that plan and gone, and the others may not have heard of it.
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
 (HSDP), the image of a rank that was lost with its node lies with its twin in another replica, too.
+Another node may keep a copy of it (`--keep peers=1`).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-_NO_TWINS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +162,16 @@ def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int)
 
 
 def decide_sharded(
-    *, holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]] = _NO_TWINS
-) -> RestoreVerdict:
+    *, holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]] = NONE,
+    copies: Mapping[int, tuple[int, ...]] = NONE,
+) -> RestoreVerdict:  # fmt: skip
     """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
 
-    twins   of each rank whose images are lost: the ranks that hold the same shards, and have images
+    twins    of each rank whose images are lost: the ranks that hold the same shards, and have
+             images
+    copies   of each rank whose images are lost: the steps of which another node keeps a copy
     """
-    sealed = _sealed_by(holdings, twins)
+    sealed = _sealed_by(holdings, twins, copies)
     common = set(sealed[0]).intersection(*sealed[1:]) if sealed else set()
     if not common:
         # There is no step whose image all owners have sealed.
@@ -185,14 +189,19 @@ def decide_sharded(
     if twins:
         ranks = ", ".join(map(str, sorted(twins)))
         why += f", or a replica in their place: ranks {ranks} lost theirs with their node"
+    copied = sorted(rank for rank, steps in copies.items() if step in steps)
+    if copied:
+        ranks = ", ".join(map(str, copied))
+        why += f"; of ranks {ranks}, whose node is lost, another node keeps a copy"
     return RestoreVerdict(step, {}, -1, (), why)
 
 
 def _sealed_by(
-    holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """Return the steps of which each holding's images lie sealed, with it or with a twin."""
-    if not twins:
+    holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]],
+    copies: Mapping[int, tuple[int, ...]],
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """Return the steps of which each holding's images lie sealed: with it, a twin, or a copy."""
+    if not twins and not copies:
         return [held.sealed for held in holdings]
     by_rank = {rank: held.sealed for held in holdings for rank in held.ranks}
     found = []
@@ -200,5 +209,6 @@ def _sealed_by(
         own = set(held.sealed)
         for twin in twins.get(held.ranks[0], ()):
             own.update(by_rank[twin])
+        own.update(copies.get(held.ranks[0], ()))
         found.append(tuple(sorted(own, reverse=True)))
     return found

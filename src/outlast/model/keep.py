@@ -4,9 +4,11 @@
     vault:10steps           each ten steps
     vault:auto, disk:10min  and a checkpoint on the disk each ten minutes
     vault:never             no copies in shared memory
+    peers=1:step            one copy of each image of sharded state, on another node
 
 A list of WHERE[:EVERY], with commas. EVERY is `step`, a number of steps, a time with its unit,
-`auto` or `never`; `step` if it is left out.
+`auto` or `never`; `step` if it is left out. Peers copy what the ranks seal. So a time means nothing
+there, and a number of steps has to be that of `--snapshot-every`.
 
 This module is pure.
 """
@@ -19,7 +21,8 @@ from dataclasses import dataclass
 from outlast.errors import UsageError
 from outlast.model.quantities import Kind, parse, parse_count
 
-PLACES = ("vault", "disk")
+PLACES = ("vault", "disk", "peers")
+_PEERS = re.compile(r"peers\s*(?:=\s*(\S*))?")
 _STEPS = re.compile(r"(\S+?)\s*steps?")
 _HINT = "for example --keep 'vault:auto, disk:10min'"
 
@@ -50,6 +53,7 @@ class Keep:
 
     vault: Every | None = None
     disk: Every | None = None
+    peers: Every | None = None
 
 
 def read_keep(text: str) -> Keep:
@@ -59,10 +63,11 @@ def read_keep(text: str) -> Keep:
         where, colon, every = entry.strip().rpartition(":")
         if not colon:
             where, every = entry.strip(), "step"
+        where = _read_peers(where.strip(), text)
         if where not in PLACES:
             raise UsageError(
                 f"--keep {text!r}: {where!r} is no place where state can be kept",
-                hint=f"the places are vault and disk; {_HINT}",
+                hint=f"the places are vault, disk and peers=1; {_HINT}",
             )
         if where in found:
             raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
@@ -72,7 +77,29 @@ def read_keep(text: str) -> Keep:
             f"--keep {text!r}: a checkpoint on the disk needs a number of steps, or a time",
             hint=f"`outlast plan` says which interval pays; {_HINT}",
         )
+    if (peers := found.get("peers")) is not None and not (peers.steps or peers.is_never):
+        raise UsageError(
+            f"--keep {text!r}: a peer copies each image when it is sealed, and not by the clock",
+            hint="write peers=1:step, or the steps of --snapshot-every: peers=1:10steps",
+        )
     return Keep(**found)
+
+
+def _read_peers(where: str, whole: str) -> str:
+    """Return the place that `where` names: `peers=1` is peers. Raises UsageError."""
+    found = _PEERS.fullmatch(where)
+    if found is None:
+        return where
+    if found[1] is None:
+        raise UsageError(
+            f"--keep {whole!r}: peers needs a number of copies", hint="write peers=1:step"
+        )
+    if parse_count(found[1], name=f"--keep {whole!r}: peers") > 1:
+        raise UsageError(
+            f"--keep {whole!r}: one copy of each image can be kept at a peer, and not {found[1]}",
+            hint="write peers=1:step; a checkpoint on the disk outlives the loss of two nodes",
+        )
+    return "peers"
 
 
 def _read_every(text: str, whole: str) -> Every:

@@ -117,6 +117,8 @@ IMAGE_READERS_COUNT = 64  # an agent serves its image to so many at once
 IMAGE_PIECE_BYTES = 1 << 20  # of an image, sent before anything else gets its turn
 IMAGE_QUIET_S = 10.0  # a node that serves no byte of an image for so long cannot be reached
 IMAGE_LOOK_S = 0.1  # a reader of an image looks this often whether its generation is over
+COPY_ROOM_BYTES = 32 << 20  # of memory for a copy, allocated before anything else gets its turn
+COPY_LOOK_S = 0.02  # a rank that waits for its copy looks this often whether its generation is over
 END_WAIT_S = 5.0  # at the end of a run, other nodes have ended their processes by then
 LIVES_TOLD_S = 1.0  # an agent tells this often how its workers have spent their time
 # nodes that were asked for and do not come: then the run begins on those that are there, if they

@@ -138,15 +138,18 @@ class AgentSession:
     # --- the connection ---------------------------------------------------------------------------
 
     def on_connected(
-        self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
-    ) -> list[Output]:
+        self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float,
+        copies: tuple[Images, ...] = (),
+    ) -> list[Output]:  # fmt: skip
         """Enrol over a new connection.
 
-        `images` and `transfer` say what lies sealed in the vault. `session` is a random number that
-        was never given before. It is used only if a new session begins with this connection.
+        `images`, `copies` and `transfer` say what lies sealed in the vault. `session` is a random
+        number that was never given before. It is used only if a new session begins with this
+        connection.
         """
         self._link.opens()
-        return [*self._look_at_lease(now_s), *self._enrol(images, transfer, session, now_s)]
+        late = self._look_at_lease(now_s)
+        return [*late, *self._enrol(images, copies, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
         """Note that the connection is lost. The lease goes on."""
@@ -154,8 +157,9 @@ class AgentSession:
         return []
 
     def _enrol(
-        self, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float
-    ) -> list[Output]:
+        self, images: tuple[Images, ...], copies: tuple[Images, ...], transfer: tuple[int, ...],
+        session: int, now_s: float,
+    ) -> list[Output]:  # fmt: skip
         """Say what this node holds, unless it is in already, or a session before it still lives."""
         identity, housed = self._identity, self.housed
         # After a fence, the agent enrols as a new one, and only once all its workers are dead.
@@ -170,7 +174,7 @@ class AgentSession:
             self._offer.node, identity.session, self._offer.capacity, identity.epoch, heard,
             housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
             housed.script, now_s, identity.ended, self._offer.place, self._offer.serves,
-            self._offer.votes, self._offer.software,
+            self._offer.votes, self._offer.software, copies,
         )  # fmt: skip
         return [*out, Line(enrol)]
 

@@ -1,7 +1,7 @@
 """Checkpoints as they are written: shards come in, and a manifest makes them one.
 
 Copies in the vault are reported in the same way. They have no manifest: each is there once all
-ranks have sealed theirs.
+ranks have sealed theirs. Copies at peers are reported by the node that keeps them.
 
 This module is pure.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.protocol.outputs import Manifest, Output, Tell
-from outlast.model.messages import Checkpointed
+from outlast.model.messages import Checkpointed, CopyRefused
 
 
 def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
@@ -43,6 +43,17 @@ def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
     if copies.takes(message) and copies.put(message):
         run.sources.kept(message.step)
     return []
+
+
+def on_copy_refused(run: Run, now_s: float, message: CopyRefused) -> list[Output]:
+    """Take in that a rank cannot begin from a copy: the next restart does not use it."""
+    if message.generation != run.course.generation:
+        # The refusal is of a generation that is over.
+        return []
+    run.roster.remains.copies.refuse(message.rank, message.step)
+    what = f"the copy of the image of rank {message.rank} of step {message.step}"
+    why = f"{what}, which another node keeps, was refused: {message.reason}"
+    return [event(now_s, "copy_refused", {"why": why}), Tell(f"warning: {why}")]
 
 
 def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:

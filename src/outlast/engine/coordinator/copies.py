@@ -8,7 +8,7 @@ from __future__ import annotations
 from outlast.engine.coordinator.members import Roster
 
 
-def count_copies(roster: Roster, *, kept_step: int) -> dict[str, object]:
+def count_copies(roster: Roster, *, kept_step: int, at_peers: bool = False) -> dict[str, object]:
     """Return what may be lost before a checkpoint is needed. `kept_step` as in `RestoreSources`.
 
     sharded        whether the state is sharded; None while no script has said
@@ -16,6 +16,10 @@ def count_copies(roster: Roster, *, kept_step: int) -> dict[str, object]:
                    sharded or not known
     spares_ready   how many spares can take a rank now
     kept_step      the newest step of which all ranks have a copy in the vault; None: there is none
+    nodes_to_lose  how many nodes can be lost now, whichever they are, and all of the sharded state
+                   is still there; None: it is not known, or the state is not sharded
+
+    at_peers       the run keeps copies of images at peers
     """
     at_work = [member for member in roster.members() if member.path.joined and not member.life.dead]
     replicated = roster.outlast and not roster.sharded
@@ -25,4 +29,9 @@ def count_copies(roster: Roster, *, kept_step: int) -> dict[str, object]:
         "nodes": len({member.process.node for member in at_work}) if replicated else None,
         "spares_ready": sum(1 for member in roster.spares() if member.process.parked),
         "kept_step": kept_step or None,
+        "nodes_to_lose": (
+            roster.remains.copies.survives_loss(roster.homes)
+            if at_peers and roster.outlast and roster.sharded
+            else None
+        ),
     }

@@ -20,21 +20,22 @@ from dataclasses import dataclass
 from outlast.engine.budget import Budgets
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung, replacing
-from outlast.engine.restore import Holding, RestoreVerdict, decide_replicated, decide_sharded
+from outlast.engine.restore import NONE, Holding, RestoreVerdict, decide_replicated, decide_sharded
 from outlast.model import limits
 
 
 def decide_restore(
     *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint,
-    twins: Mapping[int, tuple[int, ...]],
+    twins: Mapping[int, tuple[int, ...]], copies: Mapping[int, tuple[int, ...]] = NONE,
 ) -> RestoreVerdict:  # fmt: skip
     """Decide which step all ranks go on from. `planned`: the step of the newest plan.
 
-    twins   as for `decide_sharded`
+    twins, copies   as for `decide_sharded`
     """
     if not sharded:
         return decide_replicated(holdings=holdings, planned=planned)
-    restore, durable = decide_sharded(holdings=holdings, twins=twins), checkpoint.step
+    restore = decide_sharded(holdings=holdings, twins=twins, copies=copies)
+    durable = checkpoint.step
     if restore.step is not None and restore.step < durable:
         # A checkpoint is newer than the images, so it wins.
         why = f"the images of step {restore.step} are older than the checkpoint of step {durable}"
@@ -137,12 +138,14 @@ class SlotFacts:
     has_images    they were not lost with their node
     lacks         their last holder is gone, and they are known not to hold the step
     twin          a rank that holds the same shards, and has sealed the step; -1: none is known
+    copied_on     a node that keeps a copy of the rank's image of the step; "": none is known
     """
 
     lies_sealed: bool
     has_images: bool
     lacks: bool
     twin: int = -1
+    copied_on: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,9 @@ def decide_own_state(
             return OwnState(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
+    if not slots.has_images and sharded and slots.copied_on:
+        # The copy has the rank's own random state as well, which a twin has not.
+        return OwnState("copy", folder, f"node {slots.copied_on} keeps a copy of the rank's image")
     if not slots.has_images and sharded and slots.twin >= 0:
         return OwnState("twin", folder, f"rank {slots.twin} holds the same shards")
     if not slots.has_images:

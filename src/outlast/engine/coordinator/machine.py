@@ -44,6 +44,8 @@ from outlast.model.messages import (
     Broke,
     Checkpointed,
     Committed,
+    CopyKept,
+    CopyRefused,
     Donated,
     Enrol,
     Finished,
@@ -279,6 +281,9 @@ class Coordinator:
                 return [Record(life_of(message))]
             case ProgressReport():
                 return self._inquiry.on_report(now_s, node, message)
+            case CopyKept():
+                self.roster.remains.copies.kept(message, node)
+                return []
             case Preempted():
                 return self.requests.preempted(now_s, node, message.reason)
             case ZygoteLost():
@@ -349,6 +354,8 @@ class Coordinator:
             case Checkpointed():
                 shard = checkpoints.on_shard(self.run, now_s, message)
                 return [*shard, *self.requests.look(now_s)]
+            case CopyRefused():
+                return checkpoints.on_copy_refused(self.run, now_s, message)
             case Refused():
                 return self.regroup.stop.kill_all(
                     now_s, End(message.exit_code, "failed", message.error, "")

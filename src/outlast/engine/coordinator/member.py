@@ -172,7 +172,7 @@ def costliest_tier(members: Iterable[Member]) -> Tier | None:
     plans = [member.path.plan for member in members if member.path.plan is not None]
     if any(plan.checkpoint for plan in plans):
         return Tier.LOCAL
-    if any(plan.replicated == "donor" for plan in plans):
+    if any(plan.replicated == "donor" or plan.private == "copy" for plan in plans):
         return Tier.PEER
     moved = any(
         plan.replicated in ("transfer", "kept") or plan.private in ("slot", "twin")

@@ -15,6 +15,7 @@ from outlast.engine.coordinator.restore_sources import Transfer
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.placement import keepers
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import Enrol, Images, StoreLost
@@ -118,9 +119,22 @@ class NodeChanges:
             if images.steps and lived_here and not remains.has_images(images.rank):
                 # The node came back with what its ranks had sealed.
                 remains.find_images(images.rank, images.steps)
+        self._find_copies(enrol)
         if enrol.transfer:
             generation, step = enrol.transfer
             run.sources.find_transfer(Transfer(generation, step, enrol.node))
+
+    def _find_copies(self, enrol: Enrol) -> None:
+        """Take in the copies of images that lie on a node, if it is the one to keep them.
+
+        Others may be of steps that were rolled back. As long as a node keeps its part, no rank has
+        moved, so nothing was.
+        """
+        remains = self.run.roster.remains
+        keeps = keepers(remains.homes) if enrol.copies else {}
+        for copies in enrol.copies:
+            if keeps.get(copies.rank) == enrol.node:
+                remains.copies.found(copies.rank, enrol.node, copies.steps)
 
     def _still_committed(self, images: Images) -> int:
         """Return the newest step that a holder of a rank committed, and that nothing has undone.

@@ -24,6 +24,8 @@ class CoordinatorOptions:
     saves_last         the newest state that lives is saved before the run gives up
     greets             workers say Hello; a program (--no-python) never does, and counts as at work
                        once its process is started
+    peer_copies        each image of sharded state is copied to another node, and one is sealed each
+                       so many steps; 0: no copies are made
     """
 
     world_size: int
@@ -43,4 +45,5 @@ class CoordinatorOptions:
     enrol_wait_s: float = limits.ENROL_WAIT_S
     saves_last: bool = False
     greets: bool = True
+    peer_copies: int = 0
     policy: Policy = field(default_factory=default_policy)

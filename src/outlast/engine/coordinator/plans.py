@@ -13,7 +13,7 @@ This is the second half of the story that regroup.py begins. This module is pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from outlast.engine.coordinator.decisions import (
@@ -30,7 +30,7 @@ from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Tra
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
-from outlast.engine.placement import place
+from outlast.engine.placement import keepers, place
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
@@ -94,10 +94,11 @@ class Plans:
         donates = donates and not (reenter and self._lies_there(step, restore.phases))
         replays = restore.replay and verdict.survivors == "in_place"
         plans = self._shared(
-            Restart(step), "replicated", "settle", "then", "donate", "replay",
+            Restart(step), "keeper", "replicated", "settle", "then", "donate", "replay",
             donor=restore.donor, phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
         )  # fmt: skip
+        keepers_of = self._keepers(roster.homes)
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
@@ -110,7 +111,8 @@ class Plans:
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
             gives = donates and rank == restore.donor
-            member.path.plan = plans.of(*own, healed, settle, then, gives, fresh and replays)
+            keeper, replay = keepers_of.get(rank, ""), fresh and replays
+            member.path.plan = plans.of(*own, keeper, healed, settle, then, gives, replay)
             member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
 
@@ -260,19 +262,27 @@ class Plans:
         self._next_generation(start.step)
         run.course.enter(Stage.STARTING)
         out: list[Output] = []
-        plans = self._shared(start, source=self._source_of(-1))
+        plans = self._shared(start, "keeper", source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
+        keepers_of = self._keepers(homes)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             # The member is seated first: if the rank has moved, old images stay behind.
             member.path.plan = plans.of(
-                *self.of_rank(rank, start.private, start.step, start.checkpoint)
+                *self.of_rank(rank, start.private, start.step, start.checkpoint),
+                keepers_of.get(rank, ""),
             )
             order = StartWorker(member.worker, rank, "rank", run.course.generation)
             out.append(ToAgent(order, member.home))
         out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
+
+    def _keepers(self, homes: Mapping[int, str]) -> dict[int, str]:
+        """Return where each rank sends copies of its images, with the ranks on these nodes."""
+        if not self.run.options.peer_copies:
+            return {}
+        return {rank: self.run.nodes.serves(node) for rank, node in keepers(homes).items()}
 
     def _begin_from(self, start: Restart) -> None:
         """Book the further steps that are lost when all begin from `start` after all."""
@@ -322,6 +332,7 @@ class Plans:
             holdings=run.roster.holdings(), sharded=run.roster.sharded,
             planned=run.progress.planned, checkpoint=run.sources.checkpoint,
             twins=run.roster.remains.twins_of_imageless(),
+            copies=run.roster.remains.copies_of_imageless(),
         )  # fmt: skip
 
     def source_facts(self) -> SourceFacts:
@@ -329,6 +340,8 @@ class Plans:
         roster = self.run.roster
         remains = roster.remains
         lost = remains.imageless.difference(remains.twins_of_imageless())
+        step = self.run.sources.begin_from.step
+        lost = {rank for rank in lost if step not in remains.copies.steps(rank)}
         return self.run.sources.facts(sharded=roster.sharded, imageless=lost)
 
     def source(self, restore: RestoreVerdict, *, finished: bool) -> SourceVerdict:
@@ -351,6 +364,7 @@ class Plans:
             # An error of the last generation does not count in the next one.
             member.path.raised = None
         run.sources.begin_generation(generation=run.course.generation, step=step)
+        run.roster.remains.copies.went_back(generation=run.course.generation, step=step)
 
     def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
         """Return the plans of the generation that begins, from `start`.
@@ -375,18 +389,20 @@ class Plans:
     ) -> tuple[str, str, int, int, str]:
         """Return `private`, `checkpoint`, `high_water`, `twin` and `twin_source` of a plan."""
         run, remains = self.run, self.run.roster.remains
-        twin = -1
+        twin, keeps = -1, ""
         if private == "slot":
-            twin = run.roster.twin(rank, step)
+            twin, keeps = run.roster.twin(rank, step), remains.copies.node_of(rank, step)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
-                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin), step=step,
+                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin, keeps), step=step,
                 sharded=run.roster.sharded, folder=folder, checkpoint=run.sources.checkpoint,
                 verified=run.sources.verified,
             )  # fmt: skip
             private, folder = own.private, own.checkpoint
         before = max(run.options.start.step, run.options.committed_before)
         high_water = max(remains.done(rank), before)
+        if private == "copy":
+            return private, folder, high_water, -1, run.nodes.serves(keeps)
         if private != "twin":
             return private, folder, high_water, -1, ""
         return private, folder, high_water, twin, run.nodes.serves(remains.homes.get(twin, ""))

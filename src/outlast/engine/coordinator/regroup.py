@@ -336,7 +336,7 @@ class Regroup:
         before = run.faults.steps_repeated_before(run.interruptions)
         cost = work_out_cost(
             restore=restore, start=start, sharded=run.roster.sharded,
-            committed=run.progress.since_plan.committed,
+            committed=run.committed_for_good(),
             executed=run.progress.since_plan.executed,
             booked_before=0 if run.faults.cut_short else before,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from outlast.engine.coordinator.peer_copies import PeerCopies
 from outlast.engine.restore import Holding
 from outlast.model.messages import WorkerExited
 
@@ -38,6 +39,8 @@ class Remains:
     """What lies in the slots of each rank when its holder is gone, and on which node that is.
 
     The images of a rank are lost when its node is lost, or when the rank moves to another node.
+
+    copies   of images, that other nodes keep
     """
 
     def __init__(self) -> None:
@@ -47,6 +50,7 @@ class Remains:
         self._done: dict[int, int] = {}
         self._moved: dict[int, str] = {}  # homes that are not written down yet
         self._alike: dict[int, tuple[int, ...]] = {}  # ranks that hold the same shards
+        self.copies = PeerCopies()
 
     # --- where ranks live ----------------------------------------------------------------------
 
@@ -82,7 +86,10 @@ class Remains:
         self.imageless.add(rank)
 
     def lose_images(self, node: str) -> None:
-        """Note that the images of the ranks of `node` are gone with it."""
+        """Note that what lay in the memory of `node` is gone with it: images of its ranks, and
+        copies of others.
+        """
+        self.copies.lose_node(node)
         for rank, home in self.homes.items():
             if home == node:
                 self.lose_rank(rank)
@@ -149,6 +156,10 @@ class Remains:
         """Return the twins of each rank whose images are lost, and that has any."""
         found = {rank: self.twins(rank) for rank in self.imageless}
         return {rank: twins for rank, twins in found.items() if twins}
+
+    def copies_of_imageless(self) -> dict[int, tuple[int, ...]]:
+        """Return the steps that other nodes keep of each rank whose images are lost."""
+        return self.copies.steps_of(self.imageless)
 
     # --- what was committed ----------------------------------------------------------------------
 

@@ -96,6 +96,17 @@ class Run:
         """Take in which steps one rank says it has committed and executed."""
         self.progress.note_of_rank(committed, executed, sharded=self.roster.sharded)
 
+    def committed_for_good(self) -> int:
+        """Return the newest step that counts as committed in this generation.
+
+        Where copies lie at peers, it counts once they do: see `PeerCopies.committed`.
+        """
+        committed, copies = self.progress.since_plan.committed, self.roster.remains.copies
+        if self.options.peer_copies != 1 or not self.roster.sharded:
+            # Steps between two images are lost with a node in any case.
+            return committed
+        return copies.committed(committed, world_size=self.options.world_size)
+
     def first_commit_s(self, members: Iterable[Member]) -> float | None:
         """Return when the first new step of this generation was committed; None: it was not yet.
 

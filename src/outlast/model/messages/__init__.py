@@ -36,6 +36,7 @@ from outlast.model.messages.for_agent import (
 )
 from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, SaveNow, Stop
 from outlast.model.messages.from_agent import (
+    CopyKept,
     FromAgent,
     Lived,
     Preempted,
@@ -57,6 +58,7 @@ from outlast.model.messages.from_worker import (
     Broke,
     Checkpointed,
     Committed,
+    CopyRefused,
     Donated,
     Finished,
     FromWorker,
@@ -70,7 +72,7 @@ from outlast.model.messages.from_worker import (
     Underway,
     Warned,
 )
-from outlast.model.messages.image_link import AskImage, ImageHead
+from outlast.model.messages.image_link import AskImage, ImageHead, PutImage
 from outlast.model.messages.node_link import (
     Admitted,
     Beat,
@@ -118,6 +120,8 @@ __all__ = [
     "Claim",
     "Claimed",
     "Committed",
+    "CopyKept",
+    "CopyRefused",
     "Dismiss",
     "Donated",
     "Enrol",
@@ -151,6 +155,7 @@ __all__ = [
     "Progress",
     "ProgressReport",
     "Proof",
+    "PutImage",
     "Refused",
     "Registered",
     "Regroup",
@@ -195,5 +200,6 @@ Message = (
     | Voting
     | AskImage
     | ImageHead
+    | PutImage
     | Asking
 )

@@ -39,9 +39,11 @@ class Regroup:
     replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer",
                 "kept" or "checkpoint"
     private     where this rank takes private and sharded state from: "keep", "slot", "kept",
-                "twin", "checkpoint" or "none"
+                "twin", "copy", "checkpoint" or "none"
     twin        with "twin": the rank whose image is read, because it holds the same shards
-    twin_source where the node of that rank serves it, as HOST:PORT; "": the run has one node
+    twin_source where the node of that rank serves it, as HOST:PORT; "": the run has one node. With
+                "copy": where the node serves it that keeps a copy of this rank's image
+    keeper      where this rank sends copies of its images, as HOST:PORT; "": nowhere
     checkpoint  folder of the checkpoint, or ""
     high_water  the newest step that this rank has ever committed; to execute it again is booked as
                 repeated work
@@ -75,6 +77,7 @@ class Regroup:
     local_rank: int = -1
     twin: int = -1
     twin_source: str = ""
+    keeper: str = ""
 
     @property
     def brings_state(self) -> bool:
@@ -83,7 +86,7 @@ class Regroup:
         Otherwise the run begins from what the script made.
         """
         from_a_peer = self.replicated in ("donor", "transfer")
-        sealed = self.private in ("slot", "twin")
+        sealed = self.private in ("slot", "twin", "copy")
         return bool(self.step or from_a_peer or self.checkpoint or sealed)
 
     @property

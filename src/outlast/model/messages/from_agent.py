@@ -189,6 +189,19 @@ class Preempted:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class CopyKept:
+    """This node keeps copies of images that `rank` has sealed on another node.
+
+    generation  that the rank was in when it sent the newest one
+    steps       of which copies lie there, the newest first
+    """
+
+    rank: int
+    generation: int
+    steps: tuple[int, ...]
+
+
 FromAgent = (
     WorkerStarted
     | WorkerExited
@@ -202,4 +215,5 @@ FromAgent = (
     | StoreLost
     | ZygoteLost
     | Preempted
+    | CopyKept
 )

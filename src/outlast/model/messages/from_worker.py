@@ -219,6 +219,17 @@ class Pong:
     cut_off: Some = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRefused:
+    """This rank cannot begin from the copy of its image of `step`, which another node keeps."""
+
+    worker: int
+    generation: int
+    rank: int
+    step: int
+    reason: Text
+
+
 FromWorker = (
     Hello
     | Parked
@@ -234,4 +245,5 @@ FromWorker = (
     | Refused
     | Warned
     | Pong
+    | CopyRefused
 )

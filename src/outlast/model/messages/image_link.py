@@ -18,6 +18,7 @@ class AskImage:
     offset      bytes that were received before, over a connection that broke
     seal        the seal that they belong to, hexadecimal; "" at first
     rank        the rank whose image is wanted; -1: the transfer image
+    copy        the copy is wanted that this node keeps of it, and not what was sealed here
     """
 
     nonce: str
@@ -26,6 +27,24 @@ class AskImage:
     offset: int
     seal: str
     rank: int = -1
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PutImage:
+    """Ask a node to keep a copy of the image that one rank of another node has sealed.
+
+    An ImageHead answers: the node is ready for the bytes. Once they all lie there, another
+    ImageHead says so, with their number as its offset. TurnedAway says why there is no copy.
+
+    generation  that the rank is in; a copy of an older one is refused from then on
+    seal        of the image, hexadecimal
+    """
+
+    nonce: str
+    rank: int
+    generation: int
+    seal: str
 
 
 @dataclass(frozen=True, slots=True)

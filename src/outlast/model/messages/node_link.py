@@ -173,6 +173,7 @@ class Enrol:
     serves    where it serves the transfer image to other nodes, as HOST:PORT; "": nowhere
     votes     where it answers as a voter, as HOST:PORT; "": it is none
     software  what is installed there (runtime/software.py); "": not told
+    copies    the copies that it keeps of images of other nodes' ranks
     """
 
     node: str
@@ -192,6 +193,7 @@ class Enrol:
     serves: str = ""
     votes: str = ""
     software: str = ""
+    copies: tuple[Images, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

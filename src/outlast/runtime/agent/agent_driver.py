@@ -30,6 +30,7 @@ from outlast.model.messages import (
 )
 from outlast.runtime import clock
 from outlast.runtime.agent.beacons import Beacons
+from outlast.runtime.agent.copy_keeper import CopyKeeper
 from outlast.runtime.agent.evidence import Evidence
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
@@ -67,6 +68,7 @@ class NodeParts:
     """The parts of a node. They are open already, and their opener closes them.
 
     missing   says what of the run's folder is not where it was
+    keeper    keeps copies for ranks of other nodes; None where there is one node
     """
 
     node: str
@@ -79,6 +81,7 @@ class NodeParts:
     options: NodeOptions
     tell: Callable[[str], None]
     missing: Callable[[], str] = lambda: ""
+    keeper: CopyKeeper | None = None
 
 
 class AgentDriverEvents(Protocol):

@@ -1,5 +1,7 @@
 """Serve the images of a node to processes on other nodes: the transfer image, and those of ranks.
 
+What comes in to be kept here is handed over to copy_keeper.py once its sender has proven itself.
+
 The kernel copies the bytes from shared memory to the socket (sendfile), as much at a time as the
 socket takes. An image that is written over meanwhile arrives damaged, and its reader finds that by
 the seal's checksum. Nothing is encrypted. Everything runs on one thread, the loop's.
@@ -10,12 +12,23 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from outlast.model import limits
-from outlast.model.messages import AskImage, Challenge, ImageHead, Message, Proof, TurnedAway
+from outlast.model.manifest import Seal
+from outlast.model.messages import (
+    AskImage,
+    Challenge,
+    ImageHead,
+    Message,
+    Proof,
+    PutImage,
+    TurnedAway,
+)
 from outlast.model.wire import FrameReader, encode
 from outlast.runtime import trust
 from outlast.runtime.acceptor import Acceptor
+from outlast.runtime.agent.copy_keeper import CopyKeeper
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, Timer
@@ -27,12 +40,15 @@ class ImageServer:
 
     `key` is the run's for images (`trust.image_key`); None: anybody who can reach the address may
     ask.
+
+    keeper   keeps copies for ranks of other nodes
     """
 
     def __init__(self, loop: Loop, vault: Vault, *, key: bytes | None) -> None:
         self._loop = loop
         self._vault = vault
         self._key = key
+        self.keeper = CopyKeeper(loop, vault)
         self._acceptor: Acceptor | None = None
         self._senders: set[_Sender] = set()
 
@@ -49,28 +65,37 @@ class ImageServer:
             self._acceptor.close()
         for sender in tuple(self._senders):
             sender.close()
+        self.keeper.close()
 
     def _on_socket(self, sock: socket.socket) -> None:
         if len(self._senders) >= limits.IMAGE_READERS_COUNT:
             sock.close()  # it tries again
             return
-        self._senders.add(_Sender(self._loop, sock, self._vault, self._key, self._senders.discard))
+        self._senders.add(_Sender(self._loop, sock, self, self._key, self._senders.discard))
+
+    def find(self, asked: AskImage) -> tuple[Path, Seal] | None:
+        """Return the image that is asked for, and the file it lies in; None: it is not here."""
+        if asked.rank < 0:
+            return self._vault.sealed_transfer(asked.generation, asked.step)
+        if asked.copy:
+            return self.keeper.held.find(asked.rank, asked.step)
+        return self._vault.sealed_image(asked.rank, asked.step)
 
 
 class _Sender:
-    """One connection: it is asked once, and sends one image."""
+    """One connection: it is asked once, and sends one image, or hands one over to the keeper."""
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, vault: Vault, key: bytes | None,
+        self, loop: Loop, sock: socket.socket, server: ImageServer, key: bytes | None,
         gone: Callable[[_Sender], object],
     ) -> None:  # fmt: skip
         self._loop = loop
         self._sock = sock
-        self._vault = vault
+        self._server = server
         self._key = key
         self._gone = gone
         self._reader = FrameReader()
-        self._asked: AskImage | None = None
+        self._asked: AskImage | PutImage | None = None
         self._question: Challenge | None = None
         self._left: tuple[int, int, int] | None = None  # file, offset and end of what is to be sent
         self._patience: Timer = loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
@@ -107,7 +132,7 @@ class _Sender:
             self.close()
 
     def _on_message(self, message: Message) -> None:
-        if self._asked is None and isinstance(message, AskImage):
+        if self._asked is None and isinstance(message, AskImage | PutImage):
             self._asked = message
             if self._key is None:
                 self._begin(message)
@@ -126,14 +151,13 @@ class _Sender:
         else:
             self.close()
 
-    def _begin(self, asked: AskImage) -> None:
-        if asked.rank < 0:
-            found = self._vault.sealed_transfer(asked.generation, asked.step)
-            what = "transfer image"
-        else:
-            found = self._vault.sealed_image(asked.rank, asked.step)
-            what = f"image of rank {asked.rank}"
+    def _begin(self, asked: AskImage | PutImage) -> None:
+        if isinstance(asked, PutImage):
+            self._hand_over(asked)
+            return
+        found = self._server.find(asked)
         if found is None:
+            what = "transfer image" if asked.rank < 0 else f"image of rank {asked.rank}"
             self._say(TurnedAway(f"no {what} of step {asked.step} is sealed here"))
             self.close()
             return
@@ -148,6 +172,12 @@ class _Sender:
         self._left = file, min(offset, seal.length), seal.length
         self._say(ImageHead(text, self._left[1]))
         self._loop.add_writer(self._sock.fileno(), self._write)
+
+    def _hand_over(self, put: PutImage) -> None:
+        self._patience.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._gone(self)
+        self._server.keeper.take(self._sock, put)
 
     def _say(self, message: Message) -> None:
         try:

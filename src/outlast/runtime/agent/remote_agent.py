@@ -26,6 +26,7 @@ from outlast.model import limits
 from outlast.model.lives import message_of
 from outlast.model.messages import (
     Admitted,
+    CopyKept,
     FromAgent,
     FromWorker,
     Images,
@@ -104,6 +105,8 @@ class RemoteAgent:
         self._lease = LeasePage(parts.vault.folder, create=True)
         self._timers: dict[str, Timer] = {}
         self._told = _Told()
+        if parts.keeper is not None:
+            parts.keeper.on_kept = self._on_copy_kept
         self._heard_s = clock.now_s()  # since when the coordinator was not heard
 
     def begin(self) -> None:
@@ -218,6 +221,10 @@ class RemoteAgent:
             del self._told.lives[key]
         self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
+    def _on_copy_kept(self, message: CopyKept) -> None:
+        if self.over is None:
+            self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
+
     # --- the connection (LineEvents) --------------------------------------------------------------
 
     def on_admitted(self, facts: Admitted) -> None:
@@ -226,11 +233,12 @@ class RemoteAgent:
             return
         vault = self._parts.vault
         images = tuple(Images(rank, vault.steps(rank)) for rank in vault.ranks())
-        transfer = vault.newest_transfer()
+        transfer, keeper = vault.newest_transfer(), self._parts.keeper
         self._do(
             self._session.on_connected(
                 images=tuple(one for one in images if one.steps), transfer=transfer,
                 session=trust.session(), now_s=clock.now_s(),
+                copies=() if keeper is None else keeper.lying(),
             )
         )  # fmt: skip
 

@@ -80,7 +80,9 @@ class Outlook:
             ),
             "last_checkpoint": self._checkpoint,
             "redundancy": count_copies(
-                coordinator.roster, kept_step=coordinator.run.sources.kept_step
+                coordinator.roster,
+                kept_step=coordinator.run.sources.kept_step,
+                at_peers=coordinator.run.options.peer_copies > 0,
             ),
         }
 

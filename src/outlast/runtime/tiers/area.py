@@ -116,6 +116,14 @@ class Area:
         """Return the slots that this process has mapped, each whole."""
         return list(self._slots.values())
 
+    def memory_of(self, slot: int) -> memoryview:
+        """Return one slot as it is mapped, whole."""
+        return self._slot(slot)
+
+    def put_seal(self, slot: int, seal: Seal) -> None:
+        """Seal the bytes that were written into `slot`."""
+        self._put_seal(slot, seal.pack())
+
     def receive(self, slot: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
         """Let `fill` write the bytes that `seal` describes, and put the seal on them."""
         self._put_seal(slot, bytes(SEAL_BYTES))

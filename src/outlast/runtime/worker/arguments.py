@@ -217,7 +217,8 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         metavar="WHERE:EVERY,...",
         help="Where state is kept, and how often: vault (shared memory) and disk (checkpoints),"
         " each with a number of steps (10steps), a time (10min) or never; vault:auto copies as"
-        " often as costs at most half a percent of the time. Default: vault:auto.",
+        " often as costs at most half a percent of the time. With sharded state on several nodes,"
+        " peers=1:step keeps a copy of each rank's image on another node. Default: vault:auto.",
     )
     group.add_argument(
         "--snapshot-every",

@@ -14,14 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from outlast.engine.commit.image_place import Place, choose_image
 from outlast.errors import CorruptError, Reenter
-from outlast.model.messages import Regroup
+from outlast.model.messages import CopyRefused, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.model.texts import some
 from outlast.runtime import clock
+from outlast.runtime.tiers.held_copies import HeldCopies
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker import ddp
 from outlast.runtime.worker.agreement import Agreement
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
+from outlast.runtime.worker.error_text import one_line
+from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.images import (
     Images,
     holds_shared,
@@ -213,8 +216,15 @@ class Attachment:
         assert session is not None
         step = plan.step
         self.call.high_water = plan.high_water
+        self.copies.sender.follow(plan)
         self.images.begin(step)
+        self._send_copy()
         self.copies.forget_after(step)
+        if plan.keeper and not self.state.sharded:
+            session.warn(
+                "--keep peers=1: the state is replicated, so each node has all of it, and no copies"
+                " are made"
+            )
         self._first_need = self.member.guards.first_need  # collectives of steps do not count
         self.register()
         self._warn_if_alone()
@@ -283,6 +293,16 @@ class Attachment:
             else ""
         )
 
+    def settle(self, step: int, place: Place, *, last: bool) -> None:
+        """Seal what has changed since the newest image, and send a copy of it if one is due."""
+        self.images.settle(step, place, last=last)
+        self._send_copy()
+
+    def _send_copy(self) -> None:
+        # Under replicated state each node has all of it.
+        if self.state.sharded:
+            self.copies.sender.send(self.images.sealed)
+
     def mark(self, name: str) -> None:
         """Note that this rank has come to the place `name`, where a drill may strike (marks.py)."""
         session = self.member.session
@@ -332,6 +352,8 @@ class Attachment:
             self._load_slot(plan, donated)
         elif plan.private == "twin":
             self._take_twin(plan)
+        elif plan.private == "copy":
+            self._take_copy(plan)
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
         for wrapped in self.replicas:
@@ -402,6 +424,27 @@ class Attachment:
         image = session.vault.read(rank if came else plan.twin, plan.step)
         if unknown := load_twin(self.state, image):
             self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards")
+
+    def _take_copy(self, plan: Regroup) -> None:
+        """Go on with the copy of this rank's image that another node keeps: its own was lost.
+
+        A copy that cannot be read is refused by name, and the next plan is for an older step.
+        """
+        session, rank = self.member.session, self.member.rank()
+        assert session is not None
+        self.images.forget_all()
+        try:
+            here = not session.fetch_copy(plan)
+            source = HeldCopies(session.vault) if here else session.vault
+            image = source.read(rank, plan.step)
+        except (CorruptError, ImageUnreached) as error:
+            if not session.machine.broken:
+                worker, generation = session.spec.worker, plan.generation
+                session.say(CopyRefused(worker, generation, rank, plan.step, one_line(error)))
+            raise
+        self.state.differs_by_rank = not self.state.distributed
+        load_shared(self.state, image)
+        load_private(self.state, image)
 
     def _warn_of_loss(self, step: int, unknown: list[str], source: str) -> None:
         session = self.member.session

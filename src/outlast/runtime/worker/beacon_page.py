@@ -52,17 +52,22 @@ class BeaconPage:
         self.beacon.stalls = dict.fromkeys(TIERS, 0.0)
         self.beacon.rank = rank
 
-    def enter(self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float) -> None:
+    def enter(
+        self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float,
+        tier: Tier | None = None,
+    ) -> None:  # fmt: skip
         """Note that the main thread is in `phase` from now on.
 
         cause   what the seconds from now on are booked as; None: as before
         learn   the phase before ended well, so its length counts
+        tier    what a stall that ends was for; None: what is usual for its phase
         """
         if learn:
             self._learn(self.beacon.phase, now_s - self._since_s)
         if cause is not None:
             before = self.book.switch(now_s=now_s, cause=cause)
-            if before is Cause.STALL and (tier := _TIER.get(self.beacon.phase)) is not None:
+            tier = tier or _TIER.get(self.beacon.phase)
+            if before is Cause.STALL and tier is not None:
                 self.beacon.stalls[tier] += max(0.0, now_s - self._since_s)
         self.beacon.phase = phase
         self._since_s = now_s

@@ -34,12 +34,14 @@ class Wanted:
 
     of, as_   the rank whose image it is, and the rank that it will be one of here; -1: it is the
               transfer image
+    copy      it is the copy that the other node keeps of the image of `of`
     """
 
     generation: int | None
     step: int
     of: int = -1
     as_: int = -1
+    copy: bool = False
 
     def there(self, vault: Vault) -> bool:
         """Return whether it lies in `vault` already."""
@@ -113,6 +115,8 @@ class _Fetch:
                     self._take(sock)
                 return
             except (OSError, EOFError, CorruptError) as error:
+                if self._wanted.copy and isinstance(error, CorruptError):
+                    raise  # it is not there, and will not be: another source is tried
                 if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
                     where = self._server.address
                     raise ImageUnreached(f"no image from {where}: {error}") from error
@@ -142,7 +146,9 @@ class _Fetch:
     def _ask(self, sock: socket.socket) -> ImageHead:
         nonce, wanted = trust.nonce(), self._wanted
         known = self._seal.pack().hex() if self._seal is not None else ""
-        asked = AskImage(nonce, wanted.generation, wanted.step, self._received, known, wanted.of)
+        asked = AskImage(
+            nonce, wanted.generation, wanted.step, self._received, known, wanted.of, wanted.copy
+        )
         sock.sendall(encode(asked))
         key = self._server.key
         answer = self._message(sock)

@@ -29,7 +29,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
-from outlast.model.terms import Cause, Phase
+from outlast.model.terms import Cause, Phase, Tier
 from outlast.runtime import clock, linux
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
@@ -276,6 +276,14 @@ class Session:
         wanted = image_fetch.Wanted(None, plan.step, plan.twin, plan.rank)
         return self._fetch(wanted, plan.twin_source)
 
+    def fetch_copy(self, plan: Regroup) -> bool:
+        """Bring the copy of this rank's image here, as one that it has sealed itself.
+
+        Return False if this node keeps the copy. Raises as `fetch_transfer` does.
+        """
+        wanted = image_fetch.Wanted(None, plan.step, plan.rank, plan.rank, copy=True)
+        return self._fetch(wanted, plan.twin_source)
+
     def _fetch(self, wanted: image_fetch.Wanted, source: str) -> bool:
         self.look_at_lease()
         if source in ("", self.spec.options.get("serves", "")):
@@ -298,13 +306,17 @@ class Session:
         """Return the book in which this worker's seconds are counted."""
         return self._page.book
 
-    def enter(self, phase: Phase, *, cause: Cause | None = None, learn: bool = False) -> float:
+    def enter(
+        self, phase: Phase, *, cause: Cause | None = None, learn: bool = False,
+        tier: Tier | None = None,
+    ) -> float:  # fmt: skip
         """Note that the main thread is in `phase` from now on. Return the time.
 
-        `learn`: the phase before ended well, so its length counts.
+        `learn`: the phase before ended well, so its length counts. `tier`: what a stall that ends
+        was for; None: what is usual for its phase.
         """
         now_s = clock.now_s()
-        self._page.enter(phase, cause=cause, learn=learn, now_s=now_s)
+        self._page.enter(phase, cause=cause, learn=learn, now_s=now_s, tier=tier)
         self.publish(now_s, learned=learn)
         return now_s
 

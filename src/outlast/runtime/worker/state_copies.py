@@ -14,6 +14,7 @@ from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
 from outlast.runtime.tiers.image import Image
 from outlast.runtime.tiers.kept_copies import KeptCopies
+from outlast.runtime.worker.copy_sender import CopySender
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import Images
 from outlast.runtime.worker.keeping import VAULT, Keeping
@@ -28,11 +29,13 @@ class Copies:
     """Make this rank's copies, and read them.
 
     keeping   says when one is made
+    sender    sends images of sharded state to the node that keeps copies of them
     """
 
     def __init__(self, membership: Membership, state: State, images: Images) -> None:
         session = membership.session
         self.keeping = Keeping({} if session is None else session.spec.options)
+        self.sender = CopySender(session)
         self._member = membership
         self._state = state
         self._images = images

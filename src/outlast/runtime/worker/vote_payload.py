@@ -40,6 +40,7 @@ class VotePayload:
         """
         session, attachment = self._member.session, self._attachment
         assert session is not None
+        attachment.copies.sender.wait()
         sealed, stop = (
             attachment.images.sealed >= attachment.images.due,
             session.machine.stop is not None,

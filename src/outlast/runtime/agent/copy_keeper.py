@@ -1,0 +1,179 @@
+"""Take in copies of images that ranks of other nodes have sealed, on the loop of this node's agent.
+
+A rank connects, says which image it sends, and proves that it is of the run (image_server.py). Then
+its connection is handed over to here. Room is made, and bytes are taken in, a piece at a time, so
+that the agent's other work gets its turn. Once all bytes are there, the copy is sealed, the
+coordinator is told, and the rank as well.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from outlast.errors import CapacityError, CorruptError
+from outlast.model import limits
+from outlast.model.manifest import Seal, unpack_seal
+from outlast.model.messages import CopyKept, ImageHead, Images, Message, PutImage, TurnedAway
+from outlast.model.wire import encode
+from outlast.runtime.clock import now_s
+from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.tiers.held_copies import HeldCopies, Incoming
+from outlast.runtime.tiers.vault import Vault
+
+
+def _nobody(_: CopyKept) -> None:
+    return None
+
+
+class CopyKeeper:
+    """Keep copies for ranks of other nodes, in one vault.
+
+    held      the copies
+    on_kept   is called when a copy was sealed; whoever tells the coordinator sets it
+    """
+
+    def __init__(self, loop: Loop, vault: Vault) -> None:
+        self.held = HeldCopies(vault)
+        self.on_kept: Callable[[CopyKept], object] = _nobody
+        self._loop = loop
+        self._generations: dict[int, int] = {}  # rank -> the newest that it has sent a copy in
+        self._coming: dict[int, _Coming] = {}
+
+    def lying(self) -> tuple[Images, ...]:
+        """Return which copies lie here, for a coordinator that does not know them."""
+        found = (Images(rank, self.held.steps(rank)) for rank in self.held.ranks())
+        return tuple(one for one in found if one.steps)
+
+    def take(self, sock: socket.socket, put: PutImage) -> None:
+        """Take in a copy over `sock`, and close it afterwards."""
+        seal = _read_seal(put.seal)
+        if seal is None or put.generation < self._generations.get(put.rank, 0):
+            # A process that was given up may still have had bytes under way.
+            _answer(sock, TurnedAway("the rank has gone on without the process that sends this"))
+            sock.close()
+            return
+        self._generations[put.rank] = put.generation
+        if (before := self._coming.pop(put.rank, None)) is not None:
+            before.close()
+        try:
+            incoming = self.held.begin(put.rank, seal)
+        except (CapacityError, CorruptError) as error:
+            self.turn_away(sock, put, error)
+            return
+        if incoming is None:
+            self._tell(put)
+            _answer(sock, ImageHead(put.seal, seal.length))
+            sock.close()
+            return
+        self._coming[put.rank] = _Coming(self._loop, sock, put, incoming, self)
+
+    def close(self) -> None:
+        """Close all connections and files."""
+        for one in tuple(self._coming.values()):
+            one.close()
+        self._coming.clear()
+        self.held.close()
+
+    # --- what a connection says ------------------------------------------------------------------
+
+    def has_come(self, put: PutImage) -> None:
+        """Take in that a copy was sealed."""
+        self._tell(put)
+
+    def is_gone(self, rank: int, coming: _Coming) -> None:
+        """Take in that a connection was closed."""
+        if self._coming.get(rank) is coming:
+            del self._coming[rank]
+
+    def _tell(self, put: PutImage) -> None:
+        self.on_kept(CopyKept(put.rank, put.generation, self.held.steps(put.rank)))
+
+    def turn_away(self, sock: socket.socket, put: PutImage, error: Exception) -> None:
+        """Say why there is no copy.
+
+        Older ones are forgotten: they are of steps that may be rolled back, and nobody says so.
+        """
+        self.held.forget(put.rank)
+        self._tell(put)
+        _answer(sock, TurnedAway(str(error)))
+        sock.close()
+
+
+class _Coming:
+    """One copy on its way."""
+
+    def __init__(
+        self, loop: Loop, sock: socket.socket, put: PutImage, incoming: Incoming, keeper: CopyKeeper
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._put = put
+        self._incoming = incoming
+        self._keeper = keeper
+        self._patience: Timer | None = None
+        self._make_room()
+
+    def close(self) -> None:
+        """Close the connection: what has come so far does not count."""
+        if self._sock.fileno() < 0:
+            return
+        if self._patience is not None:
+            self._patience.cancel()
+            self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        self._keeper.is_gone(self._put.rank, self)
+
+    def _make_room(self) -> None:
+        if self._sock.fileno() < 0:
+            return
+        try:
+            ready = self._incoming.make_room(limits.COPY_ROOM_BYTES)
+        except CapacityError as error:
+            self._keeper.turn_away(self._sock, self._put, error)
+            self._keeper.is_gone(self._put.rank, self)
+            return
+        if not ready:
+            self._loop.call_at(now_s(), self._make_room)
+            return
+        self._wait()
+        self._loop.add_reader(self._sock.fileno(), self._read)
+        _answer(self._sock, ImageHead(self._put.seal, 0))
+
+    def _wait(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = self._loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
+
+    def _read(self) -> None:
+        """Take in the next piece. Others get their turn between two of them."""
+        try:
+            count = self._sock.recv_into(self._incoming.rest(limits.IMAGE_PIECE_BYTES))
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.close()
+            return
+        self._incoming.received += count
+        self._wait()
+        if self._incoming.received == self._incoming.seal.length:
+            self._incoming.seal_it()
+            self._keeper.has_come(self._put)
+            _answer(self._sock, ImageHead(self._put.seal, self._incoming.received))
+            self.close()
+
+
+def _read_seal(text: str) -> Seal | None:
+    try:
+        return unpack_seal(bytes.fromhex(text))
+    except ValueError:
+        return None
+
+
+def _answer(sock: socket.socket, message: Message) -> None:
+    try:
+        sock.send(encode(message))  # so short that the kernel takes it whole
+    except OSError:
+        return  # it is gone, and its connection is closed with the next look at it

@@ -1,0 +1,171 @@
+"""Copies of images that ranks of other nodes have sealed, in the vault of this node.
+
+Each rank has two slots for them, so that one whole copy lies here at any time while the next one
+comes. They lie beside the images of this node's own ranks, and are never taken for these.
+
+Promises   A copy is sealed once all of its bytes are there. It is verified when it is read.
+Limits     It does not survive the node. That is why it is on another node than its rank.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from outlast.errors import CapacityError, CorruptError
+from outlast.model.limits import SLOTS_COUNT
+from outlast.model.manifest import SEAL_BYTES, Seal
+from outlast.runtime.tiers.area import FULL_ERRNOS, Area, allocate
+from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.vault import Vault
+
+_FOLDER = "copy-"
+_SLACK, _SLACK_BYTES = 1.25, 256 << 10  # loader positions and texts may grow, as in an image's slot
+
+
+class HeldCopies:
+    """Keep copies in one vault. Mappings are made once and kept until `close`."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._areas: dict[int, Area] = {}
+
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks of which copies may lie here."""
+        names = (path.name[len(_FOLDER) :] for path in self._vault.folder.glob(f"{_FOLDER}*"))
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+    def steps(self, rank: int) -> tuple[int, ...]:
+        """Return the steps of which copies of the image of `rank` lie here, the newest first."""
+        return tuple(sorted((seal.step for seal in self._sealed(rank).values()), reverse=True))
+
+    def find(self, rank: int, step: int) -> tuple[Path, Seal] | None:
+        """Return the copy of the image of `rank`, and the file it lies in."""
+        for slot, seal in self._sealed(rank).items():
+            if seal.step == step:
+                return self._area(rank).slot_path(slot), seal
+        return None
+
+    def read(self, rank: int, step: int) -> Image:
+        """Return the verified copy: views of its slot. Raises CorruptError."""
+        for slot, seal in self._sealed(rank).items():
+            if seal.step == step:
+                return self._area(rank).read(slot, seal)
+        raise CorruptError(f"no copy of the image of rank {rank} of step {step} lies here")
+
+    # --- a copy comes ----------------------------------------------------------------------------
+
+    def begin(self, rank: int, seal: Seal) -> Incoming | None:
+        """Prepare for the copy that `seal` describes; None: it is there already.
+
+        Copies of later steps are forgotten: the rank has gone back, so those were rolled back.
+        Raises CapacityError if there is no room, and CorruptError if the image is of another run.
+        """
+        if (seal.run, seal.rank) != (self._vault.run, rank):
+            raise CorruptError(f"what was sent is no image of rank {rank} of this run")
+        area, sealed = self._area(rank), self._sealed(rank)
+        for slot, old in sealed.items():
+            if old.step > seal.step:
+                area.unseal(slot)
+        older = {slot: old for slot, old in sealed.items() if old.step < seal.step}
+        for slot, old in sealed.items():
+            if (old.step, old.length, old.checksum) == (seal.step, seal.length, seal.checksum):
+                return None
+            if old.step == seal.step:
+                return self._into(rank, slot, seal)
+        newest = max(older, key=lambda slot: older[slot].step, default=1)
+        return self._into(rank, 1 - newest, seal)
+
+    def forget(self, rank: int) -> None:
+        """Forget the copies of `rank`: newer ones cannot be taken in."""
+        for slot in self._sealed(rank):
+            self._area(rank).unseal(slot)
+
+    def _into(self, rank: int, slot: int, seal: Seal) -> Incoming:
+        area = self._area(rank)
+        lacking = [size for size in area.allocated() if size < seal.length]
+        slot_bytes = int(seal.length * _SLACK) + _SLACK_BYTES if lacking else 0
+        missing = sum(max(0, slot_bytes - size) for size in area.allocated())
+        if missing:
+            self._vault.need_room(missing, f"copies of the images of rank {rank}")
+            try:
+                area.folder.mkdir(mode=0o700, exist_ok=True)
+                allocate(area.folder / "seals", SEAL_BYTES * SLOTS_COUNT)
+            except OSError as error:
+                raise _no_room(rank, error) from error
+        return Incoming(area, rank, slot, seal, slot_bytes)
+
+    def _sealed(self, rank: int) -> dict[int, Seal]:
+        return self._area(rank).sealed()
+
+    def close(self) -> None:
+        """Close all files. Views that were given out stay valid."""
+        for area in self._areas.values():
+            area.close()
+        self._areas.clear()
+
+    def _area(self, rank: int) -> Area:
+        if rank not in self._areas:
+            folder, run = self._vault.folder / f"{_FOLDER}{rank}", self._vault.run
+            self._areas[rank] = Area(folder, run=run, rank=rank, slots_count=SLOTS_COUNT)
+        return self._areas[rank]
+
+
+class Incoming:
+    """A copy that comes in: first `make_room` until it returns True, then `fill`, then `seal_it`.
+
+    Each of these does a piece only, so that the caller can serve others between two of them.
+    """
+
+    def __init__(self, area: Area, rank: int, slot: int, seal: Seal, slot_bytes: int) -> None:
+        self.rank = rank
+        self.seal = seal
+        self.received = 0
+        self._area = area
+        self._slot = slot
+        self._slot_bytes = slot_bytes
+        self._target: memoryview | None = None
+
+    def make_room(self, piece_bytes: int) -> bool:
+        """Allocate the next piece of the slots. Return True once there is room.
+
+        Raises CapacityError.
+        """
+        for slot, size in enumerate(self._area.allocated()):
+            if size < self._slot_bytes:
+                try:
+                    _grow(self._area.slot_path(slot), min(self._slot_bytes, size + piece_bytes))
+                except OSError as error:
+                    if error.errno not in FULL_ERRNOS:
+                        raise
+                    raise _no_room(self.rank, error) from error
+                return False
+        return True
+
+    def rest(self, at_most: int) -> memoryview:
+        """Return where the next bytes are to be written; empty: all are there."""
+        if self._target is None:
+            self._area.unseal(self._slot)
+            self._area.map_ahead(self._slot, self.seal.length)
+            self._target = self._area.memory_of(self._slot)[: self.seal.length]
+        return self._target[self.received : self.received + at_most]
+
+    def seal_it(self) -> None:
+        """Seal the copy, now that all of its bytes are there."""
+        self._area.put_seal(self._slot, self.seal)
+
+
+def _grow(path: Path, size: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        at = os.fstat(fd).st_size
+        os.posix_fallocate(fd, at, size - at)
+    finally:
+        os.close(fd)
+
+
+def _no_room(rank: int, error: OSError) -> CapacityError:
+    return CapacityError(
+        f"there is no room for copies of the images of rank {rank}: {error.strerror}",
+        hint="make /dev/shm larger, or keep less state",
+    )

@@ -1,0 +1,249 @@
+"""Copies of images at a peer: a real sender, a real keeper, a real vault at each end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.errors import CapacityError, CorruptError
+from outlast.model.messages import CopyKept, Regroup
+from outlast.model.terms import Cause, Phase, Tier
+from outlast.runtime import trust
+from outlast.runtime.agent.image_server import ImageServer
+from outlast.runtime.loop import Loop
+from outlast.runtime.tiers.held_copies import HeldCopies
+from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.worker.copy_sender import CopySender
+from outlast.runtime.worker.image_fetch import Server, Wanted, fetch
+from outlast.runtime.worker.shared_rows import Cut
+
+KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
+SIZE = 3 << 20
+PLAN = Regroup(
+    1, 2, 4, "", 0, "none", "start", 0, -1, False, "none", "none", "", 0, None, None
+)  # fmt: skip
+
+
+class Peer:
+    """A node that keeps copies, while its loop runs in a thread."""
+
+    def __init__(self, vault: Vault) -> None:
+        self.vault = vault
+        self.said: list[CopyKept] = []
+        self._loop = Loop()
+        self.server = ImageServer(self._loop, vault, key=KEY)
+        self.server.keeper.on_kept = self.said.append
+        self.address = self.server.listen("127.0.0.1")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._loop.turn(0.02)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self.server.close()
+        self._loop.close()
+
+
+class FakeSession:
+    """As much of a worker's session as a sender needs."""
+
+    def __init__(self, vault: Vault) -> None:
+        self.vault = vault
+        self.warned: list[str] = []
+        self.phases: list[Phase] = []
+        self.machine = types.SimpleNamespace(broken=False)
+        self.beacon = types.SimpleNamespace(phase=Phase.VOTE)
+        self.book = types.SimpleNamespace(cause=Cause.PRODUCTIVE)
+        self.spec = types.SimpleNamespace(options={"image_key": KEY.hex()})
+
+    def enter(self, phase: Phase, *, cause: Cause | None = None, tier: Tier | None = None) -> None:
+        self.phases.append(phase)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+@pytest.fixture
+def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
+    """That of rank 2's node, and that of the node that keeps its copies."""
+    own, other = (Vault.create(tmp_path / name, "run-1") for name in ("own", "other"))
+    own.reserve(2, SIZE + (1 << 16), 1)
+    yield own, other
+    own.remove()
+    other.remove()
+
+
+@contextmanager
+def keeping(vault: Vault) -> Iterator[Peer]:
+    peer = Peer(vault)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def sealed(vault: Vault, step: int, *, generation: int = 1) -> bytes:
+    """Seal an image of rank 2, and return its tensor's bytes."""
+    body = os.urandom(SIZE)
+    piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(body))
+    vault.write(2, generation=generation, step=step, pieces=[piece], metadata={})
+    return body
+
+
+def sender_of(vault: Vault, peer: Peer, **changes: Any) -> tuple[CopySender, FakeSession]:
+    session = FakeSession(vault)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(replace(PLAN, keeper=peer.address, **changes))
+    return sender, session
+
+
+def test_each_image_lies_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault, Vault]) -> None:
+    """The newest two stay there. The one that is fetched is what the rank had sealed."""
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, session = sender_of(own, peer)
+        bodies = {}
+        for step in (7, 8, 9):
+            bodies[step] = sealed(own, step)
+            sender.send(step)
+            sender.wait()
+            assert peer.said[-1].steps[0] == step
+        assert peer.said[-1] == CopyKept(2, 1, (9, 8))
+        assert session.phases[-1] is Phase.VOTE
+        assert (other.ranks(), other.steps(2)) == ((), ()), "it is none of that node's own"
+        for step in (8, 9):
+            image = peer.server.keeper.held.read(2, step)
+            assert bytes(image.tensors["weights"][1]) == bodies[step]
+        own.forget_after(2, -1)
+        wanted = Wanted(None, 8, 2, 2, copy=True)
+        fetch(own, wanted, Server(peer.address, KEY), lambda: False)
+        assert bytes(own.read(2, 8).tensors["weights"][1]) == bodies[8]
+        assert own.steps(2) == (8,)
+
+
+def test_a_copy_that_is_not_there_is_said_to_be_missing(vaults: tuple[Vault, Vault]) -> None:
+    own, other = vaults
+    with keeping(other) as peer, pytest.raises(CorruptError, match="image of rank 2 of step 8"):
+        fetch(own, Wanted(None, 8, 2, 2, copy=True), Server(peer.address, KEY), lambda: False)
+
+
+def test_a_rank_that_goes_back_takes_back_its_later_copies(vaults: tuple[Vault, Vault]) -> None:
+    """It sends step 7 again, which lies there, and then another step 8."""
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, _ = sender_of(own, peer)
+        for step in (7, 8):
+            sealed(own, step)
+            sender.send(step)
+            sender.wait()
+        own.forget_after(2, 7)
+        sender.follow(replace(PLAN, keeper=peer.address, generation=2))
+        sender.send(7)
+        sender.wait()
+        assert peer.said[-1] == CopyKept(2, 2, (7,))
+        body = sealed(own, 8, generation=2)
+        sender.send(8)
+        sender.wait()
+        assert peer.said[-1] == CopyKept(2, 2, (8, 7))
+        assert bytes(peer.server.keeper.held.read(2, 8).tensors["weights"][1]) == body
+
+
+def test_a_process_that_was_given_up_puts_nothing_there(vaults: tuple[Vault, Vault]) -> None:
+    """Its successor has sent step 7. The copy of step 9 that comes late is refused."""
+    own, other = vaults
+    with keeping(other) as peer:
+        successor, _ = sender_of(own, peer, generation=2)
+        sealed(own, 7)
+        successor.send(7)
+        successor.wait()
+        late, session = sender_of(own, peer, generation=1)
+        sealed(own, 9)
+        late.send(9)
+        late.wait()
+        assert peer.server.keeper.held.steps(2) == (7,)
+        assert "has gone on without the process" in session.warned[0]
+
+
+def test_without_room_the_run_goes_on_and_says_what_that_costs(
+    vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied before is forgotten: nobody may go on from it by mistake."""
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, session = sender_of(own, peer)
+        sealed(own, 7)
+        sender.send(7)
+        sender.wait()
+
+        def lacks(missing: int, what: str) -> None:
+            raise CapacityError(f"no room for {what}")
+
+        monkeypatch.setattr(other, "need_room", lacks)
+        own.reserve(2, 4 * SIZE, 1)
+        body = memoryview(os.urandom(3 * SIZE))
+        piece = Piece(TensorSpec("weights", "U8", (len(body),)), body)
+        own.write(2, generation=1, step=8, pieces=[piece], metadata={})
+        sender.send(8)
+        sender.wait()
+        assert peer.said[-1] == CopyKept(2, 1, ())
+        (warning,) = session.warned
+        assert "no room for copies of the images of rank 2" in warning
+        assert "goes back to the newest checkpoint" in warning
+        sender.send(8)
+        sender.wait()  # it is not tried again in this generation
+
+
+def test_a_wait_ends_with_its_generation(vaults: tuple[Vault, Vault]) -> None:
+    """Nobody listens at the address of the keeper, whose node is lost."""
+    own, _ = vaults
+    session = FakeSession(own)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(replace(PLAN, keeper="127.0.0.1:1"))
+    sealed(own, 7)
+    sender.send(7)
+    threading.Timer(0.05, lambda: setattr(session.machine, "broken", True)).start()
+    with pytest.raises(Cut):
+        sender.wait()
+
+
+def test_without_a_keeper_nothing_is_sent_or_awaited(vaults: tuple[Vault, Vault]) -> None:
+    own, _ = vaults
+    session = FakeSession(own)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(PLAN)
+    sealed(own, 7)
+    sender.send(7)
+    sender.wait()
+    assert session.phases == []
+
+
+def test_a_copy_with_a_flipped_bit_is_refused(vaults: tuple[Vault, Vault]) -> None:
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, _ = sender_of(own, peer)
+        sealed(own, 7)
+        sender.send(7)
+        sender.wait()
+        held = HeldCopies(other)
+        path, seal = held.find(2, 7) or pytest.fail("there is no copy")
+        with path.open("r+b") as file:
+            file.seek(seal.length - 1)
+            byte = file.read(1)
+            file.seek(seal.length - 1)
+            file.write(bytes([byte[0] ^ 1]))
+        with pytest.raises(CorruptError):
+            held.read(2, 7)
