@@ -239,6 +239,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--first-step-s": (of("--first-step-s", "0.5"),),
         "--nodes": (of("--nodes", "2", "--ranks", "4"),),
         "--spare-nodes": (of("--spare-nodes", "1", "--nodes", "3", "--ranks", "4"),),
+        "--peer-copies": (of("--peer-copies", "--nodes", "2", "--way", "sharded"),),
         "--beat-s": (of("--beat-s", "0.3"),),
         "--drift": (of("--drift", "0.001"),),
         "--step-s": (of("--step-s", "0.1"),),

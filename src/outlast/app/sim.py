@@ -59,6 +59,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "warns",
     "moves",
     "replicas",
+    "peer_copies",
 )
 
 
@@ -253,6 +254,11 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="nodes, each with an agent; from 2 on also with links, leases and clocks",
+    )
+    group.add_argument(
+        "--peer-copies",
+        action=argparse.BooleanOptionalAction,
+        help="of sharded state: let another node keep copies of each rank's images",
     )
     group.add_argument(
         "--spare-nodes",

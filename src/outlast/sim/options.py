@@ -61,6 +61,7 @@ class Options:
     moves              see MOVES
     voters             agents that miss a dead coordinator ask voters, and go on without it
     replicas           sharded state: how many ranks hold each shard; 1: each has one owner
+    peer_copies        sharded state: another node keeps copies of each rank's images
     """
 
     recovery_mode: str = "in_place"
@@ -88,6 +89,7 @@ class Options:
     moves: str = ""
     voters: bool = False
     replicas: int = 1
+    peer_copies: bool = False
 
     def alike_with(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shard as `rank`; empty: no other rank does."""
@@ -249,6 +251,12 @@ def draw_replicas(stream: Stream, options: Options) -> Options:
     return replace(options, replicas=stream.pick((1, 2)))
 
 
+def draw_peer_copies(stream: Stream, options: Options) -> Options:
+    """Draw whether images are copied to other nodes. It is drawn apart, as checkpoints are."""
+    may = options.nodes > 1 and options.recovery_mode == "sharded" and not options.failures
+    return replace(options, peer_copies=stream.chance(0.5) and may)
+
+
 def draw_policy(stream: Stream, options: Options) -> Options:
     """Draw whether interruptions are diagnosed, and which policy acts on that. It is drawn apart,
     as checkpoints are.
@@ -286,6 +294,11 @@ def check(options: Options) -> None:
     if options.keep_every and options.nodes > 1:
         raise UsageError(
             f"copies in the vault, and {options.nodes} nodes", hint="no vault has all ranks there"
+        )
+    if options.peer_copies and (options.nodes == 1 or options.failures):
+        raise UsageError(
+            "copies on other nodes go with several nodes, and with drawn faults of the protocol",
+            hint="give --nodes 3, and leave --failures out",
         )
     if options.spare_nodes >= options.nodes:
         raise UsageError(

@@ -37,6 +37,7 @@ from outlast.sim.options import (
     draw_moves,
     draw_options,
     draw_pace,
+    draw_peer_copies,
     draw_policy,
     draw_replicas,
     draw_stop,
@@ -153,6 +154,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_moves(Stream(seed, "moves"), options)
     if "replicas" not in given:
         options = draw_replicas(Stream(seed, "replicas"), options)
+    if "peer_copies" not in given:
+        options = draw_peer_copies(Stream(seed, "peer copies"), options)
     # what is drawn together with something else may be given by itself
     return replace(options, **given)
 

@@ -30,9 +30,11 @@ from outlast.sim.rules.policy_limits import POLICY_LIMITS
 from outlast.sim.rules.power_loss import CountedOut
 from outlast.sim.rules.recovery_answers import RECOVERY_ANSWERS
 from outlast.sim.rules.restore_points import (
+    CopiedElsewhere,
     Fenced,
     HandedOverOnce,
     NewestStore,
+    NothingCopiedLost,
     NothingDurableLost,
     NothingLost,
     OneOwner,
@@ -64,6 +66,8 @@ ALL: tuple[type[Checker], ...] = (
     FreshStore,
     AllEnrol,
     SavesHurtNobody,
+    CopiedElsewhere,
+    NothingCopiedLost,
     NothingDurableLost,
     NothingLost,
     HandedOverOnce,

@@ -45,6 +45,9 @@ class Planned:
     again       survivors are to enter main's function again, and one of them is to write that same
                 image once more, though nothing has failed for it yet
     returning   nodes that have come back, and have not been heard to be in again
+    copied      the newest step whose copies on other nodes a vote has waited for, if every rank's
+                image of it can be had now; -1: there is none
+    beside      ranks that are to send copies of their images to the node that they live on
     """
 
     generation: int
@@ -58,6 +61,8 @@ class Planned:
     image: int = -1
     again: bool = False
     returning: tuple[str, ...] = ()
+    copied: int = -1
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

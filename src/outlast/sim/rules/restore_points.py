@@ -217,6 +217,35 @@ class NothingLost(Checker):
             )
 
 
+class NothingCopiedLost(Checker):
+    """A run goes back no further than to the newest step that outlives the loss of any node.
+
+    That holds while every rank's image of it can be had: its own, or a copy on another node.
+    """
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.copied:
+            yield (
+                f"generation {seen.generation} goes back to step {min(seen.steps)}; copies of step"
+                f" {seen.copied} lie on other nodes"
+            )
+
+
+class CopiedElsewhere(Checker):
+    """Copies of a rank's images lie on another node than the rank."""
+
+    of = (Planned,)
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, Planned) and seen.beside:
+            yield (
+                f"in generation {seen.generation}, ranks {list(seen.beside)} send copies of their"
+                " images to the node that they live on"
+            )
+
+
 class HandedOverOnce(Checker):
     """A step is not handed over again where its image lies already.
 

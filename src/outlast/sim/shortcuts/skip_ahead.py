@@ -220,6 +220,7 @@ class SkipAhead:
         world = self._world
         return (
             world.frame.options.steps >= LONG_LIFE_STEPS
+            and not world.frame.options.peer_copies
             and not world.frame.options.moves
             and world.frame.options.recovery_mode != "plain"
             and world.host.lives

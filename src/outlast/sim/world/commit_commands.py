@@ -206,6 +206,7 @@ class CommitCommands:
         yield from thread.mark("voting" if step else "closing")
         if step:
             thread.look_at_lease()
+        yield from thread.copies.wait()
         group, number = thread.p.group, thread.p.collectives
         if group is not None and thread.machine.stop is not None:
             group.stops.add(number)
@@ -214,6 +215,8 @@ class CommitCommands:
         if group is not None and self._late.on:
             group.lates.add(number)
         yield "collective", None
+        if step and thread.copies.is_on:
+            thread.world.state_holders.note_copied(thread.machine.generation, step - 1)
         if group is None:
             return Voted(stop=False, save=False)
         unsure = self._moved_apart(step) and number not in group.lates
@@ -251,6 +254,7 @@ class CommitCommands:
         thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
         yield from thread.seal(step, place)
         thread.machine.now_sealed(steps=thread.sealed())
+        thread.copies.send(step)
 
     # --- saving and handing over ------------------------------------------------------------------
 

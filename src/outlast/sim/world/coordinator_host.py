@@ -129,6 +129,7 @@ class CoordinatorHost:
                 first_interruption=interruption,
                 first_worker=1 + (self.epoch - 1) * WORKERS_PER_EPOCH,
                 policy=policy_of(given.policy),
+                peer_copies=int(given.peer_copies),
             )
         )
 

@@ -19,6 +19,7 @@ from outlast.model.messages import Refused, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.durations import SEAL_MOST_S, SEAL_S
 from outlast.sim.rules.observations import Arrived
+from outlast.sim.world.copy_sending import CopySending
 from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
 from outlast.sim.world.world import World
 
@@ -37,6 +38,7 @@ class MainThread:
         self.node = process.node
         self.machine = process.machine
         self.sharded = world.options.recovery_mode == "sharded"
+        self.copies = CopySending(world, process)
 
     # --- places, the lease, and the protocol ------------------------------------------------------
 

@@ -53,6 +53,7 @@ from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_link import AgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
+from outlast.sim.world.copy_sending import HeldCopies
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.node_clock import NodeClock
@@ -122,9 +123,9 @@ class Node:
         )
         agent_session = None
         if options.nodes > 1:
-            agent_session = AgentSession(
-                agent, offer=NodeOffer(self.name, options.ranks_per_node), beat_s=options.beat_s
-            )
+            serves = self.name if options.peer_copies else ""
+            offer = NodeOffer(self.name, options.ranks_per_node, serves=serves)
+            agent_session = AgentSession(agent, offer=offer, beat_s=options.beat_s)
         return AgentSeat(number, agent, ticks, words, agent_session)
 
     # --- its parts by their short names -----------------------------------------------------------
@@ -164,6 +165,10 @@ class Node:
     @property
     def kept(self) -> dict[int, dict[int, int]]:
         return self._memory.kept
+
+    @property
+    def copies(self) -> HeldCopies:
+        return self._memory.copies
 
     @property
     def heard_s(self) -> dict[int, float]:
@@ -275,12 +280,10 @@ class Node:
             session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
                 self.agent_session.on_connected(
-                    images=self._memory.images(),
-                    transfer=transfer,
-                    session=session,
-                    now_s=self.now_s,
+                    images=self._memory.images(), transfer=transfer, session=session,
+                    now_s=self.now_s, copies=self._memory.copies.lying(),
                 )
-            )
+            )  # fmt: skip
 
     def on_disconnected(self) -> None:
         self.still.agent.through(self._on_disconnected)
@@ -359,8 +362,7 @@ class Node:
             self._world.store.lose(with_node=True)
         if self._world.transfer is not None and self._world.transfer[2] is self:
             self._world.transfer, self._world.transfer_died = None, True
-        self.slots.clear()
-        self.kept.clear()
+        self._memory.lose_power()
         self.still.lose_power()
         self.link.drop()
         self.ticks.ends()
@@ -462,16 +464,9 @@ class Node:
         )
         book = Book(now_s=self._frame.now_s, cause=Cause.STARTUP)
         process = Process(
-            order.worker,
-            order.rank,
-            order.kind,
-            order.generation,
-            machine,
-            beacon,
-            book,
-            self._frame.now_s,
-            self,
-        )
+            order.worker, order.rank, order.kind, order.generation, machine, beacon, book,
+            self._frame.now_s, self,
+        )  # fmt: skip
         process.beacon.typical_s.update(TYPICAL_S)
         process.beacon.typical_s[Phase.BODY] = self._frame.options.step_s + BODY_SPREAD_S
         process.luck = self._world.population.luck(process)

@@ -15,6 +15,7 @@ from outlast.model.messages import Images
 from outlast.sim.draws import Draws, Luck
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
+from outlast.sim.world.copy_sending import HeldCopies
 from outlast.sim.world.links import Links
 from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.processes import Process, Thread
@@ -48,7 +49,8 @@ class NodeMemory:
     """What a node holds until it loses power: processes, slots and notes of its agent.
 
     `slots`: of each rank that was here, slot -> step; `kept`: likewise, of the copies that all
-    ranks go on from if all are lost. `heard_s`: when a worker last printed
+    ranks go on from if all are lost; `copies`: of images that ranks of other nodes have sealed.
+    `heard_s`: when a worker last printed
     something. `doomed`: workers that the agent has killed, forked by then or not. `pinged`: when
     each was asked whether it lives.
     """
@@ -56,9 +58,16 @@ class NodeMemory:
     processes: dict[int, Process] = field(default_factory=dict)
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
     kept: dict[int, dict[int, int]] = field(default_factory=dict)
+    copies: HeldCopies = field(default_factory=HeldCopies)
     heard_s: dict[int, float] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     pinged: dict[int, deque[float]] = field(default_factory=dict)
+
+    def lose_power(self) -> None:
+        """Lose what lay in memory for others to go on from."""
+        self.slots.clear()
+        self.kept.clear()
+        self.copies.clear()
 
     def images(self) -> tuple[Images, ...]:
         """Return what lies sealed here, by rank, the newest step first."""

@@ -183,8 +183,11 @@ class PlanWatch:
                 image,
                 rewritten,
                 returning,
+                holders.copied(),
+                _beside(coordinator, generation),
             )
         )
+        holders.go_back(generation, min(steps, default=0))
         self._see_drained(coordinator, steps, committed)
         for folder in dict.fromkeys(plan.checkpoint for plan in plans if plan.checkpoint):
             self._see_offered(generation, step_of(folder))
@@ -311,3 +314,14 @@ class PlanWatch:
 def see_begun(frame: Frame, coordinator: Coordinator) -> None:
     """Let the rules see with how many nodes the first generation begins."""
     frame.see(Begun(frame.options.nodes, len(coordinator.nodes)))
+
+
+def _beside(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
+    """Return the ranks that are to send copies of their images to the node that they live on."""
+    return tuple(
+        m.rank
+        for m in coordinator.roster.members()
+        if m.path.plan is not None
+        and m.path.plan.generation == generation
+        and m.path.plan.keeper == m.home != ""
+    )

@@ -14,7 +14,7 @@ from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import FromAgent
+from outlast.model.messages import CopyKept, FromAgent
 from outlast.model.terms import Cause
 from outlast.sim.draws import Luck
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
@@ -26,11 +26,30 @@ Thread = Generator[Act, Any, Any]
 TORN = -2
 
 
+class HeldCopies(Protocol):
+    """The copies that a node keeps of images of ranks of other nodes."""
+
+    def put(self, rank: int, generation: int, step: int) -> CopyKept | None: ...
+
+    def steps(self, rank: int) -> tuple[int, ...]: ...
+
+    def made_in(self, rank: int, step: int) -> int | None: ...
+
+
+class Door(Protocol):
+    """Where events wait while somebody stands still."""
+
+    def through(self, act: Callable[[], None]) -> None: ...
+
+
 class Asleep(Protocol):
     """The facts that a process may know of a node that stands still."""
 
     @property
     def outlives_lease(self) -> bool: ...
+
+    @property
+    def agent(self) -> Door: ...
 
 
 class Home(Protocol):
@@ -64,6 +83,9 @@ class Home(Protocol):
 
     @property
     def kept(self) -> dict[int, dict[int, int]]: ...
+
+    @property
+    def copies(self) -> HeldCopies: ...
 
     @property
     def heard_s(self) -> dict[int, float]: ...

@@ -18,7 +18,15 @@ from outlast.sim.world.commit_commands import APART_FROM_STEP
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node_parts import Script
-from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
+from outlast.sim.world.processes import (
+    Died,
+    Home,
+    PeerFailure,
+    Process,
+    SealedStep,
+    Thread,
+    UserError,
+)
 from outlast.sim.world.step_loop import StepLoop
 from outlast.sim.world.world import World
 
@@ -247,12 +255,14 @@ class Main:
             self.reads_copies(plan)
         if plan.private == "twin":
             yield from self.reads_twin(plan)
+        if plan.private == "copy":
+            yield from self.reads_copy(plan)
         if plan.private == "none" and plan.then == "start":
             self.starts_over(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         self.takes_over_late(plan, loop)
-        sealed = plan.private in ("slot", "twin")
+        sealed = plan.private in ("slot", "twin", "copy")
         whole = plan.replicated != "none" or (self.thread.sharded and sealed)
         # what the script makes is the state before the first step
         self.p.holds(plan.step if whole else 0)
@@ -264,13 +274,7 @@ class Main:
         """
         homes = self.world.host.coordinator.roster.homes
         home = next(node for node in self.world.population.nodes if node.name == homes[plan.twin])
-        until_s = self.world.now_s + limits.GROUP_CONNECT_S
-        while self.world.paths.heals_s(self.p.node, home) > self.world.now_s or not home.lives:
-            if self.world.now_s >= until_s:
-                raise PeerFailure("the image of a twin cannot be reached", (IMAGE,))
-            yield "sleep", limits.TICK_S
-            self.thread.look_at_lease()
-            self.check_lives()
+        yield from self.reach(home, "the image of a twin cannot be reached")
         lies = home.slots.get(plan.twin, {})
         twin_lives = any(one.rank == plan.twin for one in home.alive())
         if plan.step not in lies.values() and not twin_lives:
@@ -278,6 +282,28 @@ class Main:
         self.reads("slots of a twin", plan, tuple(sorted(lies.values())))
         mine = self.p.node.slots.setdefault(self.p.rank, {})
         mine |= {slot: one for slot, one in lies.items() if one == plan.step}
+
+    def reads_copy(self, plan: Regroup) -> Thread:
+        """Take the copy of this rank's image that another node keeps: its own was lost."""
+        nodes = self.world.population.nodes
+        keeper = next(node for node in nodes if node.name == plan.twin_source)
+        yield from self.reach(keeper, "the copy of an image cannot be reached")
+        found = keeper.copies.steps(self.p.rank)
+        if not found:
+            raise PeerFailure("the node that kept the copy has lost what lay there")
+        self.reads("copies of another node", plan, found)
+        slot = plan.step % limits.SLOTS_COUNT
+        self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, Place(BEGUN, 0), 0)}
+
+    def reach(self, home: Home, lack: str) -> Thread:
+        """Wait until another node can be reached. Raises PeerFailure after a while."""
+        until_s = self.world.now_s + limits.GROUP_CONNECT_S
+        while self.world.paths.heals_s(self.p.node, home) > self.world.now_s or not home.lives:
+            if self.world.now_s >= until_s:
+                raise PeerFailure(lack, (IMAGE,))
+            yield "sleep", limits.TICK_S
+            self.thread.look_at_lease()
+            self.check_lives()
 
     def reads_private(self, plan: Regroup) -> None:
         """Take private state from this rank's own image, as Attachment._load_slot does."""
@@ -373,6 +399,8 @@ class Main:
             yield from self.thread.seal(plan.step, Place(BEGUN, 0))
         if self.thread.sharded:
             self.p.machine.now_sealed(steps=self.thread.sealed())
+            self.thread.copies.follow(plan)
+            self.thread.copies.send(plan.step)
         self.register(self.mode)
         if self.world.options.warns:
             self.p.node.tell(self.p, Warned(self.p.worker, INEXACT))

@@ -16,7 +16,8 @@ from outlast.sim.world.population import Population
 class StateHolders:
     """Say which ranks hold the state of a step.
 
-    `coordinator` is the one that lives; `struck`: the processes that a fault has struck.
+    `coordinator` is the one that lives, and `took_over`: another one has led the run before.
+    `struck`: the processes that a fault has struck.
     """
 
     def __init__(
@@ -26,13 +27,17 @@ class StateHolders:
         *,
         coordinator: Callable[[], Coordinator],
         struck: Callable[[], tuple[int, ...]],
+        took_over: Callable[[], bool],
     ) -> None:
         self.planned_s = 0.0  # when the newest plan was made
         self._options = options
         self._population = population
         self._coordinator = coordinator
         self._struck = struck
+        self._took_over = took_over
         self._laggard = 0  # a rank that has sealed less than others
+        self._copied: tuple[int, int] = (0, -1)  # generation, and a step that outlives any node
+        self._backs: list[tuple[int, int]] = []  # generations, and the steps they went back to
 
     def holders(self, step: int) -> tuple[int, ...]:
         """Return the ranks that hold `step`, if that is enough to go on from it.
@@ -66,6 +71,43 @@ class StateHolders:
             p.rank
             for p in had
             if (p.alive if p.worker not in p.node.doomed else p.pid not in self._struck())
+        )
+
+    def note_copied(self, generation: int, step: int) -> None:
+        """Note that a vote has passed that waits for all copies of `step`."""
+        self._copied = max(self._copied, (generation, step))
+
+    def go_back(self, generation: int, step: int) -> None:
+        """Note that a generation goes on from `step`: copies of later steps are of another past."""
+        self._backs.append((generation, step))
+        if self._copied[1] > step:
+            self._copied = generation, step
+
+    def copied(self) -> int:
+        """Return the newest step that all copies were waited for, if it can be had now; else -1.
+
+        Each rank's image of it lies where the rank lives, or a copy on another node.
+        """
+        step, ranks = self._copied[1], range(self._options.ranks)
+        there = step >= 0 and all(
+            step in self._slots_of(rank).values() or self._is_copied(rank, step) for rank in ranks
+        )
+        return step if there else -1
+
+    def _is_copied(self, rank: int, step: int) -> bool:
+        """Return True if a copy lies on a node that keeps it for the coordinator that leads now.
+
+        A coordinator that came later has heard of those only that lay where they belong.
+        """
+        coordinator = self._coordinator()
+        known = coordinator.roster.remains.copies
+        return any(
+            node.lives
+            and node.name in coordinator.nodes
+            and (made := node.copies.made_in(rank, step)) is not None
+            and not any(made < later and back < step for later, back in self._backs)
+            and (not self._took_over() or known.node_of(rank, step) != "")
+            for node in self._population.nodes
         )
 
     def followers(self, step: int) -> tuple[int, ...]:

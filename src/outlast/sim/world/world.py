@@ -197,6 +197,7 @@ class World:
                 self.population,
                 coordinator=lambda: self.host.coordinator,
                 struck=strikes.pids,
+                took_over=lambda: self.host.epoch > 1,
             ),
         )
 

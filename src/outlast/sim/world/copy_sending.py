@@ -1,0 +1,143 @@
+"""Copies of images of sharded state on other nodes: how they come there, and who waits for them.
+
+It stands in for `CopySender` and `CopyKeeper` of the product. What is sent may arrive after its
+sender has died, because the bytes were on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from outlast.model.messages import CopyKept, Images, Regroup
+from outlast.model.terms import Cause, Phase
+from outlast.sim.world.paths import Paths
+from outlast.sim.world.processes import Home, PeerFailure, Process, Thread
+from outlast.sim.world.timeline import Timeline
+
+COPY_S, COPY_MOST_S = 0.0005, 0.02  # an image is on its way
+LOOK_S = 0.02  # one that waits looks this often whether it is to leave
+KEPT_COUNT = 2  # copies of images of one rank
+
+
+class HeldCopies:
+    """The copies that one node keeps for ranks of others, until it loses power."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[int, int]] = {}  # rank -> step -> generation of its sender
+        self._generations: dict[int, int] = {}
+
+    def put(self, rank: int, generation: int, step: int) -> CopyKept | None:
+        """Take a copy in, and return what the agent says; None: its sender was given up."""
+        if generation < self._generations.get(rank, 0):
+            return None
+        self._generations[rank] = generation
+        mine = {one: made for one, made in self._steps.get(rank, {}).items() if one < step}
+        mine[step] = generation
+        self._steps[rank] = dict(sorted(mine.items())[-KEPT_COUNT:])
+        return CopyKept(rank, generation, self.steps(rank))
+
+    def steps(self, rank: int) -> tuple[int, ...]:
+        """Return the steps of which copies of one rank lie here, the newest first."""
+        return tuple(sorted(self._steps.get(rank, {}), reverse=True))
+
+    def made_in(self, rank: int, step: int) -> int | None:
+        """Return the generation in which a copy was sent; None: it is not here."""
+        return self._steps.get(rank, {}).get(step)
+
+    def lying(self) -> tuple[Images, ...]:
+        """Return all that lies here, for a coordinator that does not know it."""
+        return tuple(Images(rank, self.steps(rank)) for rank in sorted(self._steps))
+
+    def clear(self) -> None:
+        """Lose everything: the node has no power."""
+        self._steps.clear()
+        self._generations.clear()
+
+
+class Nodes(Protocol):
+    """The nodes of the world."""
+
+    @property
+    def nodes(self) -> Iterable[Home]: ...
+
+
+class Way(Protocol):
+    """What a sender asks of the world."""
+
+    @property
+    def population(self) -> Nodes: ...
+
+    @property
+    def paths(self) -> Paths: ...
+
+    @property
+    def timeline(self) -> Timeline: ...
+
+    @property
+    def now_s(self) -> float: ...
+
+    def lasting(self, process: Process, least_s: float, most_s: float) -> float: ...
+
+    def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None: ...
+
+
+class CopySending:
+    """The copies of one rank's images on their way to the node that its plan names."""
+
+    def __init__(self, world: Way, process: Process) -> None:
+        self._world = world
+        self._p = process
+        self._plan: Regroup | None = None
+        self._sent = self._arrived = -1
+        self._tries_s = 0.0  # when what is on its way has arrived, or is known to be lost
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether copies are made in this generation."""
+        return self._plan is not None and bool(self._plan.keeper)
+
+    def follow(self, plan: Regroup) -> None:
+        """Begin to send to the keeper of `plan`."""
+        self._plan, self._sent, self._arrived = plan, -1, -1
+
+    def send(self, step: int) -> None:
+        """Send the image of `step`, unless that was done."""
+        if self.is_on and step > self._sent:
+            self._sent = step
+            self._try()
+
+    def wait(self) -> Thread:
+        """Wait until the copy of the newest image lies at its keeper."""
+        if not self.is_on or self._arrived >= self._sent:
+            return
+        phase, cause = self._p.beacon.phase, self._p.book.cause
+        self._world.enter(self._p, Phase.CHECKPOINT, cause=Cause.STALL)
+        while self._arrived < self._sent:
+            yield "sleep", LOOK_S
+            if self._p.machine.broken or self._p.group is None:
+                raise PeerFailure("the generation is over")
+            if self._world.now_s >= self._tries_s:
+                self._try()
+        self._world.enter(self._p, phase, cause=cause)
+
+    def _try(self) -> None:
+        plan, step, world = self._plan, self._sent, self._world
+        assert plan is not None, "without a plan nothing is sent"
+        takes_s = world.lasting(self._p, COPY_S, COPY_MOST_S)
+        self._tries_s = world.now_s + takes_s + LOOK_S
+        keeper = next(node for node in world.population.nodes if node.name == plan.keeper)
+        world.timeline.after(takes_s, lambda: self._arrives(keeper, plan, step))
+
+    def _arrives(self, keeper: Home, plan: Regroup, step: int) -> None:
+        parted = self._world.paths.heals_s(self._p.node, keeper) > self._world.now_s
+        if keeper.lives and not parted:
+            keeper.still.agent.through(lambda: self._is_put(keeper, plan, step))
+
+    def _is_put(self, keeper: Home, plan: Regroup, step: int) -> None:
+        said = keeper.copies.put(plan.rank, plan.generation, step) if keeper.lives else None
+        if said is None:
+            return
+        keeper.heard_by_agent(said)
+        if plan is self._plan:
+            self._arrived = max(self._arrived, step)

@@ -1,0 +1,69 @@
+"""Copies of images on other nodes in simulated lives: a lost node costs no step that was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from outlast.engine.coordinator import plans
+from outlast.engine.coordinator.remains import Remains
+from outlast.errors import UsageError
+from outlast.model.fault_plan import PlannedFault
+from outlast.sim.options import Options, check
+from outlast.sim.simulated_run import simulate, simulate_seed
+
+SHARDED = Options(
+    recovery_mode="sharded", ranks=4, nodes=3, spare_nodes=1, steps=60, latency_s=0.003
+)
+
+
+@pytest.mark.parametrize("head_s", [None, 0.3])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_lost_node_costs_no_step_that_was_copied(head_s: float | None, copied: bool) -> None:
+    """`head_s`: the coordinator dies as well, and another one comes after so long. Without copies
+    all ranks begin from the beginning.
+    """
+    faults = [PlannedFault("power", "lose_node", 2, "body", 20, for_s=1_000.0)]
+    if head_s is not None:
+        faults.append(PlannedFault("head", "lose_coordinator", None, "gathering", for_s=head_s))
+    options = replace(SHARDED, peer_copies=copied)
+    life = simulate(seed=1, options=options, faults=tuple(faults))
+    assert (life.result, life.end, life.violations) == ("ok", "ended", ()), life
+    assert ("restart" in life.rungs) is not copied, life.rungs
+
+
+def test_copies_on_other_nodes_need_other_nodes() -> None:
+    with pytest.raises(UsageError, match="copies on other nodes go with several nodes"):
+        check(Options(recovery_mode="sharded", peer_copies=True))
+
+
+def broken_rules(seed: int) -> set[str]:
+    """The rules that the life of a seed breaks, of a script whose images are copied."""
+    given = {"peer_copies": True, "recovery_mode": "sharded", "nodes": 3, "spare_nodes": 1,
+             "ranks": 4, "steps": 12}  # fmt: skip
+    return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
+
+
+def kept_at_home(homes: Mapping[int, str]) -> dict[int, str]:
+    """Copies lie on the rank's own node, and are lost with it."""
+    return dict(homes)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "planted", "rule"),
+    [
+        (plans, "keepers", kept_at_home, "CopiedElsewhere"),
+        (Remains, "copies_of_imageless", lambda self: {}, "NothingCopiedLost"),
+    ],
+    ids=["placement", "restore"],
+)
+def test_faults_in_placement_and_restore_are_found(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, planted: Callable[..., object],
+    rule: str,
+) -> None:  # fmt: skip
+    """Planted faults: copies lie at home, or they are there and nobody goes on from them."""
+    assert not any(broken_rules(seed) for seed in range(4))
+    monkeypatch.setattr(owner, name, planted)
+    assert any(rule in broken_rules(seed) for seed in range(80))
