@@ -18,6 +18,7 @@ import pytest
 from outlast.diagnose.collectives import read_dump
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Material, conclude
+from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
 from tests.diagnose._gloo_dump import all_reduce, dump_of
 
@@ -295,3 +296,15 @@ def test_a_strangers_evidence_changes_neither_class_nor_rank(name: str, stranger
 
 def innocents(one: Incident, said: Verdict) -> set[int]:
     return {blamed.rank for blamed in said.ranks} & one.innocent
+
+
+def test_ranks_that_lost_their_peers_and_ended_did_not_hang() -> None:
+    """Dumps that a thread saves each second are older than the end, and look like a wait.
+
+    The control: the same dumps hang where nothing tells of an end.
+    """
+    lost = {rank: PEER.format(rank=rank) for rank in (1, 2)}
+    one = Incident(frozenset(), logs(lost, {0: -15, 1: 1, 2: 1, 3: -15}))
+    one.dumps = dumps({0: 9, 1: 8, 2: 9, 3: 9}, waits=frozenset({0, 2, 3}))
+    assert verdict_of(one, frozenset({"logs", "dumps"})).mechanism is Mechanism.LOST_CONTACT
+    assert verdict_of(one, frozenset({"dumps"})).mechanism is Mechanism.HANG

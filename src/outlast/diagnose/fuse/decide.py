@@ -93,6 +93,8 @@ def decide(
         accounts, blame, everything, named=named, behind=behind, confidence=confidence
     )
     mechanism = culprits.mechanism or _mechanism(named, behind, everything)
+    if mechanism is Mechanism.HANG and _broke_off(accounts, everything):
+        mechanism = Mechanism.LOST_CONTACT
     conclusion = Conclusion(
         named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
     )
@@ -136,6 +138,20 @@ def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Fi
     behind = {one.rank for one in blame.ranks}
     only_older = bool(behind) and behind <= blame.waiting_ranks.older
     return from_outside and not accounts.by_itself and only_older
+
+
+def _broke_off(accounts: Accounts, findings: Sequence[Finding]) -> bool:
+    """Return True if ranks lost their peers and ended by it, and nothing but dumps tells of a wait.
+
+    The peers of a rank that hangs time out, or stand in stacks. They do not lose it.
+    """
+    waited = any(
+        one.mechanism is Mechanism.HANG and not one.rule.startswith("graph.") for one in findings
+    )
+    exited = any(
+        one.rule == "elastic.first_failure" and one.mechanism is Mechanism.EXIT for one in findings
+    )
+    return exited and bool(accounts.lost) and not accounts.late and not waited
 
 
 def _bearing_on_the_class(

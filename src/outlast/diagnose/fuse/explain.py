@@ -234,10 +234,10 @@ def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
     if same and blame.sentence:
         return blame.sentence + _stands(conclusion)
     if not conclusion.culprits.ranks:
-        return (
-            f"{_named([one.rank for one in conclusion.culprits.suspects])} left no evidence,"
-            " and the others wait."
-        )
+        suspects = _named([one.rank for one in conclusion.culprits.suspects])
+        if conclusion.mechanism is Mechanism.LOST_CONTACT:
+            return f"Ranks lost their peers; by the dumps {suspects.lower()} may have gone first."
+        return f"{suspects} left no evidence, and the others wait."
     return f"{ranks} was elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
 
 
