@@ -90,7 +90,7 @@ C_WAITS = ("__futex_abstimed_wait_common64", "pthread_cond_wait", "std::conditio
         (("cudaStreamSynchronize", "at::native::item", *INTERPRETER), (), "waiting"),
         (("ncclGroupEnd", "c10d::ProcessGroupNCCL::collective"), (), "waiting"),
         ((*C_WAITS, "torch::autograd::ReadyQueue::pop", *INTERPRETER), (), "waiting"),
-        (("clock_nanosleep", "time_sleep", *INTERPRETER), (), "working"),
+        (("clock_nanosleep", "pysleep", "time_sleep", *INTERPRETER), (), "working"),
         (("__poll", "select_poll_poll", *INTERPRETER), (), "working"),
         (("__libc_read", "_io_FileIO_readinto_impl", *INTERPRETER), (), "loading"),
         (("__libc_recv", "sock_recv_impl", *INTERPRETER), (), "loading"),

@@ -243,7 +243,9 @@ def frames_of(calls: Sequence[Call], python: Sequence[str], collective: str = ""
     told: list[str] = []
     for call in calls:
         if frame := _telling(call):
-            told.append(frame)
+            told += (
+                [frame] if frame not in told[-1:] else []
+            )  # two functions of C often do one thing
         elif not told and not _is_silent(call):
             told.append(f"in_native_code ({call.library or 'native code'})")  # it computes there
         if (not frame or _PEERS.match(call.function)) and not _is_silent(call):
