@@ -92,9 +92,7 @@ def decide(
     culprits = find_culprits(
         accounts, blame, everything, named=named, behind=behind, confidence=confidence
     )
-    mechanism = culprits.mechanism or _mechanism(named, behind, everything)
-    if mechanism is Mechanism.HANG and _broke_off(accounts, everything):
-        mechanism = Mechanism.LOST_CONTACT
+    mechanism = _how_it_ended(culprits, accounts, named, behind, everything)
     conclusion = Conclusion(
         named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
     )
@@ -140,18 +138,27 @@ def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Fi
     return from_outside and not accounts.by_itself and only_older
 
 
-def _broke_off(accounts: Accounts, findings: Sequence[Finding]) -> bool:
-    """Return True if ranks lost their peers and ended by it, and nothing but dumps tells of a wait.
+def _how_it_ended(
+    culprits: Culprits,
+    accounts: Accounts,
+    named: FailureClass,
+    behind: Sequence[Vote],
+    findings: Sequence[Finding],
+) -> Mechanism | None:
+    """Return the mechanism: no hang where ranks lost their peers and ended by it.
 
-    The peers of a rank that hangs time out, or stand in stacks. They do not lose it.
+    The peers of a rank that hangs time out, or stand in stacks. They do not lose it. Dumps that
+    were written before the end look like a wait.
     """
+    mechanism = culprits.mechanism or _mechanism(named, behind, findings)
     waited = any(
         one.mechanism is Mechanism.HANG and not one.rule.startswith("graph.") for one in findings
     )
     exited = any(
         one.rule == "elastic.first_failure" and one.mechanism is Mechanism.EXIT for one in findings
     )
-    return exited and bool(accounts.lost) and not accounts.late and not waited
+    broke_off = exited and bool(accounts.lost) and not accounts.late and not waited
+    return Mechanism.LOST_CONTACT if mechanism is Mechanism.HANG and broke_off else mechanism
 
 
 def _bearing_on_the_class(
