@@ -332,3 +332,28 @@ def test_a_run_remembers_the_newest_interruptions_and_not_all_of_them() -> None:
         log.resumed(at_s=2.0, generation=number + 1)
     assert min(log.known) == 6
     assert len(log.known) == limits.INTERRUPTIONS_KNOWN_COUNT
+
+
+@pytest.mark.parametrize(
+    ("oom", "oom_near", "from_outside", "cause"),
+    [
+        (False, False, True, FailureClass.UNKNOWN),
+        (False, True, False, FailureClass.UNKNOWN),
+        (True, False, False, FailureClass.HOST_MEMORY),
+    ],
+)
+def test_a_kill_that_may_be_for_memory_is_charged_and_has_no_class(
+    oom: bool, oom_near: bool, from_outside: bool, cause: FailureClass
+) -> None:
+    """Only a kill that was certainly nobody's lack of memory is a strike from outside."""
+    run = Run()
+    second, now_s = run.workers[1], run.now_s
+    run.say(
+        WorkerExited(
+            *(second, 100 + second, None, 9, oom, 5, (5,), (5,), "body", now_s, now_s, ""),
+            oom_near=oom_near,
+        )
+    )
+    (opened,) = run.coordinator.run.interruptions.open
+    assert opened.failure_class is cause
+    assert (1 in run.coordinator.run.faults.killed) is from_outside
