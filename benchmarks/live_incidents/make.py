@@ -76,10 +76,14 @@ def make(folder: Path, kind: Kind, seed: int, number: int) -> None:
     whole.parent.mkdir(parents=True)
     try:
         hangs = _wait(job, work, kind)
+        if hangs and not any(steps_of(path) for path in work.rglob("stdout.log")):
+            # The machine has too much to do: that is no incident, and it is made another time.
+            print(f"{folder.name}: no step in {START_S + END_S:g} s", flush=True)
+            return
         if hangs:
             with suppress(UsageError):
                 collect(whole, pids=[job.pid], apart_s=APART_S)
-            if recipe == "second":
+            if recipe == "second" and (work / "fr").exists():
                 shutil.copytree(work / "fr", whole / "dumps", dirs_exist_ok=True, ignore=_no_parts)
             for path in whole.glob("dmesg-of-*"):
                 path.unlink()
