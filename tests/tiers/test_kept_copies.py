@@ -108,7 +108,8 @@ def test_a_damaged_copy_is_refused_and_the_one_before_is_found(
                 file.write(b"x")
     step, (refused,) = copies.newest_good(2)
     assert step == 4
-    assert refused.startswith("the copy of step 6 in shared memory: ")
+    assert refused.startswith("the copies of the state of step 6 in shared memory are not used: ")
+    assert "hint" not in refused, "it is one sentence of a warning"
     assert copies.newest_good(2) == (4, [])
 
 

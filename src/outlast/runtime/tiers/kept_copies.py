@@ -76,9 +76,8 @@ class KeptCopies:
                 for rank in range(world_size):
                     self.read(rank, step)
             except CorruptError as error:
-                refused.append(
-                    f"the copies of the state of step {step} in shared memory are not used: {error}"
-                )
+                what = f"the copies of the state of step {step} in shared memory are not used"
+                refused.append(f"{what}: {error.args[0]}")
                 for rank in range(world_size):
                     self._forget(rank, step)
                 return False
