@@ -67,6 +67,7 @@ from outlast.runtime.ledger.rows import (
 from outlast.runtime.ledger.salvage import Salvage
 
 _BUSY_S = 2.0
+_BUSY_AT_START_S = 10.0  # nothing trains yet that this could hold up, and the run ends if it fails
 _BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
 # records that are not written now stay queued for the next flush: a recovery does not wait for a
 # lock
@@ -446,9 +447,9 @@ def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False
-    )
+    patience_s = _BUSY_S if mode.startswith("ro") else _BUSY_AT_START_S
+    uri = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, uri=True, timeout=patience_s, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
         if mode.startswith("ro"):
