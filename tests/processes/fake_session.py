@@ -27,6 +27,9 @@ class FakeSession:
             self.spec, kind="rank", rank=0, env={**self.spec.env, "RANK": "0", "LOCAL_RANK": "0"}
         )
 
+    def exits(self) -> None:
+        pass
+
     def user_failed(self, error: BaseException) -> None:
         self.channel.send(Warned(self.spec.worker, f"failed: {type(error).__name__}"))
 

@@ -46,6 +46,9 @@ class Session(Protocol):
     def user_failed(self, error: BaseException) -> None:
         """Take in that the script ended with `error`."""
 
+    def exits(self) -> None:
+        """Take in that the script ends by `sys.exit`, whatever the code."""
+
     def finish(self, exit_code: int) -> None:
         """Take in that the script is over.
 
@@ -168,6 +171,8 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
     try:
         _run(spec)
     except SystemExit as left:
+        # A rank that exits alone is replaced, as one that dies. Only a `break` is told to the peers.
+        session.exits()
         return _exit_code(left)
     except BaseException as error:  # boundary: the user's script
         error.__traceback__ = _without_our_frames(error.__traceback__)

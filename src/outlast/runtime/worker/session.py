@@ -179,6 +179,10 @@ class Session:
             )
         )
 
+    def exits(self) -> None:
+        """Note that the script ends by `sys.exit`: peers are not told that it left its loop."""
+        self.calls.ended = _nothing
+
     def finish(self, exit_code: int) -> None:
         """Report that the script is over. The interpreter's end follows.
 
