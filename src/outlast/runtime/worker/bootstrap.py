@@ -171,7 +171,7 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
     try:
         _run(spec)
     except SystemExit as left:
-        # A rank that exits alone is replaced, as one that dies. Only a `break` is told to the peers.
+        # A rank that exits alone is replaced, as one that dies. Peers are told of a `break` only.
         session.exits()
         return _exit_code(left)
     except BaseException as error:  # boundary: the user's script
