@@ -178,6 +178,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     _refuse(asked, given)
     workers, spares = _counts(asked)
     keep = _keep(asked)
+    snapshot_every = asked["snapshot_every"] or (keep.vault or NEVER).steps or 1
     nodes = read_nodes(asked, given)
     if nodes is not None and asked["spares"] is None:
         spares = workers * nodes.spares
@@ -195,12 +196,10 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
             Retention(asked["keep_last"], asked["keep_every"]),
             Every(seconds=(keep.disk or NEVER).seconds),
         ),
-        snapshot_every=asked["snapshot_every"] or (keep.vault or NEVER).steps or 1,
+        snapshot_every=snapshot_every,
         copies=AUTO if keep.vault is None else keep.vault,
         peer_copies=_copies_at_peers(
-            keep.peers,
-            snapshot_every=asked["snapshot_every"] or (keep.vault or NEVER).steps or 1,
-            nodes=1 if nodes is None else nodes.count,
+            keep.peers, snapshot_every=snapshot_every, nodes=1 if nodes is None else nodes.count
         ),
         console=_console(asked, prefix),
         status=StatusOptions(

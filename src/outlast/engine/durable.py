@@ -35,6 +35,22 @@ class Retention:
     every: int = 0
 
 
+class Rollbacks:
+    """Tell what belongs to the steps that the run goes on from, and what was rolled back."""
+
+    def __init__(self) -> None:
+        # generation, and the step that it went back to; later ones went further
+        self._backs: list[tuple[int, int]] = []
+
+    def note(self, *, generation: int, step: int) -> None:
+        """Note that `generation` goes on from `step`: later steps of those before are rolled back."""
+        self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
+
+    def counts(self, *, generation: int, step: int) -> bool:
+        """Return whether what `generation` made of `step` was not rolled back since."""
+        return not any(generation < later and back < step for later, back in self._backs)
+
+
 T = TypeVar("T", bound=StepFolder)
 COMPLETE_KEPT = 16  # complete saves that are remembered: a shard is reported twice soon, or never
 
@@ -50,20 +66,17 @@ class Saves:
     _shards: dict[int, dict[int, Checkpointed]] = field(default_factory=dict)
     # the newest steps of which all shards were reported -> in which generation the last was
     _complete: dict[int, int] = field(default_factory=dict)
-    # generation, and the step that it went back to; later ones went further
-    _backs: list[tuple[int, int]] = field(default_factory=list)
+    _rollbacks: Rollbacks = field(default_factory=Rollbacks)
 
     def went_back(self, *, generation: int, step: int) -> None:
         """Drop saves of later steps, which were rolled back: `generation` goes on from `step`."""
-        self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
+        self._rollbacks.note(generation=generation, step=step)
         for later in [later for later in self._shards if later > step]:
             del self._shards[later]
 
     def takes(self, shard: Checkpointed) -> bool:
         """Return whether a shard belongs to the steps that the run goes on from."""
-        return not any(
-            shard.generation < generation and step < shard.step for generation, step in self._backs
-        )
+        return self._rollbacks.counts(generation=shard.generation, step=shard.step)
 
     def put(self, shard: Checkpointed) -> tuple[Checkpointed, ...]:
         """Add a shard. Return all shards of its step by rank once they are complete, else none.

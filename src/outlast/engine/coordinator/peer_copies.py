@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from outlast.engine.durable import Rollbacks
 from outlast.model.messages import CopyKept
 
 
@@ -24,13 +25,16 @@ class PeerCopies:
         self._held: dict[int, dict[str, tuple[int, ...]]] = {}  # rank -> node -> steps
         self._newest: dict[int, int] = {}  # the newest step of each rank that was ever copied
         self._without: set[int] = set()  # ranks whose keeper has no room for copies
-        self._backs: list[tuple[int, int]] = []  # as in durable.Saves
+        self._rollbacks = Rollbacks()
 
     # --- what happens to copies ------------------------------------------------------------------
 
     def kept(self, message: CopyKept, node: str) -> None:
         """Take in which copies `node` keeps of the images of a rank."""
-        steps = tuple(step for step in message.steps if self._counts(step, message.generation))
+        made = message.generation
+        steps = tuple(
+            step for step in message.steps if self._rollbacks.counts(generation=made, step=step)
+        )
         self._held.setdefault(message.rank, {})[node] = steps
         self._newest[message.rank] = max((*steps, self._newest.get(message.rank, -1)))
         if message.steps:
@@ -45,7 +49,7 @@ class PeerCopies:
 
     def went_back(self, *, generation: int, step: int) -> None:
         """Drop copies of later steps, which were rolled back: `generation` goes on from `step`."""
-        self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
+        self._rollbacks.note(generation=generation, step=step)
         for nodes in self._held.values():
             for node, steps in nodes.items():
                 nodes[node] = tuple(one for one in steps if one <= step)
@@ -61,10 +65,6 @@ class PeerCopies:
         """Forget what `node` kept: its memory is gone."""
         for nodes in self._held.values():
             nodes.pop(node, None)
-
-    def _counts(self, step: int, generation: int) -> bool:
-        """Return whether a copy belongs to the steps that the run goes on from."""
-        return not any(generation < later and back < step for later, back in self._backs)
 
     # --- what there is ---------------------------------------------------------------------------
 

@@ -116,10 +116,6 @@ class Area:
         """Return the slots that this process has mapped, each whole."""
         return list(self._slots.values())
 
-    def memory_of(self, slot: int) -> memoryview:
-        """Return one slot as it is mapped, whole."""
-        return self._slot(slot)
-
     def put_seal(self, slot: int, seal: Seal) -> None:
         """Seal the bytes that were written into `slot`."""
         self._put_seal(slot, seal.pack())
@@ -186,12 +182,13 @@ class Area:
             )
         return image
 
-    def map_ahead(self, slot: int, at_least: int = 0) -> None:
+    def map_ahead(self, slot: int, at_least: int = 0) -> memoryview:
         """Map a slot before it is used: filling the page tables takes longer than reading.
 
-        A slot of which fewer than `at_least` bytes are mapped is mapped again. Raises OSError.
+        A slot of which fewer than `at_least` bytes are mapped is mapped again. Return all that is
+        mapped of it. Raises OSError.
         """
-        self._slot(slot, at_least)
+        return self._slot(slot, at_least)
 
     def close(self) -> None:
         """Forget mappings and descriptors. Views given out stay valid until they are dropped."""
@@ -230,12 +227,12 @@ class Area:
 def allocate(path: Path, size: int) -> None:
     """Make `path` at least `size` bytes long, with memory for each of them.
 
-    The content is kept. Raises OSError.
+    The content is kept, and has its memory already. Raises OSError.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if os.fstat(fd).st_size < size:
-            os.posix_fallocate(fd, 0, size)
+        if (there := os.fstat(fd).st_size) < size:
+            os.posix_fallocate(fd, there, size - there)
     finally:
         os.close(fd)
 

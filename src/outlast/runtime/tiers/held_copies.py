@@ -9,7 +9,6 @@ Limits     It does not survive the node. That is why it is on another node than 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError
@@ -17,9 +16,9 @@ from outlast.model.limits import SLOTS_COUNT
 from outlast.model.manifest import SEAL_BYTES, Seal
 from outlast.runtime.tiers.area import FULL_ERRNOS, Area, allocate
 from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.rank_areas import RankAreas
 from outlast.runtime.tiers.vault import Vault
 
-_FOLDER = "copy-"
 _SLACK, _SLACK_BYTES = 1.25, 256 << 10  # loader positions and texts may grow, as in an image's slot
 
 
@@ -28,30 +27,27 @@ class HeldCopies:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._areas: dict[int, Area] = {}
+        self._areas = RankAreas(vault.folder, "copy", run=vault.run)
 
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks of which copies may lie here."""
-        names = (path.name[len(_FOLDER) :] for path in self._vault.folder.glob(f"{_FOLDER}*"))
-        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+        return self._areas.ranks()
 
     def steps(self, rank: int) -> tuple[int, ...]:
         """Return the steps of which copies of the image of `rank` lie here, the newest first."""
-        return tuple(sorted((seal.step for seal in self._sealed(rank).values()), reverse=True))
+        return self._areas.steps(rank)
 
     def find(self, rank: int, step: int) -> tuple[Path, Seal] | None:
         """Return the copy of the image of `rank`, and the file it lies in."""
-        for slot, seal in self._sealed(rank).items():
-            if seal.step == step:
-                return self._area(rank).slot_path(slot), seal
-        return None
+        found = self._areas.find(rank, step)
+        return None if found is None else (self._areas.of(rank).slot_path(found[0]), found[1])
 
     def read(self, rank: int, step: int) -> Image:
         """Return the verified copy: views of its slot. Raises CorruptError."""
-        for slot, seal in self._sealed(rank).items():
-            if seal.step == step:
-                return self._area(rank).read(slot, seal)
-        raise CorruptError(f"no copy of the image of rank {rank} of step {step} lies here")
+        found = self._areas.find(rank, step)
+        if found is None:
+            raise CorruptError(f"no copy of the image of rank {rank} of step {step} lies here")
+        return self._areas.of(rank).read(*found)
 
     # --- a copy comes ----------------------------------------------------------------------------
 
@@ -63,7 +59,8 @@ class HeldCopies:
         """
         if (seal.run, seal.rank) != (self._vault.run, rank):
             raise CorruptError(f"what was sent is no image of rank {rank} of this run")
-        area, sealed = self._area(rank), self._sealed(rank)
+        area = self._areas.of(rank)
+        sealed = area.sealed()
         for slot, old in sealed.items():
             if old.step > seal.step:
                 area.unseal(slot)
@@ -78,11 +75,12 @@ class HeldCopies:
 
     def forget(self, rank: int) -> None:
         """Forget the copies of `rank`: newer ones cannot be taken in."""
-        for slot in self._sealed(rank):
-            self._area(rank).unseal(slot)
+        area = self._areas.of(rank)
+        for slot in area.sealed():
+            area.unseal(slot)
 
     def _into(self, rank: int, slot: int, seal: Seal) -> Incoming:
-        area = self._area(rank)
+        area = self._areas.of(rank)
         lacking = [size for size in area.allocated() if size < seal.length]
         slot_bytes = int(seal.length * _SLACK) + _SLACK_BYTES if lacking else 0
         missing = sum(max(0, slot_bytes - size) for size in area.allocated())
@@ -95,20 +93,9 @@ class HeldCopies:
                 raise _no_room(rank, error) from error
         return Incoming(area, rank, slot, seal, slot_bytes)
 
-    def _sealed(self, rank: int) -> dict[int, Seal]:
-        return self._area(rank).sealed()
-
     def close(self) -> None:
         """Close all files. Views that were given out stay valid."""
-        for area in self._areas.values():
-            area.close()
-        self._areas.clear()
-
-    def _area(self, rank: int) -> Area:
-        if rank not in self._areas:
-            folder, run = self._vault.folder / f"{_FOLDER}{rank}", self._vault.run
-            self._areas[rank] = Area(folder, run=run, rank=rank, slots_count=SLOTS_COUNT)
-        return self._areas[rank]
+        self._areas.close()
 
 
 class Incoming:
@@ -134,7 +121,7 @@ class Incoming:
         for slot, size in enumerate(self._area.allocated()):
             if size < self._slot_bytes:
                 try:
-                    _grow(self._area.slot_path(slot), min(self._slot_bytes, size + piece_bytes))
+                    allocate(self._area.slot_path(slot), min(self._slot_bytes, size + piece_bytes))
                 except OSError as error:
                     if error.errno not in FULL_ERRNOS:
                         raise
@@ -146,22 +133,13 @@ class Incoming:
         """Return where the next bytes are to be written; empty: all are there."""
         if self._target is None:
             self._area.unseal(self._slot)
-            self._area.map_ahead(self._slot, self.seal.length)
-            self._target = self._area.memory_of(self._slot)[: self.seal.length]
+            slot = self._area.map_ahead(self._slot, self.seal.length)
+            self._target = slot[: self.seal.length]
         return self._target[self.received : self.received + at_most]
 
     def seal_it(self) -> None:
         """Seal the copy, now that all of its bytes are there."""
         self._area.put_seal(self._slot, self.seal)
-
-
-def _grow(path: Path, size: int) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        at = os.fstat(fd).st_size
-        os.posix_fallocate(fd, at, size - at)
-    finally:
-        os.close(fd)
 
 
 def _no_room(rank: int, error: OSError) -> CapacityError:

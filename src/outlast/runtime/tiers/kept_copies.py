@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 from outlast.engine.durable import newest_common
 from outlast.errors import CorruptError
-from outlast.model.limits import SLOTS_COUNT
-from outlast.runtime.tiers.area import Area
 from outlast.runtime.tiers.image import Image, Piece
+from outlast.runtime.tiers.rank_areas import RankAreas
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -25,14 +24,14 @@ class KeptCopies:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._areas: dict[int, Area] = {}
+        self._areas = RankAreas(vault.folder, "kept", run=vault.run)
 
     def reserve(self, rank: int, slot_bytes: int) -> None:
         """Make room for two copies of `rank`'s state, if there is none. Raises CapacityError.
 
         It is mapped by the first copy: a rank that is replaced need not wait for that.
         """
-        area = self._area(rank)
+        area = self._areas.of(rank)
         missing = sum(max(0, slot_bytes - size) for size in area.allocated())
         if missing:
             self._vault.need_room(missing, f"two copies of the state of rank {rank}")
@@ -42,23 +41,23 @@ class KeptCopies:
         self, rank: int, *, generation: int, step: int, pieces: Sequence[Piece], world_size: int
     ) -> None:
         """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError."""
-        if self._slot_of(rank, step) is not None:
+        if self._areas.find(rank, step) is not None:
             # To write it again would leave none if this process died meanwhile.
             return
         whole = self.newest_whole(world_size)
-        used = None if whole is None else self._slot_of(rank, whole)
-        slot = 0 if used is None else 1 - used
-        area, metadata = self._area(rank), {"step": str(step)}
+        used = None if whole is None else self._areas.find(rank, whole)
+        slot = 0 if used is None else 1 - used[0]
+        area, metadata = self._areas.of(rank), {"step": str(step)}
         self._vault.write_area(area, slot, generation, step, pieces, metadata)
 
     def read(self, rank: int, step: int) -> Image:
         """Return the verified copy of `rank`'s state: views of its slot. Raises CorruptError."""
-        area, slot = self._area(rank), self._slot_of(rank, step)
-        if slot is None:
+        found = self._areas.find(rank, step)
+        if found is None:
             raise CorruptError(
                 f"the vault holds no copy of the state of rank {rank} at step {step}"
             )
-        return area.read(slot, area.sealed()[slot])
+        return self._areas.of(rank).read(*found)
 
     def newest_whole(self, world_size: int) -> int | None:
         """Return the newest step of which all ranks have sealed a copy, unverified."""
@@ -88,32 +87,17 @@ class KeptCopies:
 
     def forget_after(self, rank: int, step: int) -> None:
         """Remove the seals of later copies, because those steps were rolled back."""
-        for later in self._steps(rank):
+        for later in self._areas.steps(rank):
             if later > step:
                 self._forget(rank, later)
 
     def close(self) -> None:
         """Close all files. Views that were given out stay valid."""
-        for area in self._areas.values():
-            area.close()
-        self._areas.clear()
-
-    def _steps(self, rank: int) -> tuple[int, ...]:
-        return tuple(seal.step for seal in self._area(rank).sealed().values())
+        self._areas.close()
 
     def _steps_by_rank(self, world_size: int) -> list[tuple[int, ...]]:
-        return [self._steps(rank) for rank in range(world_size)]
-
-    def _slot_of(self, rank: int, step: int) -> int | None:
-        sealed = self._area(rank).sealed().items()
-        return next((slot for slot, seal in sealed if seal.step == step), None)
+        return [self._areas.steps(rank) for rank in range(world_size)]
 
     def _forget(self, rank: int, step: int) -> None:
-        if (slot := self._slot_of(rank, step)) is not None:
-            self._area(rank).unseal(slot)
-
-    def _area(self, rank: int) -> Area:
-        if rank not in self._areas:
-            folder, run = self._vault.folder / f"kept-{rank}", self._vault.run
-            self._areas[rank] = Area(folder, run=run, rank=rank, slots_count=SLOTS_COUNT)
-        return self._areas[rank]
+        if (found := self._areas.find(rank, step)) is not None:
+            self._areas.of(rank).unseal(found[0])

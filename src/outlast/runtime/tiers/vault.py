@@ -30,6 +30,7 @@ from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
 from outlast.runtime.tiers.area import Area, allocate, map_file
 from outlast.runtime.tiers.image import Image, Piece, image_bytes
 from outlast.runtime.tiers.lease_page import LeasePage
+from outlast.runtime.tiers.rank_areas import RankAreas
 from outlast.runtime.tiers.room import room_in
 from outlast.runtime.tiers.vault_keeper import VaultKeeper
 from outlast.runtime.tiers.vault_owner import OWNER, lock_owner, open_owner, owner_record
@@ -53,7 +54,7 @@ class Vault:
         self.run_id = run_id
         self._owner_fd = owner_fd  # -1 for processes that only opened it
         self.run = run_hash(run_id)
-        self._ranks: dict[int, Area] = {}
+        self._areas = RankAreas(folder, "rank", run=self.run)
         self._transfers = [
             Area(folder / name, run=self.run, rank=NO_RANK, slots_count=1)
             for name in ("transfer", "transfer-beside")
@@ -186,13 +187,7 @@ class Vault:
 
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks that have slots here."""
-        return tuple(
-            sorted(
-                int(path.name[5:])
-                for path in self.folder.glob("rank-*")
-                if path.name[5:].isdecimal()
-            )
-        )
+        return self._areas.ranks()
 
     def forget_step(self, rank: int, step: int) -> None:
         """Remove the seals of `step`: its image must not be restored from again."""
@@ -447,7 +442,8 @@ class Vault:
 
     def close(self) -> None:
         """Close all files; the folder stays. Views that were given out stay valid."""
-        for area in (*self._ranks.values(), *self._transfers):
+        self._areas.close()
+        for area in self._transfers:
             area.close()
         self._beacons.clear()
         if self.keeper is not None:
@@ -463,11 +459,7 @@ class Vault:
         self.close()
 
     def _area(self, rank: int) -> Area:
-        if rank not in self._ranks:
-            self._ranks[rank] = Area(
-                self.folder / f"rank-{rank}", run=self.run, rank=rank, slots_count=SLOTS_COUNT
-            )
-        return self._ranks[rank]
+        return self._areas.of(rank)
 
     def _allocated(self) -> Iterator[int]:
         """Yield the bytes of each slot of each rank."""

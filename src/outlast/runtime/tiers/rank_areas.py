@@ -1,0 +1,55 @@
+"""Areas of a vault by rank: of the images of its own ranks, and of copies.
+
+FOLDER/PREFIX-RANK/    two slots, and their seals (area.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlast.model.limits import SLOTS_COUNT
+from outlast.model.manifest import Seal
+from outlast.runtime.tiers.area import Area
+
+
+class RankAreas:
+    """Open the areas of one prefix. Mappings are made once and kept until `close`.
+
+    `run` is the number of the run, which stands in every seal.
+    """
+
+    def __init__(self, folder: Path, prefix: str, *, run: int) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._run = run
+        self._areas: dict[int, Area] = {}
+
+    def of(self, rank: int) -> Area:
+        """Return the area of `rank`. It need not exist yet."""
+        if rank not in self._areas:
+            self._areas[rank] = Area(
+                self._folder / f"{self._prefix}-{rank}", run=self._run, rank=rank,
+                slots_count=SLOTS_COUNT,
+            )  # fmt: skip
+        return self._areas[rank]
+
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that have an area here, whether or not anything is sealed in it."""
+        begin = len(self._prefix) + 1
+        names = (path.name[begin:] for path in self._folder.glob(f"{self._prefix}-*"))
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+    def steps(self, rank: int) -> tuple[int, ...]:
+        """Return the steps that are sealed for `rank`, the newest first."""
+        return tuple(sorted((seal.step for seal in self.of(rank).sealed().values()), reverse=True))
+
+    def find(self, rank: int, step: int) -> tuple[int, Seal] | None:
+        """Return a slot of `rank` that holds `step`, and its seal; None: there is none."""
+        sealed = self.of(rank).sealed().items()
+        return next(((slot, seal) for slot, seal in sealed if seal.step == step), None)
+
+    def close(self) -> None:
+        """Close all files. Views that were given out stay valid."""
+        for area in self._areas.values():
+            area.close()
+        self._areas.clear()
