@@ -23,7 +23,8 @@ from outlast.runtime.tiers.held_copies import HeldCopies
 from outlast.runtime.tiers.image import Piece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.copy_sender import CopySender
-from outlast.runtime.worker.image_fetch import Server, Wanted, fetch
+from outlast.runtime.worker.image_dialogue import Server
+from outlast.runtime.worker.image_fetch import Wanted, fetch
 from outlast.runtime.worker.shared_rows import Cut
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
@@ -68,7 +69,7 @@ class FakeSession:
         self.machine = types.SimpleNamespace(broken=False)
         self.beacon = types.SimpleNamespace(phase=Phase.VOTE)
         self.book = types.SimpleNamespace(cause=Cause.PRODUCTIVE)
-        self.spec = types.SimpleNamespace(options={"image_key": KEY.hex()})
+        self.image_key = KEY
 
     def enter(self, phase: Phase, *, cause: Cause | None = None, tier: Tier | None = None) -> None:
         self.phases.append(phase)

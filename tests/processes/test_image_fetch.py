@@ -17,7 +17,8 @@ from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.image import Piece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.image_fetch import ImageUnreached, Server, Wanted, fetch
+from outlast.runtime.worker.image_dialogue import Server
+from outlast.runtime.worker.image_fetch import ImageUnreached, Wanted, fetch
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
 SIZE = 3 << 20

@@ -9,7 +9,6 @@ written over while it is sent, because its slot is taken again behind the next v
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -19,22 +18,22 @@ from pathlib import Path
 from outlast.errors import CapacityError, CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal
-from outlast.model.messages import Challenge, ImageHead, Message, PutImage, Regroup, TurnedAway
+from outlast.model.messages import ImageHead, PutImage, Regroup, TurnedAway
 from outlast.model.terms import Cause, Phase, Tier
-from outlast.model.wire import decode, encode
 from outlast.runtime import trust
-from outlast.runtime.worker import threads
+from outlast.runtime.worker import image_dialogue, threads
+from outlast.runtime.worker.image_dialogue import Server
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.shared_rows import Cut
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One image that is to be copied to the node at `keeper`."""
+    """One image that is to be copied to another node, which `keeper` names."""
 
     rank: int
     generation: int
-    keeper: str
+    keeper: Server
     path: Path
     seal: Seal
 
@@ -67,7 +66,8 @@ class CopySender:
         self._start()
         with self._changed:
             self._sent = step
-            self._job = _Job(plan.rank, plan.generation, plan.keeper, *found)
+            keeper = Server(plan.keeper, session.image_key)
+            self._job = _Job(plan.rank, plan.generation, keeper, *found)
             self._changed.notify_all()
 
     def wait(self) -> None:
@@ -122,16 +122,10 @@ class CopySender:
         """Return whether `job` is the newest, and its generation goes on."""
         return self._job is job and self._session is not None and not self._session.machine.broken
 
-    @property
-    def key(self) -> bytes:
-        """Return the run's key for images; empty: it has none."""
-        assert self._session is not None, "only a run with a launcher sends copies"
-        return bytes.fromhex(str(self._session.spec.options.get("image_key", "")))
-
     def _warn(self, job: _Job, lack: str) -> None:
         assert self._session is not None, "only a run with a launcher sends copies"
         self._session.warn(
-            f"the node at {job.keeper} keeps no copy of the state of rank {job.rank}: {lack};"
+            f"the node at {job.keeper.address} keeps no copy of the state of rank {job.rank}: {lack};"
             " if this rank's node is lost, the run goes back to the newest checkpoint"
         )
 
@@ -149,62 +143,31 @@ class _Sending:
             # The main thread has stopped waiting, or is about to.
             time.sleep(limits.COPY_LOOK_S)
             raise EOFError("the generation is over")
-        host, _, port = self._job.keeper.rpartition(":")
-        address = host.strip("[]"), int(port)
-        with socket.create_connection(address, limits.CONNECT_TRY_S) as sock:
+        job, length = self._job, self._job.seal.length
+        put = PutImage(trust.nonce(), job.rank, job.generation, job.seal.pack().hex())
+        with image_dialogue.connect(job.keeper) as sock:
             sock.settimeout(limits.IMAGE_QUIET_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            head = self._ask(sock)
-            length = self._job.seal.length
-            if head.offset < length:
+            receive = image_dialogue.receive_from(sock)
+            arrived = _offset(image_dialogue.ask(sock, put, key=job.keeper.key, receive=receive))
+            if arrived < length:
                 self._send_bytes(sock, length)
-                head = self._head(sock)
-            if head.offset != length:
-                raise CorruptError(f"{head.offset:,} of {length:,} bytes have arrived")
-
-    def _ask(self, sock: socket.socket) -> ImageHead:
-        job, nonce, key = self._job, trust.nonce(), self._sender.key
-        sock.sendall(encode(PutImage(nonce, job.rank, job.generation, job.seal.pack().hex())))
-        if key:
-            answer = _read_message(sock)
-            if not isinstance(answer, Challenge) or not trust.is_served(
-                answer.digest, nonce, answer.nonce, key=key
-            ):
-                raise CorruptError("whoever listens there does not know the run's key")
-            sock.sendall(encode(trust.prove(answer, node="", token=key)))
-        return self._head(sock)
-
-    def _head(self, sock: socket.socket) -> ImageHead:
-        answer = _read_message(sock)
-        if isinstance(answer, TurnedAway):
-            raise CapacityError(answer.reason)
-        if not isinstance(answer, ImageHead):
-            raise CorruptError(f"it answers {type(answer).__name__}")
-        return answer
+                arrived = _offset(image_dialogue.read_answer(receive))
+            if arrived != length:
+                raise CorruptError(f"{arrived:,} of {length:,} bytes have arrived")
 
     def _send_bytes(self, sock: socket.socket, length: int) -> None:
         """Send the bytes from the vault's file. The kernel copies them, without the interpreter."""
         sent = 0
-        with contextlib.closing(self._job.path.open("rb")) as file:
+        with self._job.path.open("rb") as file:
             while sent < length:
                 if not self._sender.still_wants(self._job):
                     raise EOFError("the generation is over")
                 sent += sock.sendfile(file, sent, min(length - sent, limits.IMAGE_PIECE_BYTES))
 
 
-def _read_message(sock: socket.socket) -> Message:
-    head = _read_bytes(sock, 4)
-    length = int.from_bytes(head, "big")
-    if length > limits.MESSAGE_MAX_BYTES:
-        raise CorruptError(f"a frame of {length:,} bytes")
-    return decode(_read_bytes(sock, length))
-
-
-def _read_bytes(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = sock.recv(count - len(data))
-        if not piece:
-            raise EOFError("the connection was closed")
-        data += piece
-    return data
+def _offset(answer: ImageHead | TurnedAway) -> int:
+    """Return how many bytes the keeper has. Raises CapacityError if it keeps no copy."""
+    if isinstance(answer, TurnedAway):
+        raise CapacityError(answer.reason)
+    return answer.offset

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from outlast.errors import CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal, unpack_seal
-from outlast.model.messages import AskImage, Challenge, ImageHead, Message, TurnedAway
-from outlast.model.wire import decode, encode
+from outlast.model.messages import AskImage, ImageHead, TurnedAway
 from outlast.runtime import clock, trust
 from outlast.runtime.tiers.vault import Vault
+from outlast.runtime.worker import image_dialogue
+from outlast.runtime.worker.image_dialogue import Server
 
 
 class ImageUnreached(RuntimeError):
@@ -57,14 +58,6 @@ class Wanted:
             vault.receive_transfer(seal, fill)
         else:
             vault.receive_image(self.as_, seal, fill)
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """The node that serves it, as HOST:PORT, and the run's key for images ("": it has none)."""
-
-    address: str
-    key: bytes
 
 
 def fetch(vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], bool]) -> None:
@@ -128,8 +121,7 @@ class _Fetch:
             raise ImageUnreached("the generation is over")
 
     def _connected(self) -> socket.socket:
-        host, _, port = self._server.address.rpartition(":")
-        sock = socket.create_connection((host.strip("[]"), int(port)), limits.CONNECT_TRY_S)
+        sock = image_dialogue.connect(self._server)
         sock.settimeout(limits.IMAGE_LOOK_S)
         return sock
 
@@ -149,40 +141,17 @@ class _Fetch:
         asked = AskImage(
             nonce, wanted.generation, wanted.step, self._received, known, wanted.of, wanted.copy
         )
-        sock.sendall(encode(asked))
-        key = self._server.key
-        answer = self._message(sock)
-        if key:
-            if not isinstance(answer, Challenge) or not trust.is_served(
-                answer.digest, nonce, answer.nonce, key=key
-            ):
-                raise CorruptError("whoever serves there does not know the run's key")
-            sock.sendall(encode(trust.prove(answer, node="", token=key)))
-            answer = self._message(sock)
+        answer = image_dialogue.ask(
+            sock, asked, key=self._server.key, receive=lambda target: self._some(sock, target)
+        )
         if isinstance(answer, TurnedAway):
             raise CorruptError(answer.reason)
-        if not isinstance(answer, ImageHead):
-            raise CorruptError(f"it answers {type(answer).__name__}")
         return answer
-
-    def _message(self, sock: socket.socket) -> Message:
-        head = bytearray(4)
-        self._into(sock, memoryview(head))
-        length = int.from_bytes(head, "big")
-        if length > limits.MESSAGE_MAX_BYTES:
-            raise CorruptError(f"a frame of {length:,} bytes")
-        body = bytearray(length)
-        self._into(sock, memoryview(body))
-        return decode(body)
 
     def _fill(self, sock: socket.socket, slot: memoryview) -> None:
         while self._received < len(slot):
             self._received += self._some(sock, slot[self._received :])
             self._moved_s = clock.now_s()
-
-    def _into(self, sock: socket.socket, target: memoryview) -> None:
-        while target:
-            target = target[self._some(sock, target) :]
 
     def _some(self, sock: socket.socket, target: memoryview) -> int:
         """Receive some bytes. Raises EOFError at the end, and OSError after IMAGE_QUIET_S."""

@@ -36,6 +36,7 @@ from outlast.runtime.child import ChildSpec
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import (
+    image_dialogue,
     image_fetch,
     marks,
     rank_variables,
@@ -292,11 +293,14 @@ class Session:
         self.look_at_lease()
         if source in ("", self.spec.options.get("serves", "")):
             return False
-        key = bytes.fromhex(str(self.spec.options.get("image_key", "")))
-        image_fetch.fetch(
-            self.vault, wanted, image_fetch.Server(source, key), lambda: self.machine.broken
-        )
+        server = image_dialogue.Server(source, self.image_key)
+        image_fetch.fetch(self.vault, wanted, server, lambda: self.machine.broken)
         return True
+
+    @property
+    def image_key(self) -> bytes:
+        """Return the run's key for images; empty: it has none."""
+        return bytes.fromhex(str(self.spec.options.get("image_key", "")))
 
     # --- beacon and book ---
 
