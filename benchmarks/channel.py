@@ -79,7 +79,7 @@ class RegroupTimes:
 
 @dataclass(slots=True)
 class Window:
-    """What was measured while nothing happened but heartbeats. Sizes are bytes for each beat."""
+    """Hold what was measured while only heartbeats came. Sizes are bytes for each beat."""
 
     share: float
     beats_per_s: float

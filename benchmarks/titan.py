@@ -67,7 +67,7 @@ CLOCKS = np.arange(1.0, 4.01, 0.1)  # how much faster boards of the upper cages 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one predictor expects.
+    """Hold what one predictor expects.
 
     expected    the counts of all months, in draws: (draws, months)
     size        the size of the negative binomial

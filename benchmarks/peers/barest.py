@@ -77,7 +77,7 @@ def in_a_loop(model: Barest, replicas: int, seed: int) -> Floats:
 
 
 class _Run:
-    """What SimPy's processes report to."""
+    """Add up what a run keeps of its training. SimPy's processes report failures to it."""
 
     def __init__(self, model: Barest) -> None:
         self._model, self._since_s, self._restart_s, self.kept_s = model, 0.0, 0.0, 0.0

@@ -71,7 +71,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What one run taught.
+    """Hold what one run taught.
 
     `step_s`: undisturbed, its snapshot apart; `share`: of that, what the ledger books as
     productive; `stall_s`: of one snapshot.

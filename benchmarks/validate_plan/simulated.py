@@ -45,7 +45,10 @@ ERRORS = 4.0  # standard errors by which a simulation may miss an exact form
 
 
 class Estimated(Protocol):
-    """What is read of the planner's estimate. low, high: 5th and 95th percentile of one run."""
+    """Name what is read of the planner's estimate.
+
+    low, high   the 5th and the 95th percentile of one run
+    """
 
     ettr_mean: float
     ettr_mean_se: float

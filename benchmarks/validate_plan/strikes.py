@@ -33,7 +33,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What came of one. `late_s`: behind the drawn time; pid 0: nobody was alive."""
+    """Say what came of one strike. `late_s`: behind the drawn time; pid 0: nobody was alive."""
 
     rank: int
     pid: int

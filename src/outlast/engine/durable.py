@@ -43,7 +43,7 @@ class Rollbacks:
         self._backs: list[tuple[int, int]] = []
 
     def note(self, *, generation: int, step: int) -> None:
-        """Note that `generation` goes on from `step`: later steps of those before are rolled back."""
+        """Note that `generation` goes on from `step`, so later steps are rolled back."""
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
 
     def counts(self, *, generation: int, step: int) -> bool:

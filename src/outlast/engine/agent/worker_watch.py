@@ -65,7 +65,7 @@ class DueTime:
 
 @dataclass(slots=True)
 class Watched:
-    """What is remembered of one worker between ticks. A rank of -1 is a spare's."""
+    """Remember one worker from tick to tick. A rank of -1 is a spare's."""
 
     worker: int
     rank: int
@@ -96,7 +96,7 @@ class Watched:
 
 
 class Seen(NamedTuple):
-    """What a tick has shown: whether anything is new, and whether some beacon has moved."""
+    """Say what a tick has shown: whether anything is new, and whether some beacon has moved."""
 
     news: bool
     moved: bool

@@ -57,7 +57,7 @@ _OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
 
 @dataclass(slots=True)
 class HousedWorker:
-    """What is remembered of one worker.
+    """Remember one worker.
 
     plan     its newest plan, as it was delivered
     said     its newest message of each kind, the oldest first

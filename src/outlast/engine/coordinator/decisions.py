@@ -387,7 +387,7 @@ def describe_kept(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a recovery costs: steps executed again, and committed steps that are not any more."""
+    """Count what a recovery costs: steps done again, and committed steps that are lost."""
 
     step: int
     repeated: int
