@@ -125,8 +125,8 @@ class CopySender:
     def _warn(self, job: _Job, lack: str) -> None:
         assert self._session is not None, "only a run with a launcher sends copies"
         self._session.warn(
-            f"the node at {job.keeper.address} keeps no copy of the state of rank {job.rank}: {lack};"
-            " if this rank's node is lost, the run goes back to the newest checkpoint"
+            f"the node at {job.keeper.address} keeps no copy of the state of rank {job.rank}:"
+            f" {lack}; if this rank's node is lost, the run goes back to the newest checkpoint"
         )
 
 
