@@ -32,7 +32,7 @@ Receive = Callable[[memoryview], int]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The node that serves images, as HOST:PORT, and the run's key for images (b"": it has none)."""
+    """The node that serves images, as HOST:PORT, and the run's key for images (b"" if none)."""
 
     address: str
     key: bytes
