@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
 from outlast.model.limits import OOM_WINDOW_S
+from outlast.runtime.agent import oom
 from outlast.runtime.agent.oom import MACHINE, OomKill, OomWatch, Sources, find_sources
+from tests.processes.house import House
 
 
 def count(path: Path, kills: int) -> Path:
@@ -61,6 +64,28 @@ def test_the_kernels_log_decides_whose_process_was_killed(
     finally:
         watch.close()
         os.close(kept)
+
+
+def test_a_closed_host_leaves_the_kernels_log_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host makes the watch, and no other part of the launcher knows of its descriptor."""
+    log = tmp_path / "kmsg"
+    log.write_text("")
+    monkeypatch.setattr(oom, "find_sources", lambda: Sources(log=log))
+    house = House(tmp_path)
+    assert log in open_files()
+    house.close()
+    assert log not in open_files()
+
+
+def open_files() -> set[Path]:
+    """Return the files that this process has open."""
+    found = set()
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor that lists the folder
+            found.add(one.readlink())
+    return found
 
 
 def test_counters_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:

@@ -44,13 +44,11 @@ class HostEvents(ForkEvents, Protocol):
 class ProcessHost:
     """All processes of one node. `open` before anything else, `close` last."""
 
-    def __init__(
-        self, loop: Loop, events: HostEvents, logs: WorkerLogs, *, oom: OomWatch | None = None
-    ) -> None:
+    def __init__(self, loop: Loop, events: HostEvents, logs: WorkerLogs) -> None:
         self._loop = loop
         self._events = events
         self._logs = logs
-        self._oom = oom or OomWatch()
+        self._oom = OomWatch()
         self._children: dict[int, Child] = {}
         self.keeper = HelperKeeper(loop)
         self._forks = ForkQueue(
@@ -260,6 +258,7 @@ class ProcessHost:
                 child.exited = True
             self._forget(child)
         self._reap_unknown()
+        self._oom.close()
 
     def _forget(self, child: Child) -> None:
         self._children.pop(child.spec.worker, None)

@@ -62,7 +62,11 @@ class Sources:
 
 
 class OomWatch:
-    """Watch the kernel's counters. Call `look` now and then, and `judge` at a death by SIGKILL."""
+    """Watch the kernel's counters and its log, from the making of the watch until `close`.
+
+    Call `look` now and then, and `judge` at a death by SIGKILL. Whoever makes a watch closes it: it
+    holds a descriptor. A watch that is closed goes on with the counters.
+    """
 
     def __init__(self, sources: Sources | None = None) -> None:
         self._sources = find_sources() if sources is None else sources
@@ -72,6 +76,7 @@ class OomWatch:
         self._logged: dict[int, float] = {}  # pid -> when it was read
 
     def look(self, now_s: float) -> None:
+        """Read what the kernel has counted and logged since the last look."""
         for path in (*self._sources.own, *filter(None, (self._sources.machine,))):
             count = _oom_kills(path)
             if count is None:
@@ -107,12 +112,10 @@ class OomWatch:
         return OomKill.SOMEBODY if is_counted else OomKill.NONE
 
     def close(self) -> None:
+        """Close the kernel's log."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
-
-    def __del__(self) -> None:
-        self.close()
 
     def _explained(self, paths: tuple[Path, ...] | list[Path]) -> None:
         for path in paths:

@@ -82,7 +82,9 @@ class ZygoteClient:
         The answer is that of `worker.arguments.parse`.
         """
         self._send({"do": "parse", "argv": argv})
-        return self._await(Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s()))
+        patience = Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s())
+        with contextlib.closing(OomWatch()) as oom:
+            return self._await(patience, oom)
 
     def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
         """Let the zygote import. Its answer comes to `attach`'s callback."""
@@ -148,8 +150,8 @@ class ZygoteClient:
         except OSError:
             pass  # it is dead: the pid tells
 
-    def _await(self, patience: Patience) -> dict[str, Any]:
-        oom = OomWatch()
+    def _await(self, patience: Patience, oom: OomWatch) -> dict[str, Any]:
+        """Wait for the zygote's answer. Raises CapacityError, with what ended it, if none comes."""
         oom.look(now_s())
         readable: list[socket.socket] = []
         while not readable and (left_s := patience.left_s(now_s=now_s())) > 0:
