@@ -18,6 +18,18 @@ from outlast.model.wire import FrameReader, encode
 from outlast.runtime.loop import Loop
 
 
+def send_short(sock: socket.socket, message: Message) -> bool:
+    """Send a message over a socket that has no channel. Return False if its peer is gone.
+
+    The message must be so short that the kernel takes it whole: no rest is kept for later.
+    """
+    try:
+        sock.send(encode(message))
+    except OSError:
+        return False
+    return True
+
+
 class Channel:
     """A channel that never blocks, for use inside the loop.
 

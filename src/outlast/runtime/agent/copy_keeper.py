@@ -3,7 +3,8 @@
 A rank connects, says which image it sends, and proves that it is of the run (image_server.py). Then
 its connection is handed over to here. Room is made, and bytes are taken in, a piece at a time, so
 that the agent's other work gets its turn. Once all bytes are there, the copy is sealed, the
-coordinator is told, and the rank as well.
+coordinator is told, and the rank as well. If the rank is gone by then, its connection is closed at
+the next look at it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from outlast.errors import CapacityError, CorruptError
+from outlast.errors import CapacityError, CorruptError, OutlastError
 from outlast.model import limits
 from outlast.model.manifest import Seal, unpack_seal
-from outlast.model.messages import CopyKept, ImageHead, Images, Message, PutImage, TurnedAway
-from outlast.model.wire import encode
+from outlast.model.messages import CopyKept, ImageHead, Images, PutImage, TurnedAway
+from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, Timer
 from outlast.runtime.tiers.held_copies import HeldCopies, Incoming
@@ -50,7 +51,7 @@ class CopyKeeper:
         seal = _read_seal(put.seal)
         if seal is None or put.generation < self._generations.get(put.rank, 0):
             # A process that was given up may still have had bytes under way.
-            _answer(sock, TurnedAway("the rank has gone on without the process that sends this"))
+            send_short(sock, TurnedAway("the rank has gone on without the process that sends this"))
             sock.close()
             return
         self._generations[put.rank] = put.generation
@@ -63,7 +64,7 @@ class CopyKeeper:
             return
         if incoming is None:
             self._tell(put)
-            _answer(sock, ImageHead(put.seal, seal.length))
+            send_short(sock, ImageHead(put.seal, seal.length))
             sock.close()
             return
         self._coming[put.rank] = _Coming(self._loop, sock, put, incoming, self)
@@ -89,14 +90,14 @@ class CopyKeeper:
     def _tell(self, put: PutImage) -> None:
         self.on_kept(CopyKept(put.rank, put.generation, self.held.steps(put.rank)))
 
-    def turn_away(self, sock: socket.socket, put: PutImage, error: Exception) -> None:
+    def turn_away(self, sock: socket.socket, put: PutImage, error: OutlastError) -> None:
         """Say why there is no copy.
 
         Older ones are forgotten: they are of steps that may be rolled back, and nobody says so.
         """
         self.held.forget(put.rank)
         self._tell(put)
-        _answer(sock, TurnedAway(str(error)))
+        send_short(sock, TurnedAway(error.message))
         sock.close()
 
 
@@ -138,7 +139,7 @@ class _Coming:
             return
         self._wait()
         self._loop.add_reader(self._sock.fileno(), self._read)
-        _answer(self._sock, ImageHead(self._put.seal, 0))
+        send_short(self._sock, ImageHead(self._put.seal, 0))
 
     def _wait(self) -> None:
         if self._patience is not None:
@@ -161,7 +162,7 @@ class _Coming:
         if self._incoming.received == self._incoming.seal.length:
             self._incoming.seal_it()
             self._keeper.has_come(self._put)
-            _answer(self._sock, ImageHead(self._put.seal, self._incoming.received))
+            send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
             self.close()
 
 
@@ -170,10 +171,3 @@ def _read_seal(text: str) -> Seal | None:
         return unpack_seal(bytes.fromhex(text))
     except ValueError:
         return None
-
-
-def _answer(sock: socket.socket, message: Message) -> None:
-    try:
-        sock.send(encode(message))  # so short that the kernel takes it whole
-    except OSError:
-        return  # it is gone, and its connection is closed with the next look at it

@@ -25,10 +25,11 @@ from outlast.model.messages import (
     PutImage,
     TurnedAway,
 )
-from outlast.model.wire import FrameReader, encode
+from outlast.model.wire import FrameReader
 from outlast.runtime import trust
 from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.agent.copy_keeper import CopyKeeper
+from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, Timer
@@ -180,9 +181,7 @@ class _Sender:
         self._server.keeper.take(self._sock, put)
 
     def _say(self, message: Message) -> None:
-        try:
-            self._sock.send(encode(message))  # so short that the kernel takes it whole
-        except OSError:
+        if not send_short(self._sock, message):
             self._loop.call_soon(self.close)
 
     def _write(self) -> None:
