@@ -22,8 +22,9 @@ from __future__ import annotations
 class OutlastError(Exception):
     """The base class of every error that outlast raises on purpose.
 
-    Catch it to handle all of them in one place. `hint` is a text that says what to do, or "".
-    `str(error)` is the message, followed by the hint. `exit_code` is what a process should end
+    Catch it to handle all of them in one place. `message` says what is wrong. `hint` says what to
+    do about it, or is "". `str(error)` is the message, an empty line and the hint: print that where
+    it stands alone, and use `message` within a sentence. `exit_code` is what a process should end
     with; each class has its own.
 
         try:
@@ -39,11 +40,11 @@ class OutlastError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
+        self.message = message
         self.hint = hint
 
     def __str__(self) -> str:
-        message = super().__str__()
-        return f"{message}\n\nhint: {self.hint}" if self.hint else message
+        return f"{self.message}\n\nhint: {self.hint}" if self.hint else self.message
 
 
 class UsageError(OutlastError):

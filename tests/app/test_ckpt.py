@@ -170,6 +170,16 @@ def endless_header(folder: Path) -> None:
     forge(folder, files=[{**entry, "xxh3_64": xxhash.xxh3_64_hexdigest(data)}, *rest])
 
 
+def too_few_bytes(folder: Path) -> None:
+    """A shard of four bytes, with a checksum that fits them."""
+    import xxhash
+
+    (folder / "rank-0.safetensors").write_bytes(b"four")
+    (entry, *rest) = json.loads((folder / MANIFEST_NAME).read_text())["files"]
+    changed = {**entry, "length": 4, "xxh3_64": xxhash.xxh3_64_hexdigest(b"four")}
+    forge(folder, files=[changed, *rest])
+
+
 def cut_short(folder: Path) -> None:
     os.truncate(folder / "rank-1.safetensors", 100)
 
@@ -200,6 +210,7 @@ HOSTILE = {
     pipe: "is a link, or no ordinary file",
     lying_header: "should begin at 0 and have",
     endless_header: "says that its header has",
+    too_few_bytes: "4 bytes are too few for an image: it was cut short",
     cut_short: "and has 100",
     empty: "and has 0",
     no_shard: "is missing",

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from outlast.errors import CorruptError
 from outlast.model.manifest import Manifest
 from outlast.runtime.coordinator.saves import newest_start
 from outlast.runtime.tiers import local
+from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import Piece, TensorSpec
 
 
@@ -50,3 +54,23 @@ def test_a_checkpoint_of_another_run_is_passed_over_and_left_there(tmp_path: Pat
     assert checkpoint[1] == 1
     assert "it is of another run, theirs" in refused[0]
     assert newest_start(tmp_path, None, 1, "theirs")[1][1] == 2
+
+
+def test_the_reason_of_a_refusal_is_printed_without_its_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint of an error stands on a line of its own; here the sentence goes on behind it.
+
+    Method: the check of the bytes raises an error with a hint, on --resume and in `outlast ckpt`.
+    """
+
+    def raises(*_: object, **__: object) -> None:
+        raise CorruptError("the bytes are wrong", hint="use another copy")
+
+    folder = save(tmp_path, 1)
+    monkeypatch.setattr(local, "verify", raises)
+    assert DiskTier(tmp_path).why_not(1) == "the bytes are wrong"
+    assert newest_start(tmp_path, None, 1)[2] == [
+        f"a checkpoint was refused: {folder}: the bytes are wrong; it is kept as"
+        " refused-step-000000000001"
+    ]

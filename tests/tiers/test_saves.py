@@ -10,6 +10,7 @@ import pytest
 
 from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
+from outlast.errors import RunFolderError
 from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import write_checkpoint
 from outlast.runtime.tiers import local
@@ -20,7 +21,13 @@ ORDER = ManifestOrder(5, sharded=False, shards=(("rank-0.safetensors", 8, "0" * 
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")], ids=repr
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOSPC, "No space left on device"),
+        RunFolderError("it cannot be removed", hint="mount it"),
+    ],
+    ids=repr,
 )
 def test_what_cannot_be_written_or_removed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -34,7 +41,9 @@ def test_what_cannot_be_written_or_removed_is_said(
     pruner = Pruner(tmp_path, Retention())
     pruner.ask()
     pruner.finish()
-    assert pruner.take_error()
+    error_text = pruner.take_error()
+    assert error_text
+    assert "hint" not in error_text, "a sentence goes on behind it"
     assert pruner.take_error() == "", "it is told once"
     monkeypatch.setattr(local, "write_manifest", fails)
     folder, why = write_checkpoint(tmp_path, ORDER, "run", 1)

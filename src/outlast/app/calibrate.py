@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
             )
             write_new(args.out, "\n".join([render(cluster).rstrip("\n"), *never_seen(one), ""]))
     except OutlastError as error:  # files and their names may hold anything
-        raise type(error)(words.escaped(error.args[0]), hint=words.escaped(error.hint)) from None
+        raise type(error)(words.escaped(error.message), hint=words.escaped(error.hint)) from None
     if args.json:
         print(json_text(facts(one) | {"out": args.out}))
     else:

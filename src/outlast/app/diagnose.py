@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     except OutlastError as error:  # a file's name may hold anything
         from outlast.diagnose.redact import clean
 
-        raise type(error)(clean(error.args[0], lines=True), hint=clean(error.hint)) from None
+        raise type(error)(clean(error.message, lines=True), hint=clean(error.hint)) from None
 
 
 def parser() -> Parser:

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         path = write_records(folder_of(args.run_dir), records, options={"imported": _source(args)})
     except OutlastError as error:
         # Names of files, and what they hold, may have control characters.
-        raise type(error)(words.escaped(error.args[0]), hint=words.escaped(error.hint)) from None
+        raise type(error)(words.escaped(error.message), hint=words.escaped(error.hint)) from None
     facts = _facts(records, str(path))
     if args.json:
         print(json_text(facts))

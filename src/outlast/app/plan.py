@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     except OutlastError as error:  # values of flags and files may hold anything
         from outlast.app.words import escaped
 
-        raise type(error)(escaped(error.args[0]), hint=escaped(error.hint)) from None
+        raise type(error)(escaped(error.message), hint=escaped(error.hint)) from None
 
 
 def parser() -> Parser:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             _test(args)
     except OutlastError as error:  # files and their names may hold anything
-        raise type(error)(escaped(error.args[0]), hint=escaped(error.hint)) from None
+        raise type(error)(escaped(error.message), hint=escaped(error.hint)) from None
     sys.stdout.flush()
     return 0
 

@@ -44,7 +44,7 @@ def application(site: Site, *, allowed: Iterable[str] = ()) -> ASGIApp:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OutlastError)
     unknown = isinstance(error, NoRunError | NoFileError | pages.NotHereError)
-    said = {"error": clean(error.args[0]), "hint": clean(error.hint)}
+    said = {"error": clean(error.message), "hint": clean(error.hint)}
     return _answer(request, said, status=404 if unknown else 503)
 
 

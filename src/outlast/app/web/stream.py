@@ -58,7 +58,7 @@ async def _events(site: Site, name: str) -> AsyncIterator[str]:
         try:
             shown = await run_in_threadpool(site.shown, name)
         except OutlastError as error:
-            yield event("trouble", {"error": error.args[0], "hint": error.hint})
+            yield event("trouble", {"error": error.message, "hint": error.hint})
             await anyio.sleep(LOOK_EVERY_S * 5)
             continue
         news = {part: html for part, html in shown.parts.items() if sent.get(part) != html}

@@ -66,7 +66,9 @@ class Pruner:
         while self._goes_on():
             try:
                 local.prune(self._root, self._retention.last, every=self._retention.every)
-            except (OutlastError, OSError, MemoryError) as error:  # boundary: training goes on
+            except OutlastError as error:  # boundary: training goes on
+                self._error = error.message
+            except (OSError, MemoryError) as error:  # boundary: training goes on
                 self._error = str(error) or "the launcher gets no more memory"
 
     def _goes_on(self) -> bool:

@@ -54,7 +54,7 @@ def look(tier: Tier, *, step: int | None = None) -> list[Entry]:
         try:
             manifest = tier.manifest(one.step)
         except CorruptError as error:
-            found.append(Entry(one.step, BAD, str(error), written_s))
+            found.append(Entry(one.step, BAD, error.message, written_s))
             continue
         reason = _first_missing(tier, manifest)
         found.append(_entry(manifest, BAD if reason else UNKNOWN, reason, written_s))
@@ -131,5 +131,5 @@ def _first_missing(tier: Tier, manifest: Manifest) -> str:
         try:
             tier.read(manifest.step, file, 0, memoryview(b""))
         except CorruptError as error:
-            return str(error)
+            return error.message
     return ""

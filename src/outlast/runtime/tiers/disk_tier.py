@@ -74,7 +74,7 @@ class DiskTier:
         try:
             local.verify(local.Checkpoint(self.folder(step), self.manifest(step)), seen=seen)
         except CorruptError as error:
-            return str(error)
+            return error.message
         return ""
 
     def remove(self, step: int) -> None:

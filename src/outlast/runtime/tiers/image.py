@@ -233,7 +233,7 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
     """
     if not _LENGTH_BYTES <= length <= len(source):
         raise CorruptError(
-            f"an image of {length:,} bytes cannot lie in {len(source):,}", hint="it was cut short"
+            f"an image of {length:,} bytes cannot lie in {len(source):,}: it was cut short"
         )
     view = source[:length]
     if checksum is not None and xxhash.xxh3_64_intdigest(view) != checksum:
@@ -268,7 +268,7 @@ def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
     dtype and shape say.
     """
     if length < _LENGTH_BYTES:
-        raise CorruptError(f"{length:,} bytes are too few for an image", hint="it was cut short")
+        raise CorruptError(f"{length:,} bytes are too few for an image: it was cut short")
     start = _LENGTH_BYTES + int.from_bytes(read(0, _LENGTH_BYTES), "little")
     if start > min(length, _LENGTH_BYTES + IMAGE_HEADER_MAX_BYTES):
         raise CorruptError(

@@ -76,7 +76,7 @@ class KeptCopies:
                     self.read(rank, step)
             except CorruptError as error:
                 what = f"the copies of the state of step {step} in shared memory are not used"
-                refused.append(f"{what}: {error.args[0]}")
+                refused.append(f"{what}: {error.message}")
                 for rank in range(world_size):
                     self._forget(rank, step)
                 return False

@@ -293,7 +293,7 @@ def _check_header(path: Path, entry: FileEntry) -> None:
         try:
             read_header(read, entry.length)
         except CorruptError as error:
-            raise CorruptError(f"{path}: {error}") from None
+            raise CorruptError(f"{path}: {error.message}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def newest_good(root: Path, *, foreign: Callable[[Manifest], str] = lambda manif
         try:
             verify(found)
         except CorruptError as error:
-            return str(error)
+            return error.message
         read[one.step] = found
         return ""
 
@@ -388,10 +388,10 @@ def read_manifest(folder: Path) -> Checkpoint | Refusal:
         if checkpoint_folder(folder.parent, manifest.step) != folder:
             raise CorruptError(f"its manifest is of step {manifest.step}")
     except CorruptError as error:
-        return Refusal(folder, str(error))
+        return Refusal(folder, error.message)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        return Refusal(folder, f"its manifest cannot be read: {said}")
+        why = error.strerror if isinstance(error, OSError) else error
+        return Refusal(folder, f"its manifest cannot be read: {why}")
     return Checkpoint(folder, manifest)
 
 

@@ -110,7 +110,7 @@ class CopySender:
                 time.sleep(limits.STORE_LOOK_S)
                 continue
             except CapacityError as error:
-                lack = str(error)
+                lack = error.message
             with self._changed:
                 if self._job is job:
                     self._job, self._is_off = None, bool(lack)

@@ -121,7 +121,7 @@ class Session:
         try:
             threads.start(self._listen, "outlast-listener", within_s=limits.THREAD_WAIT_S)
         except CapacityError as error:
-            sys.exit(f"outlast: {error.args[0]}")
+            sys.exit(f"outlast: {error.message}")
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
     def wait_for_rank(self) -> ChildSpec:

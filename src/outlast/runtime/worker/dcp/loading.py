@@ -55,7 +55,7 @@ def load(
             damage = [one for one, _ in error.failures.values() if isinstance(one, CorruptError)]
             if not damage:
                 raise
-            refused[step] = damage[0].args[0]
+            refused[step] = damage[0].message
             continue
         if refused:
             warnings.warn(f"newer checkpoints were passed over: {_said(refused)}", stacklevel=2)
@@ -85,7 +85,7 @@ def _newest_readable(tier: Tier, refused: dict[int, str]) -> tuple[int | None, d
         try:
             read_record(tier, one.step)
         except CorruptError as error:
-            found[one.step] = error.args[0]
+            found[one.step] = error.message
             continue
         return one.step, found
     return None, found
