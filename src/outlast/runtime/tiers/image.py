@@ -66,7 +66,7 @@ _LENGTH_BYTES = 8
 class TensorSpec(NamedTuple):
     """The name, dtype and shape of a tensor in an image. `dtype` is a key of ITEM_BYTES.
 
-    It is a tuple because its hash is taken at each write (see `_plan`).
+    It is a tuple because its hash is taken at each write (see `_lay_out`).
     """
 
     name: str
@@ -116,7 +116,7 @@ class Image:
     tensors: Mapping[str, tuple[TensorSpec, memoryview]]
 
 
-class _Plan(NamedTuple):
+class _TensorLayout(NamedTuple):
     """How tensors are laid out in an image.
 
     order        the places of their specs, in the order in which the tensors are written
@@ -139,7 +139,7 @@ def header_bytes(
     They suffice for the header with `metadata_bytes` of JSON as metadata.
     """
     return _aligned(
-        _LENGTH_BYTES + len(_plan(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
+        _LENGTH_BYTES + len(_lay_out(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
     )
 
 
@@ -147,7 +147,7 @@ def image_bytes(
     specs: Sequence[TensorSpec], *, metadata_bytes: int = METADATA_RESERVE_BYTES
 ) -> int:
     """Return the length of an image of these tensors, with a header reserved by `header_bytes`."""
-    return header_bytes(specs, metadata_bytes=metadata_bytes) + _plan(tuple(specs)).data_bytes
+    return header_bytes(specs, metadata_bytes=metadata_bytes) + _lay_out(tuple(specs)).data_bytes
 
 
 def write_image(
@@ -164,17 +164,17 @@ def write_image(
     if header or image do not fit; then nothing was written. It is not atomic: a process that may be
     killed in the middle seals afterwards.
     """
-    plan = _plan(tuple([piece.spec for piece in pieces]))
-    head = _header(plan, metadata, header_bytes_reserved)
-    length = len(head) + plan.data_bytes
+    layout = _lay_out(tuple([piece.spec for piece in pieces]))
+    head = _header(layout, metadata, header_bytes_reserved)
+    length = len(head) + layout.data_bytes
     if length > len(target):
         raise CapacityError(
             f"an image of {length:,} bytes does not fit into {len(target):,}",
             hint="the state has grown since room was reserved for it",
         )
-    _check_sizes(plan, pieces)
+    _check_sizes(layout, pieces)
     return Written(
-        length, _copy(target, head, [pieces[index].data for index in plan.order], plan.sizes)
+        length, _copy(target, head, [pieces[index].data for index in layout.order], layout.sizes)
     )
 
 
@@ -185,11 +185,11 @@ def image_chunks(
 
     None is longer than CHECKSUM_BLOCK_BYTES. Raises what `write_image` does.
     """
-    plan = _plan(tuple([piece.spec for piece in pieces]))
-    head = _header(plan, metadata, header_bytes_reserved)
-    _check_sizes(plan, pieces)
+    layout = _lay_out(tuple([piece.spec for piece in pieces]))
+    head = _header(layout, metadata, header_bytes_reserved)
+    _check_sizes(layout, pieces)
     # Tensors of a GPU are fetched one after the other, so that one at a time is on the host.
-    arrived = (fetched(pieces[index].data) for index in plan.order)
+    arrived = (fetched(pieces[index].data) for index in layout.order)
     for view in itertools.chain((memoryview(head),), arrived):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
             yield view[start : start + CHECKSUM_BLOCK_BYTES]
@@ -219,10 +219,10 @@ class Draft(NamedTuple):
 
 def draft(specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> Draft:
     """Return the header of an image of these tensors. Raises what `write_image` does."""
-    plan = _plan(tuple(specs))
-    head = _header(plan, metadata, 0)
-    begins = itertools.accumulate(plan.sizes, initial=len(head))
-    return Draft(head, plan.order, tuple(begins)[:-1])
+    layout = _lay_out(tuple(specs))
+    head = _header(layout, metadata, 0)
+    begins = itertools.accumulate(layout.sizes, initial=len(head))
+    return Draft(head, layout.order, tuple(begins)[:-1])
 
 
 def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
@@ -285,8 +285,8 @@ def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
 
 
 @lru_cache(maxsize=16)
-def _plan(specs: tuple[TensorSpec, ...]) -> _Plan:
-    """Lay tensors out. The same ones come at every step, so the last results are kept."""
+def _lay_out(specs: tuple[TensorSpec, ...]) -> _TensorLayout:
+    """Return where each tensor lies. The last results are kept: each step asks for the same."""
     names = {spec.name for spec in specs}
     if len(names) != len(specs) or _METADATA in names:
         raise StateError(
@@ -316,13 +316,16 @@ def _plan(specs: tuple[TensorSpec, ...]) -> _Plan:
             "data_offsets": [at, at + size],
         }
         at += size
-    return _Plan(tuple(order), sizes, _json(entries)[1:-1], at)
+    return _TensorLayout(tuple(order), sizes, _json(entries)[1:-1], at)
 
 
-def _header(plan: _Plan, metadata: Mapping[str, str], reserved: int) -> bytes:
+def _header(layout: _TensorLayout, metadata: Mapping[str, str], reserved: int) -> bytes:
     parts = [
         part
-        for part in (f'"{_METADATA}":'.encode() + _json(metadata) if metadata else b"", plan.header)
+        for part in (
+            f'"{_METADATA}":'.encode() + _json(metadata) if metadata else b"",
+            layout.header,
+        )
         if part
     ]
     text = b"{" + b",".join(parts) + b"}"
@@ -344,8 +347,8 @@ def _header(plan: _Plan, metadata: Mapping[str, str], reserved: int) -> bytes:
     )
 
 
-def _check_sizes(plan: _Plan, pieces: Sequence[Piece]) -> None:
-    if [len(pieces[index].data) for index in plan.order] == list(plan.sizes):
+def _check_sizes(layout: _TensorLayout, pieces: Sequence[Piece]) -> None:
+    if [len(pieces[index].data) for index in layout.order] == list(layout.sizes):
         return
     for spec, data in pieces:
         if len(data) != spec.nbytes:
