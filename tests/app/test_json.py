@@ -239,7 +239,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--first-step-s": (of("--first-step-s", "0.5"),),
         "--nodes": (of("--nodes", "2", "--ranks", "4"),),
         "--spare-nodes": (of("--spare-nodes", "1", "--nodes", "3", "--ranks", "4"),),
-        "--peer-copies": (of("--peer-copies", "--nodes", "2", "--way", "sharded"),),
+        "--peer-copies": (of("--peer-copies", "--nodes", "2", "--recovery-mode", "sharded"),),
         "--beat-s": (of("--beat-s", "0.3"),),
         "--drift": (of("--drift", "0.001"),),
         "--step-s": (of("--step-s", "0.1"),),
@@ -248,7 +248,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--failures": (of("--failures", "1", "--for-s", "5"), of("--failures", "1", code=2)),
         "--checkpoint-every": (of("--checkpoint-every", "2"),),
         "--keep-every": (of("--keep-every", "2"),),
-        "--replicas": (of("--replicas", "2", "--ranks", "4", "--way", "sharded"),),
+        "--replicas": (of("--replicas", "2", "--ranks", "4", "--recovery-mode", "sharded"),),
         "--max-restarts": (of("--max-restarts", "1"),),
     },
 }

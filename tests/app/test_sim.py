@@ -40,7 +40,7 @@ def test_a_life_is_said_with_what_was_drawn_and_what_struck(tmp_path: Path) -> N
         "sim",
         "--seed",
         "5",
-        "--way",
+        "--recovery-mode",
         "in_place",
         "--ranks",
         "3",
@@ -130,16 +130,16 @@ def test_a_broken_rule_is_said_with_the_command_that_replays_it(
     seed = next(
         seed
         for seed in range(100)
-        if sim.main(["--seed", str(seed), "--way", "sharded", "--json"]) == 1
+        if sim.main(["--seed", str(seed), "--recovery-mode", "sharded", "--json"]) == 1
     )
     capsys.readouterr()
-    assert sim.main(["--seed", str(seed), "--way", "sharded"]) == 1
+    assert sim.main(["--seed", str(seed), "--recovery-mode", "sharded"]) == 1
     page = capsys.readouterr().out
     assert "broken at " in page
     replay = next(line for line in page.splitlines() if line.startswith("replay it: outlast sim "))
     assert sim.main(shlex.split(replay.removeprefix("replay it: outlast sim "))) == 1
     capsys.readouterr()
-    assert sim.main(["--shrink", str(seed), "--way", "sharded"]) == 1
+    assert sim.main(["--shrink", str(seed), "--recovery-mode", "sharded"]) == 1
     assert "where PLAN holds\n\nschema = 1\n" in capsys.readouterr().out
 
 

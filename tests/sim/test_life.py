@@ -323,7 +323,7 @@ def test_options_that_are_given_stay_and_shift_no_other() -> None:
         ({"nodes": 2, "drift": 0.5}, "clocks that drift by 0.5"),
         ({"spares": 17}, "spares is 17"),
         ({"steps": 0}, "steps is 0"),
-        ({"recovery_mode": "x"}, "no --way 'x'"),
+        ({"recovery_mode": "x"}, "no --recovery-mode 'x'"),
     ],
 )
 def test_impossible_options_are_named(given: dict[str, object], said: str) -> None:

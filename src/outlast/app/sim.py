@@ -27,7 +27,7 @@ from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
 from outlast.runtime.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.options import MODES, MOVES, POLICIES, RECORDED_AS, SPARE_KINDS
+from outlast.sim.options import MODES, MOVES, POLICIES, SPARE_KINDS
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.simulated_run import SimulatedRun, simulate, simulate_seed
@@ -198,8 +198,7 @@ def _add_choice_of_runs(group: argparse._ArgumentGroup) -> None:
 
 def _add_job(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--way",
-        dest="recovery_mode",
+        "--recovery-mode",
         choices=list(MODES),
         help="how the script can go on after a fault",
     )
@@ -400,11 +399,7 @@ def replay_command(run: SimulatedRun) -> str:
 
 
 def _flags(options: Mapping[str, Any]) -> str:
-    named = {
-        RECORDED_AS.get(name, name).replace("_", "-"): value
-        for name, value in options.items()
-        if value is not None
-    }
+    named = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
     return "".join(
         (
             (f" --{name}" if value else f" --no-{name}")

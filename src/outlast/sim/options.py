@@ -40,8 +40,7 @@ RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_0
 class Options:
     """The options of one simulated run.
 
-    recovery_mode      how the script can go on after a fault, see MODES; it is `--way` on the
-                       command line, and "way" in records
+    recovery_mode      how the script can go on after a fault, see MODES; "way" in records
     phase_after        the step that one run.phase follows; -1: none
     latency_s          a message takes up to so long
     first_step_s       the first step of each process takes up to so much longer
@@ -277,7 +276,8 @@ def check(options: Options) -> None:
         )
     if options.recovery_mode not in MODES:
         raise UsageError(
-            f"there is no --way {options.recovery_mode!r}", hint=f"one of {', '.join(MODES)}"
+            f"there is no --recovery-mode {options.recovery_mode!r}",
+            hint=f"one of {', '.join(MODES)}",
         )
     if options.spare_kind not in SPARE_KINDS:
         raise UsageError(f"there is no --spare-kind {options.spare_kind!r}", hint="hot or warm")
