@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
-from outlast.engine.protocol.outputs import Line, Output
+from outlast.engine.protocol.outputs import Output, SendOverLink
 from outlast.model.messages import Enrol, Message
 from outlast.runtime.channel import Channel
 from outlast.runtime.coordinator.agent_listener import AgentListener
@@ -31,7 +31,7 @@ Happening = Any
 def enrol() -> Enrol:
     agent_session = AgentSession(Agent(now_s=0.0), offer=NodeOffer(NAME, 1), beat_s=1.0)
     outputs = agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
-    (line,) = (one for one in outputs if isinstance(one, Line))
+    (line,) = (one for one in outputs if isinstance(one, SendOverLink))
     return cast(Enrol, line.message)
 
 
@@ -69,13 +69,13 @@ class SimulatedWire:
         node.link._host = self
         node.on_connected = self._connected  # type: ignore[method-assign]
         node.on_disconnected = lambda: self.agent.append(BROKEN)  # type: ignore[method-assign]
-        node.on_line = self.agent.append  # type: ignore[method-assign,assignment]
+        node.on_link = self.agent.append  # type: ignore[method-assign,assignment]
 
     def _connected(self) -> None:
         self.agent.append(CONNECTED)
         self._node.link.up(enrol())
 
-    def on_line(self, node: str, message: Message) -> None:
+    def on_link(self, node: str, message: Message) -> None:
         assert node == NAME
         self.coordinator.append(message)
 
@@ -133,7 +133,7 @@ class RealWire:
         self._channel: Channel | None = None
         self._relay: tuple[socket.socket, socket.socket] | None = None
 
-    def on_line(self, node: str, message: Message, *, now_s: float) -> list[Output]:
+    def on_link(self, node: str, message: Message, *, now_s: float) -> list[Output]:
         assert node == NAME
         self.coordinator.append(message)
         return []
@@ -166,7 +166,7 @@ class RealWire:
             self._channel.send(message)
 
     def down(self, message: Message) -> None:
-        self._agent_listener.carry_out([Line(cast(Any, message), NAME)])
+        self._agent_listener.carry_out([SendOverLink(cast(Any, message), NAME)])
 
     def a_little(self) -> None:
         self._pass_on(4_096)

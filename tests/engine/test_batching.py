@@ -19,7 +19,7 @@ from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import Kill, Line, Output, SetTimer
+from outlast.engine.protocol.outputs import Kill, Output, SendOverLink, SetTimer
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -54,9 +54,9 @@ def an_agent_session() -> AgentSession:
         Agent(now_s=0.0, alone=False), offer=NodeOffer("a", 3), beat_s=100.0
     )
     agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
-    agent_session.on_line(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
+    agent_session.on_link(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)
     for number, worker in enumerate(WORKERS, 1):
-        agent_session.on_line(
+        agent_session.on_link(
             ToNode(number, 0, 0.0, StartWorker(worker, number - 1, "rank", 1)), now_s=0.0
         )
         agent_session.on_event(WorkerStarted(worker, worker, "a", 0.0), now_s=0.0)
@@ -67,7 +67,7 @@ def lines(outputs: list[Output]) -> list[Any]:
     return [
         one.message.message
         for one in outputs
-        if isinstance(one, Line) and isinstance(one.message, FromNode)
+        if isinstance(one, SendOverLink) and isinstance(one.message, FromNode)
     ]
 
 
@@ -134,10 +134,10 @@ def test_the_largest_of_the_measured_values_is_sent() -> None:
     chorus = MessageBatch()
     for worker, taken_s in ((7, 0.2), (8, 0.5), (9, 0.1)):
         chorus.add(Joined(worker, 2, 4, taken_s, 1.0 - taken_s))
-    assert chorus.said() == [FromWorkers(WORKERS, Joined(0, 2, 4, 0.5, 0.9))]
+    assert chorus.take() == [FromWorkers(WORKERS, Joined(0, 2, 4, 0.5, 0.9))]
     for worker in WORKERS:
         chorus.add(Committed(worker, 2, 5, float(worker)))
-    assert chorus.said() == [FromWorkers(WORKERS, Committed(0, 2, 5, 9.0))]
+    assert chorus.take() == [FromWorkers(WORKERS, Committed(0, 2, 5, 9.0))]
 
 
 WORDS = st.one_of(
@@ -182,7 +182,7 @@ def test_each_message_arrives_once_and_in_order_despite_lost_connections(
         nonlocal arrived
         for one in outputs:
             if (
-                isinstance(one, Line)
+                isinstance(one, SendOverLink)
                 and isinstance(one.message, FromNode)
                 and one.message.number == arrived + 1
             ):
@@ -201,7 +201,7 @@ def test_each_message_arrives_once_and_in_order_despite_lost_connections(
             agent_session.on_disconnected()
         elif act == "back":
             agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
-            take(agent_session.on_line(Welcome(1, arrived, LEASE_S, False, None), now_s=1.0))
+            take(agent_session.on_link(Welcome(1, arrived, LEASE_S, False, None), now_s=1.0))
         else:
             said.append(act)
             take(agent_session.on_worker(act, now_s=1.0))
@@ -219,16 +219,16 @@ def test_a_new_coordinator_hears_later_messages_and_none_twice() -> None:
     agent_session.on_disconnected()
     agent_session.on_worker(underway(7), now_s=1.0)
     said = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
-    (line,) = [one for one in said if isinstance(one, Line)]
+    (line,) = [one for one in said if isinstance(one, SendOverLink)]
     assert [house.said for house in line.message.housed if house.worker == 7] == [(underway(7),)]  # type: ignore[union-attr]
     later = underway(7, place=2)
     agent_session.on_worker(later, now_s=1.0)
     agent_session.on_timer(now_s=1.002, name="batch")
-    welcomed = agent_session.on_line(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
+    welcomed = agent_session.on_link(Welcome(2, 0, LEASE_S, False, None), now_s=1.01)
     assert [
         one.message
         for one in welcomed
-        if isinstance(one, Line) and isinstance(one.message, FromNode)
+        if isinstance(one, SendOverLink) and isinstance(one.message, FromNode)
     ] == [FromNode(1, 0, 1.01, later)]
     (second,) = lines(agent_session.on_worker(Hello(8, 8), now_s=1.02))
     assert second == Hello(8, 8)
@@ -242,7 +242,7 @@ def test_messages_said_together_are_sent_as_if_said_one_by_one(
     together, apart = an_agent_session(), an_agent_session()
     for agent_session in (together, apart):
         for number, worker in enumerate(killed, 4):
-            agent_session.on_line(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
+            agent_session.on_link(ToNode(number, 0, 0.0, KillWorker(worker, "why not")), now_s=0.0)
     said = lines(together.on_workers(WORKERS, underway(7), now_s=1.0))
     assert said == [
         line for worker in WORKERS for line in lines(apart.on_worker(underway(worker), now_s=1.0))
@@ -271,7 +271,7 @@ def test_a_registration_is_not_undone_by_an_older_one() -> None:
     for one in (newest, replace(newest, step=-1, recovery_mode="respawn", at_steps=False)):
         agent_session.on_worker(one, now_s=1.0)
     said = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
-    messages = [one.message for one in said if isinstance(one, Line)]
+    messages = [one.message for one in said if isinstance(one, SendOverLink)]
     (enrol,) = [one for one in messages if isinstance(one, Enrol)]
     assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
 
@@ -302,9 +302,9 @@ def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
     plan = Regroup(
         1, -1, 3, "h", 1, "none", "start", 0, -1, False, "none", "none", "", 0, None, None
     )
-    agent_session.on_line(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
+    agent_session.on_link(ToNode(4, 0, 1.0, ToWorkers((7, 9), (0, 2), plan)), now_s=1.0)
     (line,) = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.0)
-    assert isinstance(line, Line)
+    assert isinstance(line, SendOverLink)
     assert {house.worker: house.plan and house.plan.rank for house in line.message.housed} == {
         7: 0,
         8: None,

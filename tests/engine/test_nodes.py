@@ -29,8 +29,8 @@ from outlast.engine.protocol.outputs import (
     HangUp,
     HostStore,
     Kill,
-    Line,
     Output,
+    SendOverLink,
     SetTimer,
     Spawn,
     Tell,
@@ -51,7 +51,7 @@ from outlast.model.messages import (
     Inventory,
     Joined,
     KillWorker,
-    OnLine,
+    LinkMessage,
     Parked,
     Progress,
     Registered,
@@ -285,15 +285,15 @@ class Site:
             )
         )
 
-    def hears(self, message: OnLine) -> list[Output]:
-        self.done = self.agent_session.on_line(message, now_s=self.now_s)
+    def hears(self, message: LinkMessage) -> list[Output]:
+        self.done = self.agent_session.on_link(message, now_s=self.now_s)
         return self.done
 
     def connects(self, images: tuple[Images, ...] = ()) -> Enrol:
         (line,) = self.agent_session.on_connected(
             images=images, transfer=(), session=next(self.sessions), now_s=self.now_s
         )
-        assert isinstance(line, Line)
+        assert isinstance(line, SendOverLink)
         assert isinstance(line.message, Enrol)
         return line.message
 
@@ -422,13 +422,13 @@ def enrols(
         "transfer": (),
         "script": "",
     } | told
-    return sessions.on_line(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
+    return sessions.on_link(node, Enrol(node=node, sent_s=now_s, **said), now_s=now_s)
 
 
 def beats(
     sessions: CoordinatorSessions, node: str, number: int = 1, *, now_s: float = 0.0
 ) -> list[Output]:
-    return sessions.on_line(node, Beat(number, 0, now_s), now_s=now_s)
+    return sessions.on_link(node, Beat(number, 0, now_s), now_s=now_s)
 
 
 def rings_late(sessions: CoordinatorSessions, *, now_s: float) -> list[Output]:
@@ -445,7 +445,7 @@ def orders(outputs: list[Output]) -> list[tuple[str, Any]]:
     return [
         (one.node, one.message.message)
         for one in outputs
-        if isinstance(one, Line) and isinstance(one.message, ToNode)
+        if isinstance(one, SendOverLink) and isinstance(one.message, ToNode)
     ]
 
 
@@ -569,7 +569,9 @@ def test_an_agent_whose_ranks_were_given_away_has_to_start_over() -> None:
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     enrol = site.connects()
-    (line,) = [one for one in sessions.on_line("a", enrol, now_s=0.0) if isinstance(one, Line)]
+    (line,) = [
+        one for one in sessions.on_link("a", enrol, now_s=0.0) if isinstance(one, SendOverLink)
+    ]
     assert line.message == Welcome(1, 0, LEASE_S, True, None)
     assert Kill(7, "this node was counted out: its ranks are given away") in site.hears(
         line.message
@@ -592,8 +594,8 @@ def trains(sessions: CoordinatorSessions) -> None:
 def test_news_that_come_twice_are_taken_once() -> None:
     sessions = coordinator_sessions()
     trains(sessions)
-    sessions.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
-    assert sessions.on_line("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0) == []
+    sessions.on_link("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
+    assert sessions.on_link("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0) == []
 
 
 def test_a_node_that_is_about_to_return_and_does_not_is_not_waited_for() -> None:
@@ -735,7 +737,7 @@ def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
 def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
     """What it says was on its way when it was counted out."""
     sessions = coordinator_sessions()
-    assert sessions.on_line("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
+    assert sessions.on_link("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
 
 
 def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:

@@ -23,9 +23,9 @@ from outlast.engine.protocol.outputs import (
     HangUp,
     HostStore,
     Kill,
-    Line,
     Output,
     Record,
+    SendOverLink,
     SetTimer,
     Spawn,
     Tell,
@@ -35,7 +35,7 @@ from outlast.model.messages import (
     Enrol,
     Hello,
     Housed,
-    OnLine,
+    LinkMessage,
     StoreUp,
     TurnedAway,
     Welcome,
@@ -56,7 +56,7 @@ class Twin:
     connected: bool = False
     running: set[int] = field(default_factory=set)
     ever_ran: set[int] = field(default_factory=set)
-    heard: list[OnLine] = field(default_factory=list)
+    heard: list[LinkMessage] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
 
@@ -177,7 +177,7 @@ class Pair:
 
     def _agent_does(self, twin: Twin, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Line) and twin.connected:
+            if isinstance(output, SendOverLink) and twin.connected:
                 self._sessions_hear(twin, output.message)
             elif isinstance(output, SetTimer):
                 _set(twin.timers, output)
@@ -203,8 +203,8 @@ class Pair:
             elif isinstance(output, HangUp):
                 self.is_cut(self.twins.index(twin))
 
-    def _sessions_hear(self, twin: Twin, message: OnLine) -> None:
-        outputs = self.sessions.on_line("a", message, now_s=self.now_s)
+    def _sessions_hear(self, twin: Twin, message: LinkMessage) -> None:
+        outputs = self.sessions.on_link("a", message, now_s=self.now_s)
         if isinstance(message, Enrol) and not (outputs and isinstance(outputs[0], TurnAway)):
             other, self.line = self.line, twin
             if other is not None and other is not twin:
@@ -217,7 +217,7 @@ class Pair:
             if isinstance(output, TurnAway) and visitor is not None:
                 self._agent_hears(visitor, output.message)
                 self.is_cut(self.twins.index(visitor))
-            elif isinstance(output, Line) and self.line is not None:
+            elif isinstance(output, SendOverLink) and self.line is not None:
                 self._agent_hears(self.line, output.message)
             elif isinstance(output, SetTimer):
                 _set(self.timers, output)
@@ -226,9 +226,9 @@ class Pair:
             elif isinstance(output, Tell):
                 self.told.append(output.text)
 
-    def _agent_hears(self, twin: Twin, message: OnLine) -> None:
+    def _agent_hears(self, twin: Twin, message: LinkMessage) -> None:
         twin.heard.append(message)
-        self._agent_does(twin, twin.agent_session.on_line(message, now_s=self.now_s))
+        self._agent_does(twin, twin.agent_session.on_link(message, now_s=self.now_s))
 
 
 def _set(timers: dict[str, float], order: SetTimer) -> None:
@@ -281,7 +281,7 @@ def test_a_second_agent_that_houses_processes_is_told_to_kill_them(pair: Pair) -
     """It cannot have been in: whatever it houses is no part of the run."""
     housed = Housed(7, 0, "rank", 77, None, (), False, None)
     enrol = Enrol("a", 9, 1, 1, 0, 0, None, (housed,), (), (), "", pair.now_s)
-    away, *_ = pair.sessions.on_line("a", enrol, now_s=pair.now_s)
+    away, *_ = pair.sessions.on_link("a", enrol, now_s=pair.now_s)
     assert away == TurnAway("a", Welcome(1, 0, LEASE_S, True, None))
 
 

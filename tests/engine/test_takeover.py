@@ -138,7 +138,7 @@ def all_stand_still(sessions: CoordinatorSessions) -> list[Output]:
     """In generation 2, at step 5: whoever lives. With what is made of it."""
     out = sessions.on_timer(now_s=11.0, name="gather")
     for member in sessions.coordinator.roster.live():
-        out = sessions.on_line(
+        out = sessions.on_link(
             member.home,
             FromNode(1, 0, 11.1, Inventory(member.worker, 2, 5, 5, 5, False, ())),
             now_s=11.1,
@@ -152,7 +152,7 @@ def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
     sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
     enrols(sessions, "a", epoch=1, housed=(at_work(1, 0),))
     killed = WorkerExited(1, 101, None, 9, False, 0, (), (), "body", 1.0, 1.0, "")
-    assert sessions.on_line("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []
+    assert sessions.on_link("a", FromNode(1, 0, 1.0, killed), now_s=1.0) == []
     out = enrols(sessions, "b", now_s=2.0, epoch=1, housed=(at_work(2, 1),))
     assert [(one.ranks, one.pids, one.error) for one in booked(out)] == [((0,), (101,), "signal 9")]
     assert sessions.coordinator.stage is Stage.GATHERING
@@ -444,7 +444,7 @@ def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
             housed=() if rank else (trains_in(2, 0),),
         )
     killed = WorkerExited(1, 101, None, 9, False, 5, (), (), "body", 10.1, 10.1, "")
-    sessions.on_line("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
+    sessions.on_link("a", FromNode(1, 0, 10.1, killed), now_s=10.1)
     sessions.on_timer(now_s=11.0, name="gather")
     plans = [member.path.plan for member in sessions.coordinator.roster.members()]
     assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [

@@ -24,8 +24,8 @@ from outlast.engine.protocol.outputs import (
     Deliver,
     HangUp,
     HostStore,
-    Line,
     Output,
+    SendOverLink,
     SetTimer,
     Spawn,
     Tell,
@@ -169,7 +169,7 @@ class Node:
             self._enrol()
         else:
             assert isinstance(message, (Welcome, TurnedAway, Grant, ToNode)), message
-            self._do(self.agent_session.on_line(message, now_s=now_s()))
+            self._do(self.agent_session.on_link(message, now_s=now_s()))
 
     def _on_close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -177,7 +177,7 @@ class Node:
 
     def _do(self, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Line):
+            if isinstance(output, SendOverLink):
                 self.channel.send(output.message)
             elif isinstance(output, SetTimer):
                 self._set_timer(output)
@@ -420,10 +420,10 @@ def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStrang
     until(lambda: leader.agent_listener.nodes == 1)
     leader.agent_listener.carry_out(
         [
-            Line(Grant(7, 0, 0.0), "a"),
+            SendOverLink(Grant(7, 0, 0.0), "a"),
             HangUp("a"),
-            Line(Grant(8, 0, 0.0), "a"),
-            Line(Grant(9, 0, 0.0), "nobody"),
+            SendOverLink(Grant(8, 0, 0.0), "a"),
+            SendOverLink(Grant(9, 0, 0.0), "nobody"),
         ]
     )
     until(lambda: bool(one.closed))
@@ -616,7 +616,12 @@ def test_frames_for_one_node_go_in_one_write(
     monkeypatch.setattr(Channel, "send_frames", lambda self, frames: writes.append(frames))
     grants = [Grant(number, 0, 0.0) for number in range(3)]
     leader.agent_listener.carry_out(
-        [Line(grants[0], "a"), Line(grants[1], "a"), Line(grants[2], "b"), Line(grants[0], "a")]
+        [
+            SendOverLink(grants[0], "a"),
+            SendOverLink(grants[1], "a"),
+            SendOverLink(grants[2], "b"),
+            SendOverLink(grants[0], "a"),
+        ]
     )
     assert writes == [encode(grants[0]) + encode(grants[1]), encode(grants[2]), encode(grants[0])]
     leader.agent_listener.close()

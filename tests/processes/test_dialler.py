@@ -39,7 +39,7 @@ class Ear:
     def on_refused(self, reason: str) -> None:
         self.refused.append(reason)
 
-    def on_line(self, message: Message) -> None:
+    def on_link(self, message: Message) -> None:
         self.heard.append(message)
 
     def on_broken(self) -> None:

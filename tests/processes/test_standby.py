@@ -80,10 +80,10 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
         named = Voters(1, ("a", "b", "c"), addresses)
         copies = Copies(
             epoch=1, own="a", lease_s=LEASE_S, wrote=lambda position: None,
-            send=lambda name, message: there[name].standby.on_line(message),
+            send=lambda name, message: there[name].standby.on_link(message),
         )  # fmt: skip
         for node in there.values():
-            node.standby.on_line(named)
+            node.standby.on_link(named)
         copies.begin(named, ledger.read(), loyal=named.nodes, heard_s=clock.now_s())
         for node in there.values():
             assert node.said == [Kept(1, copies.newest, node.said[0].seen_s)]  # type: ignore[union-attr]
@@ -135,11 +135,11 @@ def test_a_leader_that_comes_back_is_told_who_leads_though_nobody_votes(
     assert b.loop.run_until(lambda: bool(b.elections or c.elections), within_s=20.0)
     winner = b if b.elections else c
     for node in (b, c):
-        node.standby.on_line(Voters(winner.elections[0].epoch, (), ()))
+        node.standby.on_link(Voters(winner.elections[0].epoch, (), ()))
         assert not node.standby.votes
     a = Node(b.loop, "a", tmp_path)
     with closing(a.standby):
-        a.standby.on_line(Voters(1, ("a", "b", "c"), (a.address, b.address, c.address)))
+        a.standby.on_link(Voters(1, ("a", "b", "c"), (a.address, b.address, c.address)))
         a.look()
         assert a.loop.run_until(lambda: bool(a.follows), within_s=20.0)
     assert a.follows[-1] == winner.follows[-1]

@@ -62,8 +62,8 @@ NAMED = (
         "stale_joined_counts",
         REGROUP,
         "if message.generation != run.course.generation:\n    return []\n"
-        "for member in members:\n    member.path.said",
-        "for member in members:\n            member.path.said",
+        "for member in members:\n    member.path.newest_report",
+        "for member in members:\n            member.path.newest_report",
     ),
     Mutant("stale_fault_counts", REPORTS, "if stale or member.rank < 0", "if member.rank < 0"),
     Mutant(
@@ -75,7 +75,8 @@ NAMED = (
     Mutant(
         "registered_that_comes_again_counts",
         WORDS,
-        "if said >= member.path.said and not said_before(message, member.script.registration)",
+        "if reported >= member.path.newest_report"
+        " and not said_before(message, member.script.registration)",
         "",
     ),
     Mutant(
@@ -381,7 +382,7 @@ NAMED = (
     Mutant(
         "a_failed_save_ends_the_run",
         CHECKPOINTS,
-        'return [event(now_s, "checkpoint_failed", said), failed]',
+        'return [event(now_s, "checkpoint_failed", data), failed]',
         'from outlast.engine.protocol.outputs import End; return [failed, End(1, "failed", error,'
         ' "")]',
     ),

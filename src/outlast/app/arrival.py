@@ -43,7 +43,7 @@ def destination_of(nodes: Nodes, endpoint: tuple[str, int], *, here: bool) -> De
 
 
 class Arrival:
-    """Wait for the first connection to the coordinator (`LineEvents`)."""
+    """Wait for the first connection to the coordinator (`LinkEvents`)."""
 
     def __init__(self) -> None:
         self.facts: Admitted | None = None
@@ -60,7 +60,7 @@ class Arrival:
     def on_refused(self, reason: str) -> None:
         self.refusal = reason
 
-    def on_line(self, message: Message) -> None:
+    def on_link(self, message: Message) -> None:
         """Ignore a message: the agent has not enrolled yet."""
 
     def on_broken(self) -> None:

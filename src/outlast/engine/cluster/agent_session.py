@@ -29,8 +29,8 @@ from outlast.engine.exhaustive import assert_never
 from outlast.engine.protocol.outputs import (
     HangUp,
     Kill,
-    Line,
     Output,
+    SendOverLink,
     SetTimer,
     Tell,
     ToCoordinator,
@@ -45,7 +45,7 @@ from outlast.model.messages import (
     FromWorkers,
     Grant,
     Images,
-    OnLine,
+    LinkMessage,
     ToNode,
     TurnedAway,
     Welcome,
@@ -111,7 +111,7 @@ class AgentSession:
 
         session = AgentSession(agent, offer=NodeOffer("b", capacity=8), beat_s=0.5)
         carry_out(session.on_connected(images=(), transfer=(), session=random, now_s=...))
-        carry_out(session.on_line(Welcome(...), now_s=...))       # from the coordinator
+        carry_out(session.on_link(Welcome(...), now_s=...))       # from the coordinator
         carry_out(session.on_worker(Hello(...), now_s=...))       # from a worker's socket
         carry_out(session.on_event(WorkerStarted(...), now_s=...))
         carry_out(session.pass_on(agent.on_tick(...), now_s=...))
@@ -176,7 +176,7 @@ class AgentSession:
             housed.script, now_s, identity.ended, self._offer.place, self._offer.serves,
             self._offer.votes, self._offer.software, copies,
         )  # fmt: skip
-        return [*out, Line(enrol)]
+        return [*out, SendOverLink(enrol)]
 
     def _begin(self, session: int) -> None:
         """Begin a session: all workers of the one before are dead, if there were any."""
@@ -186,11 +186,11 @@ class AgentSession:
         self._batch = MessageBatch()
         self._link.begin_again()
 
-    def on_line(self, message: OnLine, *, now_s: float) -> list[Output]:
+    def on_link(self, message: LinkMessage, *, now_s: float) -> list[Output]:
         """Handle a message from the coordinator, unless the lease is out."""
         return self._look_at_lease(now_s) or self._take(message, now_s)
 
-    def _take(self, message: OnLine, now_s: float) -> list[Output]:
+    def _take(self, message: LinkMessage, now_s: float) -> list[Output]:
         match message:
             case Welcome():
                 return self._on_welcome(message, now_s)
@@ -231,7 +231,7 @@ class AgentSession:
     def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:
         """Take in the last of several grants. The driver has left out those before it."""
         self._link.offset.hear_many(sent_s=last.sent_s, now_s=now_s)
-        return self.on_line(last, now_s=now_s)
+        return self.on_link(last, now_s=now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
         identity, link = self._identity, self._link
@@ -279,7 +279,7 @@ class AgentSession:
         if not self._link.is_in:
             return out
         return [
-            Line(self.lease.ask(self._link.inbox.heard, now_s=now_s)),
+            SendOverLink(self.lease.ask(self._link.inbox.heard, now_s=now_s)),
             self.lease.next_beat(now_s),
         ]
 
@@ -401,6 +401,6 @@ class AgentSession:
         """Send the messages that have waited for others like them."""
         if not self._batch:
             return []
-        said: list[FromWorker | FromWorkers] = self._batch.said()
-        lines = [line for message in said for line in self._link.put(message, now_s=now_s)]
-        return [SetTimer(SessionTimer.BATCH.value, None), *lines]
+        messages: list[FromWorker | FromWorkers] = self._batch.take()
+        sent = [one for message in messages for one in self._link.put(message, now_s=now_s)]
+        return [SetTimer(SessionTimer.BATCH.value, None), *sent]

@@ -68,7 +68,7 @@ class MessageBatch:
         """Return True if a message of each of `workers` waits: no other one can come."""
         return all(worker in self._waiting for worker in workers)
 
-    def said(self) -> list[FromWorker | FromWorkers]:
+    def take(self) -> list[FromWorker | FromWorkers]:
         """Return what has waited, with messages that are alike as one, and empty the batch."""
         alike: dict[object, tuple[list[int], list[Any]]] = {}
         kinds: dict[int, object] = {}  # by the id of a message that several have said at once

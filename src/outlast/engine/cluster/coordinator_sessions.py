@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, NewestRebased, Offset, Outbox, tells_time
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.engine.protocol.outputs import Line, Output, Record, Tell, ToAgent, TurnAway
+from outlast.engine.protocol.outputs import Output, Record, SendOverLink, Tell, ToAgent, TurnAway
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,
@@ -26,7 +26,7 @@ from outlast.model.messages import (
     ForAgent,
     FromNode,
     Grant,
-    OnLine,
+    LinkMessage,
     ToNode,
     TurnedAway,
     Welcome,
@@ -72,7 +72,7 @@ class CoordinatorSessions:
 
         sessions = CoordinatorSessions(coordinator, epoch=1, lease_s=8.0)
         carry_out(sessions.start(now_s=...))
-        carry_out(sessions.on_line("b", Enrol(...), now_s=...))        # from an agent
+        carry_out(sessions.on_link("b", Enrol(...), now_s=...))        # from an agent
         carry_out(sessions.on_disconnected("b"))
         carry_out(sessions.pass_on(coordinator.ask_stop(...), now_s=...))  # any other call
 
@@ -134,7 +134,7 @@ class CoordinatorSessions:
             out += self._lose(node, now_s, f"node {node} was not heard of until its lease was void")
         return [*out, *self._alarm.at(self._leases.next_s())]
 
-    def on_line(self, node: str, message: OnLine, *, now_s: float) -> list[Output]:
+    def on_link(self, node: str, message: LinkMessage, *, now_s: float) -> list[Output]:
         """Handle a message from an agent. `node`: the node that enrolled over this connection."""
         if isinstance(message, Enrol):
             return [*self._on_enrol(message, now_s), *self._alarm.at(self._leases.next_s())]
@@ -147,7 +147,7 @@ class CoordinatorSessions:
         enrolled.outbox.acknowledged(message.heard)
         if isinstance(message, Beat):
             self._leases.heard(node, now_s=now_s)
-            granted = Line(Grant(message.number, enrolled.inbox.heard, now_s), node)
+            granted = SendOverLink(Grant(message.number, enrolled.inbox.heard, now_s), node)
             return (
                 [granted]
                 if enrolled.enrol is None
@@ -165,7 +165,7 @@ class CoordinatorSessions:
     def on_beats(self, node: str, last: Beat, *, now_s: float) -> list[Output]:
         """Note that the driver has left out heartbeats before this one."""
         self._enrolled[node].offset.hear_many(sent_s=last.sent_s, now_s=now_s)
-        return self.on_line(node, last, now_s=now_s)
+        return self.on_link(node, last, now_s=now_s)
 
     def _on_enrol(self, message: Enrol, now_s: float) -> list[Output]:
         enrolled, node = self._enrolled.get(message.node), message.node
@@ -179,11 +179,13 @@ class CoordinatorSessions:
             enrolled.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [
-                Line(ToNode(number, enrolled.inbox.heard, now_s, order), node)
+                SendOverLink(ToNode(number, enrolled.inbox.heard, now_s, order), node)
                 for number, order in enrolled.outbox.kept()
             ]
             return [
-                Line(Welcome(self.epoch, enrolled.inbox.heard, self._lease_s, False, None), node),
+                SendOverLink(
+                    Welcome(self.epoch, enrolled.inbox.heard, self._lease_s, False, None), node
+                ),
                 *again,
             ]
         if self.turns_away(message, now_s=now_s):
@@ -197,7 +199,7 @@ class CoordinatorSessions:
             )
         if message.housed and not self.coordinator.adopts(node):
             # The agent was counted out, so it comes too late.
-            return [*out, Line(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
+            return [*out, SendOverLink(Welcome(self.epoch, 0, self._lease_s, True, None), node)]
         enrolled = self._enrolled[node] = _EnrolledNode(message.session, message)
         self._leases.heard(node, now_s=now_s)
         joined = {"node": node, "session": message.session}
@@ -205,7 +207,7 @@ class CoordinatorSessions:
         # nodes to wait for.
         out.append(Record(Event(now_s, 0.0, "node_joined", joined), at_once=True))
         out.append(
-            Line(
+            SendOverLink(
                 Welcome(self.epoch, 0, self._lease_s, False, self.coordinator.images_of(node)), node
             )
         )
@@ -234,7 +236,7 @@ class CoordinatorSessions:
             f" {void_after_s(self._lease_s):.0f} s. If both are alive, give each agent a name of"
             " its own"
         )
-        answer: OnLine = TurnedAway(reason)
+        answer: LinkMessage = TurnedAway(reason)
         if enrol.housed:  # its ranks were given away: it has to kill them before anything else
             answer = Welcome(self.epoch, 0, self._lease_s, True, None)
         reported = self._turned_away.get(enrol.node) == enrol.session
@@ -280,6 +282,8 @@ class CoordinatorSessions:
             number = enrolled.outbox.put(output.message)
             if enrolled.connected:
                 out.append(
-                    Line(ToNode(number, enrolled.inbox.heard, now_s, output.message), output.node)
+                    SendOverLink(
+                        ToNode(number, enrolled.inbox.heard, now_s, output.message), output.node
+                    )
                 )
         return out

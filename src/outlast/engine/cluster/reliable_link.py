@@ -17,7 +17,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from outlast.engine.protocol.outputs import Line, Output
+from outlast.engine.protocol.outputs import Output, SendOverLink
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -183,7 +183,7 @@ class AgentLink:
         self.is_in = True
         self._outbox.acknowledged(heard)
         return [
-            Line(FromNode(number, self.inbox.heard, now_s, said))
+            SendOverLink(FromNode(number, self.inbox.heard, now_s, said))
             for number, said in self._outbox.kept()
         ]
 
@@ -195,7 +195,9 @@ class AgentLink:
     def put(self, message: FromWorker | FromWorkers | FromAgent, *, now_s: float) -> list[Output]:
         """Say `message`, now or as soon as the agent is welcome."""
         number = self._outbox.put(message)
-        return [Line(FromNode(number, self.inbox.heard, now_s, message))] if self.is_in else []
+        return (
+            [SendOverLink(FromNode(number, self.inbox.heard, now_s, message))] if self.is_in else []
+        )
 
 
 def tells_time(message: Any) -> bool:

@@ -63,8 +63,8 @@ def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -
     """
     if error:
         run.sources.failed = (step, error)
-        said = {"step": step, "error": error}
+        data = {"step": step, "error": error}
         failed = Tell(f"the checkpoint of step {step} failed: {error}")
-        return [event(now_s, "checkpoint_failed", said), failed]
+        return [event(now_s, "checkpoint_failed", data), failed]
     run.sources.written(step, folder)
     return [run.noted(now_s, "checkpoint", {"step": step, "folder": folder})]

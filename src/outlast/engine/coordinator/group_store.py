@@ -38,8 +38,8 @@ class GroupStore:
         self.home = nodes.first(avoided)
         noted: list[Output] = []
         if not nodes.local:
-            said = {"number": self.orders, "node": self.home}
-            noted.append(Record(Event(now_s, 0.0, "store", said), at_once=True))
+            data = {"number": self.orders, "node": self.home}
+            noted.append(Record(Event(now_s, 0.0, "store", data), at_once=True))
         return [*noted, ToAgent(StartStore(reason, self.orders), self.home)]
 
     def is_ordered(self, nodes: NodeMembership) -> bool:

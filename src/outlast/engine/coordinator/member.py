@@ -69,7 +69,7 @@ class Path:
     joined            it is in the current generation
     committed_s       when it committed its first new step in this generation
     inventory         what it holds; it has left the generation and stands still
-    said              generation and step of its newest word; a word that is older comes again
+    newest_report     generation and step of its newest report; one that is older comes again
     raised            error and traceback, if its script raised in this generation
     collateral        a collective failed under it, as it says itself
     alone             it cannot replace a rank in place: its script needs all ranks before run.steps
@@ -81,7 +81,7 @@ class Path:
     joined: bool = False
     committed_s: float | None = None
     inventory: Inventory | None = None
-    said: tuple[int, int] = (0, -1)
+    newest_report: tuple[int, int] = (0, -1)
     raised: tuple[str, str] | None = None
     collateral: bool = False
     alone: bool = False

@@ -75,8 +75,8 @@ class NodeChanges:
         if enrol.node in run.nodes.dismissed:
             # The node was drained, and its launcher was started again.
             run.nodes.unbar(enrol.node)
-            said = {"node": enrol.node, "reason": "it came back after it was drained"}
-            out = [run.noted(now_s, UNBARRED, said), *self._ready(now_s, enrol.node)]
+            data = {"node": enrol.node, "reason": "it came back after it was drained"}
+            out = [run.noted(now_s, UNBARRED, data), *self._ready(now_s, enrol.node)]
         else:
             out = self._new(now_s, enrol.node)
         if run.course.is_in(Stage.ENROLLING):
@@ -190,8 +190,8 @@ class NodeChanges:
             reason = f"node {node} has left the run: it was drained"
         nodes.lose(node, returns=returns)
         run.links.lose(node)
-        said = {"node": node, "reason": reason}
-        out: list[Output] = [event(now_s, "node_lost", said), Tell(reason)]
+        data = {"node": node, "reason": reason}
+        out: list[Output] = [event(now_s, "node_lost", data), Tell(reason)]
         run.sources.lose_node(node)
         if run.store.home == node and not nodes.local:
             out += self.reports.on_store_lost(now_s, StoreLost(reason, run.store.orders))

@@ -172,11 +172,11 @@ class PolicyActions:
             now_s=now_s, verdict=verdict, history=self.acted.past, policy=self.rules,
             outage=known.outage, blamed=named, codes=tuple(exit_codes((known.reason,))),
         )  # fmt: skip
-        said = {
+        facts = {
             "interruption": interruption, "outage": known.outage, "step": run.progress.step,
             "class": verdict.failure_class.value,
         }  # fmt: skip
-        event = Event(now_s, 0.0, DECIDED, decided.facts() | said)
+        event = Event(now_s, 0.0, DECIDED, decided.facts() | facts)
         self.acted.take(event)
         self._forget(now_s)
         out: list[Output] = [Record(event, at_once=run.at_once)]
@@ -300,9 +300,9 @@ class PolicyActions:
         """Give `node` work again."""
         self.acted.departures.pop(node, None)
         self.run.nodes.unbar(node)
-        said: dict[str, object] = {"node": node, "reason": reason}
+        data: dict[str, object] = {"node": node, "reason": reason}
         return [
-            Record(Event(now_s, 0.0, UNBARRED, said), at_once=True),
+            Record(Event(now_s, 0.0, UNBARRED, data), at_once=True),
             Tell(f"node {node} is given work again, {reason}"),
             set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S),
         ]
@@ -320,10 +320,10 @@ class PolicyActions:
         """Write down that everything is done for `node` that will be done."""
         departure = self.acted.departures.pop(node)
         dismissed = departure.dismisses and not left and node in self.run.nodes
-        said: dict[str, object] = {"node": node, "left": sorted(member.rank for member in left)}
+        data: dict[str, object] = {"node": node, "left": sorted(member.rank for member in left)}
         if dismissed:
-            said["dismissed"] = True
-        out: list[Output] = [self.run.noted(now_s, DEPARTED, said)]
+            data["dismissed"] = True
+        out: list[Output] = [self.run.noted(now_s, DEPARTED, data)]
         if dismissed:
             self.run.nodes.dismiss(node)
             out.append(ToAgent(Dismiss(f"node {node} is drained: {departure.reason}"), node))
@@ -343,8 +343,8 @@ class PolicyActions:
 
     def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
         self.run.nodes.bar(node)
-        said: dict[str, object] = {"node": node, "reason": departure.reason}
-        out: list[Output] = [Record(Event(now_s, 0.0, BARRED, said), at_once=True)]
+        data: dict[str, object] = {"node": node, "reason": departure.reason}
+        out: list[Output] = [Record(Event(now_s, 0.0, BARRED, data), at_once=True)]
         out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
         for spare in self.run.roster.spares():
             if spare.home == node and not spare.life.condemned:
@@ -414,8 +414,8 @@ class PolicyActions:
         own = run.interruptions.open[-1].id
         self.acted.own.add(own)
         ranks = frozenset(member.rank for member in there)
-        said = {"node": node, "ranks": sorted(ranks), "interruption": own}
-        begun = Record(Event(now_s, 0.0, DRAINING, said), at_once=True)
+        data = {"node": node, "ranks": sorted(ranks), "interruption": own}
+        begun = Record(Event(now_s, 0.0, DRAINING, data), at_once=True)
         out: list[Output] = [begun, *run.records(), Tell(reason)]
         if run.store.home == node:
             # The drained node hosts the store, so order one elsewhere.

@@ -80,10 +80,10 @@ class ProcessExits:
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
         """Take in that a process could not be started, as an end like any other."""
-        said = WorkerExited(
+        exited = WorkerExited(
             message.worker, 0, 1, None, False, -1, (), (), "boot", now_s, now_s, message.error
         )
-        return self.on_exit(now_s, said)
+        return self.on_exit(now_s, exited)
 
     def on_lost_with_node(self, now_s: float, member: Member, reason: str) -> list[Output]:
         """Take in that a process went with its node, so that nothing tells how it ended."""
@@ -148,8 +148,8 @@ class ProcessExits:
         run.roster.drop(spare)
         if run.course.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
-        said = {"pid": spare.process.pid, "kind": spare.kind, "error": message.error}
-        out: list[Output] = [event(now_s, "spare_lost", said)]
+        data = {"pid": spare.process.pid, "kind": spare.kind, "error": message.error}
+        out: list[Output] = [event(now_s, "spare_lost", data)]
         if self.spares.ended(spare):
             how = message.error or _how(message)
             out.append(Tell(f"warning: a {spare.kind} spare ended before it could park: {how}"))

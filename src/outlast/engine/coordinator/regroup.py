@@ -439,7 +439,7 @@ class Regroup:
             # This Joined is of a generation that is over.
             return []
         for member in members:
-            member.path.said = message.generation, message.step
+            member.path.newest_report = message.generation, message.step
             member.path.joined = member.script.attached = True
             run.roster.remains.now_attached(member.rank)
         donated = any(m.path.plan is not None and m.path.plan.donate for m in members)
@@ -498,7 +498,8 @@ class Regroup:
         """Take in that members are past the last step."""
         run = self.run
         for member in members:
-            member.script.finished, member.path.said = True, (message.generation, message.step)
+            member.script.finished = True
+            member.path.newest_report = message.generation, message.step
             member.script.left_in_step = message.in_step
         run.progress.note(message.step, message.step)
         present = message.generation == run.course.generation

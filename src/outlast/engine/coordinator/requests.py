@@ -59,14 +59,14 @@ class _Open:
     step        the newest step that was known to be committed when it was asked for
     generation  the generation in which a rank was told to save; -1: none was told yet
     nodes       those that are still to be drained, the present one first
-    said        what it was last said to wait for
+    waits_for   what the person who asked was last told that it waits for
     """
 
     asked: Asked
     step: int
     generation: int = -1
     nodes: list[str] = field(default_factory=list)
-    said: str = ""
+    waits_for: str = ""
 
 
 class Requests:
@@ -92,22 +92,22 @@ class Requests:
 
     def take(self, now_s: float, asked: Asked) -> list[Output]:
         """Take in a request, do what can be done now, and say how it stands."""
-        said = self._said(asked)
+        data = self._facts(asked)
         if why_not := self._why_not(asked):
-            refused = Event(now_s, 0.0, REQUESTED, said | {"refused": why_not})
+            refused = Event(now_s, 0.0, REQUESTED, data | {"refused": why_not})
             return [Record(refused), Answered(asked.number, "refused", why_not)]
-        return self._open_up(now_s, asked, said)
+        return self._open_up(now_s, asked, data)
 
-    def _said(self, asked: Asked) -> dict[str, object]:
+    def _facts(self, asked: Asked) -> dict[str, object]:
         """Return a request as the ledger has it."""
         return {
             "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
             "reason": asked.reason, "step": self.run.progress.step,
         }  # fmt: skip
 
-    def _open_up(self, now_s: float, asked: Asked, said: dict[str, object]) -> list[Output]:
+    def _open_up(self, now_s: float, asked: Asked, data: dict[str, object]) -> list[Output]:
         """Write a request down, and begin to carry it out."""
-        event = Event(now_s, 0.0, REQUESTED, said)
+        event = Event(now_s, 0.0, REQUESTED, data)
         self.policy.acted.take(event)
         out: list[Output] = [Record(event, at_once=self.run.at_once)]
         one = self._open[asked.number] = _Open(asked, self.run.progress.step)
@@ -144,7 +144,7 @@ class Requests:
         drains = self._why_no_move() == "" and self.policy.is_room_without(node)
         if not drains or not run.progress.trained:
             return self._stop_for(now_s, asked)
-        return self._open_up(now_s, asked, self._said(asked) | {"what": "drain"})
+        return self._open_up(now_s, asked, self._facts(asked) | {"what": "drain"})
 
     def _stop_for(self, now_s: float, asked: Asked) -> list[Output]:
         reason = f"{asked.node} is taken away ({asked.reason}), and no other node has room for it"
@@ -276,7 +276,7 @@ class Requests:
         while one.nodes:
             node = one.nodes[0]
             if not self.policy.is_given_up(node) and node in self.run.nodes:
-                if one.said and one.asked.what != "drain_all":
+                if one.waits_for and one.asked.what != "drain_all":
                     why = f"node {node} is not cordoned any more"
                     return [*out, *self._refused(now_s, one, why)]
                 out += self.policy.depart(now_s, node, one.asked.why, dismisses=False)
@@ -310,8 +310,8 @@ class Requests:
     # --- answers -------------------------------------------------------------------------------
 
     def _waits(self, one: _Open, text: str) -> list[Output]:
-        said, one.said = one.said, text
-        return [] if text == said else [Answered(one.asked.number, "waits", text)]
+        before, one.waits_for = one.waits_for, text
+        return [] if text == before else [Answered(one.asked.number, "waits", text)]
 
     def _done(self, now_s: float, one: _Open, text: str) -> list[Output]:
         return self._answer(now_s, one, "done", text)
@@ -321,8 +321,8 @@ class Requests:
 
     def _answer(self, now_s: float, one: _Open, state: str, text: str) -> list[Output]:
         del self._open[one.asked.number]
-        said = {"number": one.asked.number, "what": one.asked.what, "state": state, "text": text}
-        event = Event(now_s, 0.0, ANSWERED, said)
+        data = {"number": one.asked.number, "what": one.asked.what, "state": state, "text": text}
+        event = Event(now_s, 0.0, ANSWERED, data)
         return [Record(event), Answered(one.asked.number, state, text)]
 
 

@@ -60,13 +60,14 @@ class ScriptReports:
         """Take in how workers can be recovered. They say so at outlast.join, and when it
         changes.
         """
-        said = message.generation, message.step
+        reported = message.generation, message.step
         newest = [
             member for member in members
-            if said >= member.path.said and not said_before(message, member.script.registration)
+            if reported >= member.path.newest_report
+            and not said_before(message, member.script.registration)
         ]  # fmt: skip
         for member in newest:
-            member.path.said = said
+            member.path.newest_report = reported
             member.script.register(message)
             member.script.finished = False  # the script may call run.steps again
         if not newest:

@@ -56,8 +56,8 @@ class StopRequest:
             return self.kill_all(now_s, End(exit_code, "stopped", reason, ""))
         self.end = End(exit_code, "stopped", reason, "")
         self.by_signal = plain and bool(run.roster.live())
-        said = f"stopping: {reason}; {self._how(plain=plain)}"
-        return [*self._record(now_s), Tell(said), *self.softly(now_s)]
+        text = f"stopping: {reason}; {self._how(plain=plain)}"
+        return [*self._record(now_s), Tell(text), *self.softly(now_s)]
 
     def _how(self, *, plain: bool) -> str:
         if plain:
@@ -114,11 +114,11 @@ class StopRequest:
         if self.run.nodes.local or self.end is None:
             return []
         end, at_once = self.end, self.run.course.is_in(Stage.STOPPING) or self.at_once
-        said = {
+        data = {
             "exit_code": end.exit_code, "state": end.state, "reason": end.reason,
             "at_once": at_once, "by_signal": self.by_signal,
         }  # fmt: skip
-        return [Record(Event(now_s, 0.0, "ending", said), at_once=True)]
+        return [Record(Event(now_s, 0.0, "ending", data), at_once=True)]
 
     # --- stopping ------------------------------------------------------------------------------
 

@@ -304,8 +304,8 @@ class Takeover:
         """Go on without the nodes that were awaited: they house nothing any more."""
         out: list[Output] = []
         for node in sorted(self._found.awaited):
-            said = {"node": node, "reason": _NOT_COME}
-            out += [event(now_s, "node_lost", said), Tell(f"node {node} {_NOT_COME}")]
+            data = {"node": node, "reason": _NOT_COME}
+            out += [event(now_s, "node_lost", data), Tell(f"node {node} {_NOT_COME}")]
         return [*out, *self._rebuilt(now_s)]
 
     def _rebuilt(self, now_s: float) -> list[Output]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker, OnLine
+from outlast.model.messages import ForAgent, ForWorker, FromAgent, FromWorker, LinkMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class ToAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SendOverLink:
     """Send a message to the other end of a connection. It is dropped if there is none.
 
     `node`: whose agent, on the coordinator's side.
     """
 
-    message: OnLine
+    message: LinkMessage
     node: str = ""
 
 
@@ -40,11 +40,11 @@ class HangUp:
 class TurnAway:
     """Send `message` over the connection that an Enrol came over, and close that connection.
 
-    The line of `node` stays that of the session that is in. This is the first of the outputs.
+    The link of `node` stays that of the session that is in. This is the first of the outputs.
     """
 
     node: str
-    message: OnLine
+    message: LinkMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Answer:
 
 
 Output = (
-    ToAgent | Line | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill | Terminate
-    | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint | Tell | End
-    | LeaveRun | Answered | Say | Wake | Plan | Answer
+    ToAgent | SendOverLink | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill
+    | Terminate | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint
+    | Tell | End | LeaveRun | Answered | Say | Wake | Plan | Answer
 )  # fmt: skip

@@ -76,7 +76,7 @@ from outlast.model.messages.image_link import AskImage, ImageHead, PutImage
 from outlast.model.messages.node_link import (
     Admitted,
     Beat,
-    BeforeLine,
+    BeforeLink,
     Challenge,
     Enrol,
     FromNode,
@@ -85,7 +85,7 @@ from outlast.model.messages.node_link import (
     Housed,
     Images,
     Knock,
-    OnLine,
+    LinkMessage,
     Proof,
     RunOver,
     ToNode,
@@ -113,7 +113,7 @@ __all__ = [
     "AskProgressReport",
     "Asking",
     "Beat",
-    "BeforeLine",
+    "BeforeLink",
     "Broke",
     "Challenge",
     "Checkpointed",
@@ -145,9 +145,9 @@ __all__ = [
     "KillWorker",
     "Knock",
     "Leave",
+    "LinkMessage",
     "Lived",
     "Message",
-    "OnLine",
     "Parked",
     "Ping",
     "Pong",
@@ -191,12 +191,12 @@ Message = (
     | ForWorker
     | ForAgent
     | FromAgent
-    | OnLine
+    | LinkMessage
     | FromWorkers
     | Housed
     | Images
     | ReportedMember
-    | BeforeLine
+    | BeforeLink
     | Voting
     | AskImage
     | ImageHead

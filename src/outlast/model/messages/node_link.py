@@ -276,5 +276,5 @@ class ToNode:
     message: ForAgent
 
 
-OnLine = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode | RunOver
-BeforeLine = Knock | Challenge | Proof | Admitted
+LinkMessage = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode | RunOver
+BeforeLink = Knock | Challenge | Proof | Admitted

@@ -1,6 +1,6 @@
 """The agent's end of the connection to the coordinator: connect, knock, prove, and begin again.
 
-    OUT ──dial──> CONNECTING ──> KNOCKING ──Challenge, Proof──> Admitted ──> ON LINE
+    OUT ──dial──> CONNECTING ──> KNOCKING ──Challenge, Proof──> Admitted ──> LINKED
      ^                │              └──TurnedAway, or no proof──> refused for good
      └──after a while─┴──────────── broken, or hung up on ─────────────────────┘
 
@@ -25,11 +25,11 @@ from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, Timer
 
 
-class LineEvents(Protocol):
+class LinkEvents(Protocol):
     """The dialler's calls to its owner. They come from the loop."""
 
     def on_admitted(self, facts: Admitted) -> None: ...
-    def on_line(self, message: Message) -> None: ...
+    def on_link(self, message: Message) -> None: ...
     def on_broken(self) -> None: ...
     def on_refused(self, reason: str) -> None: ...
 
@@ -67,7 +67,7 @@ class Dialler:
     """
 
     def __init__(
-        self, loop: Loop, address: tuple[str, int], caller: Caller, events: LineEvents, *,
+        self, loop: Loop, address: tuple[str, int], caller: Caller, events: LinkEvents, *,
         token: bytes | None,
     ) -> None:  # fmt: skip
         self._since = _Tries()
@@ -102,7 +102,7 @@ class Dialler:
         )
         attempt.begin(self._address)
 
-    def hand_over(self, events: LineEvents) -> None:
+    def hand_over(self, events: LinkEvents) -> None:
         """Report to `events` from now on."""
         self._events = events
 
@@ -141,7 +141,7 @@ class Dialler:
         self._events.on_admitted(facts)
 
     def heard(self, message: Message) -> None:
-        self._events.on_line(message)
+        self._events.on_link(message)
 
     def refused(self, reason: str) -> None:
         self.close()

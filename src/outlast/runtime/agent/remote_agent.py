@@ -14,8 +14,8 @@ from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.protocol.outputs import (
     HangUp,
     LeaveRun,
-    Line,
     Output,
+    SendOverLink,
     SetTimer,
     StoreIsAt,
     Tell,
@@ -89,7 +89,7 @@ class RemoteAgent:
     """Run the workers of one of several nodes. `begin`, then let the loop run, then `close`.
 
     `over` is how the run ended, or why this node has left it; None while it goes on. The dialler
-    (`LineEvents`) and the agent's driver (`AgentDriverEvents`) report to it.
+    (`LinkEvents`) and the agent's driver (`AgentDriverEvents`) report to it.
     """
 
     def __init__(self, parts: NodeParts, outside: Outside) -> None:
@@ -155,7 +155,7 @@ class RemoteAgent:
     # --- carrying out -----------------------------------------------------------------------------
 
     def _carry_out(self, output: Output) -> None:
-        if isinstance(output, Line):
+        if isinstance(output, SendOverLink):
             self._outside.dialler.send(output.message)
         elif isinstance(output, HangUp):
             self._outside.dialler.hang_up()
@@ -225,7 +225,7 @@ class RemoteAgent:
         if self.over is None:
             self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
-    # --- the connection (LineEvents) --------------------------------------------------------------
+    # --- the connection (LinkEvents) --------------------------------------------------------------
 
     def on_admitted(self, facts: Admitted) -> None:
         if facts.run != self._outside.facts.run:
@@ -242,15 +242,15 @@ class RemoteAgent:
             )
         )  # fmt: skip
 
-    def on_line(self, message: Message) -> None:
+    def on_link(self, message: Message) -> None:
         standby = self._outside.standby
-        if standby is not None and standby.on_line(message):
+        if standby is not None and standby.on_link(message):
             return
         if isinstance(message, RunOver):
             self._on_over(message)
         else:
             # what is no word for an agent does nothing
-            self._do(self._session.on_line(message, now_s=clock.now_s()))  # type: ignore[arg-type]
+            self._do(self._session.on_link(message, now_s=clock.now_s()))  # type: ignore[arg-type]
 
     def on_broken(self) -> None:
         self._do(self._session.on_disconnected())

@@ -169,7 +169,7 @@ class Standby:
 
     # --- from the coordinator ---------------------------------------------------------------------
 
-    def on_line(self, message: Message) -> bool:
+    def on_link(self, message: Message) -> bool:
         """Take in what the coordinator says. Return whether it was for nobody else."""
         now_s = clock.now_s()
         if isinstance(message, Voters):

@@ -47,7 +47,7 @@ class VoterCalls:
 
 
 class _Line:
-    """The connection to one voter (`LineEvents`). What is newest is said once it stands."""
+    """The connection to one voter (`LinkEvents`). What is newest is said once it stands."""
 
     dialler: Dialler
 
@@ -67,7 +67,7 @@ class _Line:
         if self._newest is not None:
             self.dialler.send(self._newest)
 
-    def on_line(self, message: Message) -> None:
+    def on_link(self, message: Message) -> None:
         self._hear(self._node, message)
 
     def on_broken(self) -> None:

@@ -2,8 +2,8 @@
 
 There is one listening socket, and one `Channel` for each agent that has enrolled.
 
-    accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Enrol──> on its line ──> gone, if it is
-        │                                                  broken, replaced or hung up on
+    accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Enrol──> linked ──> gone, if it is
+        │                                                         broken, replaced or hung up on
         ├──anything else, or nothing for LISTENER_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
-from outlast.engine.protocol.outputs import HangUp, Line, Output, Tell, TurnAway
+from outlast.engine.protocol.outputs import HangUp, Output, SendOverLink, Tell, TurnAway
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import (
@@ -94,13 +94,13 @@ class _Connection:
 class AgentListener:
     """Accept the connections of agents, and carry messages between them and the sessions.
 
-    `open`, then let the loop run. `owner` gets every output that is no line.
+    `open`, then let the loop run. `owner` gets every output that is not for a link.
 
     `peers` is how many agents are to be served. It raises UsageError if the process may not open so
     many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
     `admit` is asked about each agent that knocks; without it, nobody has to knock. `heard` is
     told what a node says, before the sessions are, but of an Enrol after them. While `may_speak`
-    returns False, lines are dropped: they are sent again to a node that comes back.
+    returns False, messages are dropped: they are sent again to a node that comes back.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class AgentListener:
         self._options = _Options(token, admit, heard, may_speak)
         self._listener: socket.socket | None = None
         self._strangers: set[_Connection] = set()
-        self._lines: dict[str, _Connection] = {}
+        self._links: dict[str, _Connection] = {}
         self._queue = _Queue()
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
@@ -149,16 +149,16 @@ class AgentListener:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        for connection in (*self._strangers, *self._lines.values()):
+        for connection in (*self._strangers, *self._links.values()):
             connection.patience.cancel()
             connection.channel.close()
         self._strangers.clear()
-        self._lines.clear()
+        self._links.clear()
 
     def tell(self, node: str, message: Message) -> None:
         """Send a message to a node if it is connected, beside its numbered ones."""
-        if node in self._lines:
-            self._lines[node].channel.send(message)
+        if node in self._links:
+            self._links[node].channel.send(message)
 
     def hold(self) -> None:
         """Carry out nothing more until `release`."""
@@ -172,18 +172,18 @@ class AgentListener:
 
     def tell_all(self, message: Message) -> None:
         """Send a message to all nodes that are connected."""
-        for connection in self._lines.values():
+        for connection in self._links.values():
             connection.channel.send(message)
 
     @property
     def nodes(self) -> int:
         """Return how many nodes are connected."""
-        return len(self._lines)
+        return len(self._links)
 
     @property
     def unsent_bytes(self) -> int:
         """Return the bytes that the kernel has not taken yet, over all connections."""
-        return sum(connection.channel.unsent_bytes for connection in self._lines.values())
+        return sum(connection.channel.unsent_bytes for connection in self._links.values())
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class AgentListener:
         self._queue.busy = True
         while self._queue.outputs and not self._queue.held:
             output = self._queue.outputs.popleft()
-            if isinstance(output, Line):
+            if isinstance(output, SendOverLink):
                 self._send(output)
             elif isinstance(output, HangUp):
                 self._hang_up(output.node)
@@ -208,23 +208,23 @@ class AgentListener:
 
     def _granted(self, output: Output) -> bool:
         """Send a grant at once. Return whether it was one."""
-        if not isinstance(output, Line) or not isinstance(output.message, Grant):
+        if not isinstance(output, SendOverLink) or not isinstance(output.message, Grant):
             return False
         if self._options.may_speak():
             self.tell(output.node, output.message)
         return True
 
-    def _send(self, line: Line) -> None:
-        """Send a line, and all that follow for the same node, in one write.
+    def _send(self, first: SendOverLink) -> None:
+        """Send a message, and all that follow for the same node, in one write.
 
         A regroup sends something to each of a node's ranks.
         """
-        connection = self._lines.get(line.node) if self._options.may_speak() else None
-        frames = [encode(line.message)] if connection is not None else []
+        connection = self._links.get(first.node) if self._options.may_speak() else None
+        frames = [encode(first.message)] if connection is not None else []
         while (
             self._queue.outputs
-            and isinstance(after := self._queue.outputs[0], Line)
-            and after.node == line.node
+            and isinstance(after := self._queue.outputs[0], SendOverLink)
+            and after.node == first.node
         ):
             self._queue.outputs.popleft()
             if connection is not None:
@@ -233,7 +233,7 @@ class AgentListener:
             connection.channel.send_frames(b"".join(frames))
 
     def _hang_up(self, node: str) -> None:
-        connection = self._lines.get(node)
+        connection = self._links.get(node)
         if connection is not None:
             connection.channel.close()
             self._gone(connection)
@@ -293,7 +293,7 @@ class AgentListener:
                 self._options.heard(connection.node, message)
             elif isinstance(message, (Beat, FromNode)):
                 self._options.heard(connection.node, message)
-                self.carry_out(self._sessions.on_line(connection.node, message, now_s=now_s()))
+                self.carry_out(self._sessions.on_link(connection.node, message, now_s=now_s()))
             else:
                 self._refuse(connection, f"it has enrolled, and says {_name(message)}")
         elif connection.knocks:
@@ -349,7 +349,7 @@ class AgentListener:
         The older one is dead, or about to be. This holds for connections of one agent only. Another
         agent of the same name is turned away, and the older connection stays.
         """
-        outputs = self._sessions.on_line(message.node, message, now_s=now_s())
+        outputs = self._sessions.on_link(message.node, message, now_s=now_s())
         if outputs and isinstance(outputs[0], TurnAway):
             connection.channel.send(outputs[0].message)
             connection.channel.close()
@@ -358,11 +358,11 @@ class AgentListener:
             return
         connection.patience.cancel()
         self._is_no_stranger_now(connection)
-        older = self._lines.get(message.node)
+        older = self._links.get(message.node)
         if older is not None:
             older.channel.close()
         connection.node, connection.enrolled = message.node, True
-        self._lines[message.node] = connection
+        self._links[message.node] = connection
         self.carry_out(outputs)
         self._options.heard(message.node, message)
 
@@ -386,8 +386,8 @@ class AgentListener:
     def _gone(self, connection: _Connection) -> None:
         connection.patience.cancel()
         self._is_no_stranger_now(connection)
-        if self._lines.get(connection.node) is connection:
-            del self._lines[connection.node]
+        if self._links.get(connection.node) is connection:
+            del self._links[connection.node]
             self.carry_out(self._sessions.on_disconnected(connection.node))
 
     def _is_no_stranger_now(self, connection: _Connection) -> None:

@@ -38,7 +38,7 @@ from outlast.model.messages import (
     Hello,
     Judged,
     KillWorker,
-    OnLine,
+    LinkMessage,
     Progress,
     ProgressReport,
     ReportedMember,
@@ -138,9 +138,9 @@ class IdenticalNodes:
         self.names = [names[number] for number in likeness.members]
         # from a rank, or worker, of the first to theirs
         self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]
-        self._heard: list[OnLine] = []  # in this event, the first
+        self._heard: list[LinkMessage] = []  # in this event, the first
         # and the others, by their place among the names
-        self._echoes: list[tuple[int, OnLine]] = []
+        self._echoes: list[tuple[int, LinkMessage]] = []
         self._since_s = math.inf  # when they were told what was not checked yet
         self._several: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._places = {number: which for which, number in enumerate(likeness.members)}
@@ -183,7 +183,7 @@ class IdenticalNodes:
 
     # --- what they say ----------------------------------------------------------------------------
 
-    def said(self, message: OnLine) -> Iterator[tuple[str, OnLine]]:
+    def said(self, message: LinkMessage) -> Iterator[tuple[str, LinkMessage]]:
         """Yield what the first node says, as each of them says it."""
         if isinstance(message, FromNode) and isinstance(message.message, FromWorkers):
             number, heard, sent_s, words = (
@@ -229,11 +229,11 @@ class IdenticalNodes:
 
     # --- what they hear ---------------------------------------------------------------------------
 
-    def first_hears(self, message: OnLine) -> None:
+    def first_hears(self, message: LinkMessage) -> None:
         """Note a message to the first node."""
         self._heard.append(message)
 
-    def echo(self, which: int, message: OnLine) -> None:
+    def echo(self, which: int, message: LinkMessage) -> None:
         """Note a message to another node, which `check` compares with that to the first."""
         self._echoes.append((which, message))
 
@@ -263,7 +263,7 @@ class IdenticalNodes:
                 )
             seen[which] = number + 1
 
-    def _is_same(self, first: OnLine, other: OnLine, which: int) -> bool:
+    def _is_same(self, first: LinkMessage, other: LinkMessage, which: int) -> bool:
         if not isinstance(first, ToNode) or not isinstance(other, ToNode):
             assert isinstance(first, (Grant, Welcome)), first
             return first == other
@@ -291,13 +291,13 @@ class IdenticalNodes:
 
 
 class Echo:
-    """The coordinator's end of the line of a node that is simulated as another one."""
+    """The coordinator's end of the link of a node that is simulated as another one."""
 
     def __init__(self, twins: IdenticalNodes, which: int) -> None:
         self._twins = twins
         self._which = which
 
-    def down(self, message: OnLine) -> None:
+    def down(self, message: LinkMessage) -> None:
         self._twins.echo(self._which, message)
 
 

@@ -4,7 +4,7 @@ A stretch lies between two barriers. At a barrier each rank stands at the end of
 have come there. Then all pause, so that messages on their way can arrive. From the first barrier to
 the end of the second pause nothing is drawn. All work and all messages take the least time, so each
 step is like the others and need not be simulated. Steps, books and beacons are moved on by so many
-steps, and of the heartbeats on each line only the last is carried out. Steps begin to be simulated
+steps, and of the heartbeats on each link only the last is carried out. Steps begin to be simulated
 again before the next fault or deadline is due.
 
 `every_step` simulates them all, at the same times: the course is the same.
@@ -20,7 +20,7 @@ from typing import Protocol
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.commit.image_place import AT_VOTE
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import Line, SetTimer
+from outlast.engine.protocol.outputs import SendOverLink, SetTimer
 from outlast.engine.protocol.worker import State
 from outlast.model import limits
 from outlast.model.messages import Beat, Grant
@@ -358,13 +358,15 @@ class SkipAhead:
             if isinstance(asked, SetTimer):
                 node.do([asked])
                 continue
-            assert isinstance(asked, Line) and isinstance(asked.message, Beat), asked
+            assert isinstance(asked, SendOverLink) and isinstance(asked.message, Beat), asked
             heard_s, beat = asked_s + LEAST_S, asked.message
             if heard_s > ends_s:
                 node.link.carry_at("up", beat, heard_s)
                 continue
             for granted in self._world.host.beaten(node, beat, now_s=heard_s):
-                assert isinstance(granted, Line) and isinstance(granted.message, Grant), granted
+                assert isinstance(granted, SendOverLink) and isinstance(granted.message, Grant), (
+                    granted
+                )
                 if heard_s + LEAST_S > ends_s:
                     node.link.carry_at("down", granted.message, heard_s + LEAST_S)
                 else:
@@ -389,8 +391,8 @@ class SkipAhead:
         book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)
         machine.now_prepared(step=last)
         machine.now_passed(step=last)
-        said = machine.now_committed(step=last, now_s=process.node.now_s)
-        assert not said, "the first step of a generation is in no stretch"
+        outputs = machine.now_committed(step=last, now_s=process.node.now_s)
+        assert not outputs, "the first step of a generation is in no stretch"
         machine.now_begun(over=False)
         process.holds(last)
         process.collectives += 2 * count

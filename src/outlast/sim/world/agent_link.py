@@ -12,7 +12,7 @@ from typing import Protocol
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.protocol.outputs import Output
 from outlast.model import limits
-from outlast.model.messages import OnLine
+from outlast.model.messages import LinkMessage
 from outlast.sim.draws import Draws
 from outlast.sim.durations import LEAST_S
 from outlast.sim.options import NODES_MAX
@@ -28,9 +28,9 @@ class CoordinatorEnd(Protocol):
 
     lives: bool
 
-    def on_line(self, node: str, message: OnLine) -> None: ...
+    def on_link(self, node: str, message: LinkMessage) -> None: ...
 
-    def from_twins(self, twins: IdenticalNodes, message: OnLine) -> None: ...
+    def from_twins(self, twins: IdenticalNodes, message: LinkMessage) -> None: ...
 
     def on_disconnected(self, node: str) -> None: ...
 
@@ -64,7 +64,7 @@ class AgentEnd(Protocol):
 
     def on_disconnected(self) -> None: ...
 
-    def on_line(self, message: OnLine) -> None: ...
+    def on_link(self, message: LinkMessage) -> None: ...
 
 
 @dataclass(slots=True)
@@ -120,28 +120,28 @@ class AgentLink:
     def _most_s(self) -> float:
         return max(self._frame.options.latency_s, LEAST_S)
 
-    def up(self, message: OnLine) -> None:
+    def up(self, message: LinkMessage) -> None:
         """Send a message of the agent to the coordinator."""
         if self.connected:
             self._carry("up", lambda: self._heard(message))
 
-    def down(self, message: OnLine) -> None:
+    def down(self, message: LinkMessage) -> None:
         """Send a message of the coordinator to the agent."""
         if self.connected:
             if self._node.twins is not None:
                 self._node.twins.first_hears(message)
-            self._carry("down", lambda: self._node.on_line(message))
+            self._carry("down", lambda: self._node.on_link(message))
 
-    def carry_at(self, direction: str, message: OnLine, at_s: float) -> None:
+    def carry_at(self, direction: str, message: LinkMessage, at_s: float) -> None:
         """Carry a message of a heartbeat that was sent in a stretch, and arrives after it."""
         up = direction == "up"
         self._carry(
-            direction, lambda: self._heard(message) if up else self._node.on_line(message), at_s
+            direction, lambda: self._heard(message) if up else self._node.on_link(message), at_s
         )
 
-    def _heard(self, message: OnLine) -> None:
+    def _heard(self, message: LinkMessage) -> None:
         if self._node.twins is None:
-            self._host.on_line(self._node.name, message)
+            self._host.on_link(self._node.name, message)
         else:
             self._host.from_twins(self._node.twins, message)
 

@@ -301,17 +301,17 @@ class CommitCommands:
             yield "sleep", KEEP_S
             slots[1 - used] = SealedStep(step, Place(BEGUN, 0), process.own)
             thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
-        said = Checkpointed(
+        report = Checkpointed(
             process.worker, thread.machine.generation, process.rank, step, "", 0, "", "",
             in_vault=True,
         )  # fmt: skip
-        thread.node.tell(process, said)
+        thread.node.tell(process, report)
 
     def _tell_save_failed(self, step: int) -> None:
         process, error = self._thread.p, "given up for a regroup"
         generation = self._thread.machine.generation
-        said = Checkpointed(process.worker, generation, process.rank, step, "", 0, "", error)
-        self._thread.node.tell(process, said)
+        report = Checkpointed(process.worker, generation, process.rank, step, "", 0, "", error)
+        self._thread.node.tell(process, report)
 
     def _hand_over(self, step: int) -> Thread:
         thread = self._thread

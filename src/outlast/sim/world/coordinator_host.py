@@ -17,17 +17,17 @@ from outlast.engine.protocol.outputs import (
     Answered,
     End,
     FindCheckpoint,
-    Line,
     Manifest,
     Output,
     Record,
+    SendOverLink,
     SetTimer,
     Tell,
     ToAgent,
     TurnAway,
 )
 from outlast.model import limits
-from outlast.model.messages import Beat, Enrol, ForAgent, Grant, OnLine
+from outlast.model.messages import Beat, Enrol, ForAgent, Grant, LinkMessage
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import Verdict
 from outlast.sim.options import NODES_MAX
@@ -66,7 +66,7 @@ class Hosting(Watched, Protocol):
 class CoordinatorHost:
     """Drive the coordinator, which is the machine of outlast itself, let it die, and restart it.
 
-    Its life    `begin` starts it. `hear`, `on_line` and its timers drive it. What it asks for is
+    Its life    `begin` starts it. `hear`, `on_link` and its timers drive it. What it asks for is
                 carried out at once. `die` ends it with all that it knew; some seconds later another
                 one reads the ledger and takes over.
     Not here    What it should decide: the watch looks at each decision, and the rules judge it.
@@ -163,7 +163,7 @@ class CoordinatorHost:
         alone = self.sessions is None
         self.watch.hear(news, self.coordinator, epoch=self.epoch, alone=alone, traced=traced)
 
-    def on_line(self, node: str, message: OnLine) -> None:
+    def on_link(self, node: str, message: LinkMessage) -> None:
         """Take in what the agent of one of several nodes says."""
         sessions, now_s = self.sessions, self._frame.now_s
         if not self.lives or sessions is None:
@@ -178,9 +178,9 @@ class CoordinatorHost:
                 first_epoch=self.epoch == 1,
                 now_s=now_s,
             )
-        self.led(lambda: sessions.on_line(node, message, now_s=self._frame.now_s))
+        self.led(lambda: sessions.on_link(node, message, now_s=self._frame.now_s))
 
-    def from_twins(self, twins: IdenticalNodes, message: OnLine) -> None:
+    def from_twins(self, twins: IdenticalNodes, message: LinkMessage) -> None:
         """Take in what each of these nodes says, one after the other; `message` as the first of
         them says it.
         """
@@ -193,14 +193,14 @@ class CoordinatorHost:
                 twins.likeness.members, twins.said(message), strict=True
             ):
                 self._frame.timeline.at(
-                    now_s, partial(self.on_line, name, said), priority=place - NODES_MAX
+                    now_s, partial(self.on_link, name, said), priority=place - NODES_MAX
                 )
             return
         self._watch_hears(getattr(message, "message", message))
         for name, said in twins.said(message):
             coordinator, committed = self.coordinator, self._world.steps.committed
             before = coordinator.generation, coordinator.stage
-            outputs = sessions.on_line(name, said, now_s=now_s)
+            outputs = sessions.on_link(name, said, now_s=now_s)
             if outputs or before != (coordinator.generation, coordinator.stage):
                 self._follow(outputs, coordinator, before, committed)
 
@@ -295,7 +295,7 @@ class CoordinatorHost:
     def _carry_out(self, output: Output) -> None:
         world, frame = self._world, self._frame
         match output:
-            case Line():
+            case SendOverLink():
                 self._send(output)
             case TurnAway():
                 world.population.line_to(output.node).down(output.message)
@@ -323,7 +323,7 @@ class CoordinatorHost:
             case _:
                 raise AssertionError(output)
 
-    def _send(self, output: Line) -> None:
+    def _send(self, output: SendOverLink) -> None:
         """Send an order to the agent of one of several nodes."""
         world, node = self._world, output.node
         line = world.population.line_to(node)

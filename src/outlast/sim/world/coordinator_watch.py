@@ -26,7 +26,7 @@ from outlast.model.messages import (
     FromWorkers,
     Hello,
     KillWorker,
-    OnLine,
+    LinkMessage,
     Parked,
     Progress,
     ProgressReport,
@@ -119,7 +119,7 @@ class Enrolments:
         self._only_enrolled: set[str] = set()
 
     def hear(
-        self, node: str, message: OnLine, *, is_in: bool, first_epoch: bool, now_s: float
+        self, node: str, message: LinkMessage, *, is_in: bool, first_epoch: bool, now_s: float
     ) -> None:
         """Note that a node that was in enrols as new, with only what had been sealed there.
 

@@ -135,9 +135,9 @@ class CopySending:
             keeper.still.agent.through(lambda: self._is_put(keeper, plan, step))
 
     def _is_put(self, keeper: Home, plan: Regroup, step: int) -> None:
-        said = keeper.copies.put(plan.rank, plan.generation, step) if keeper.lives else None
-        if said is None:
+        kept = keeper.copies.put(plan.rank, plan.generation, step) if keeper.lives else None
+        if kept is None:
             return
-        keeper.heard_by_agent(said)
+        keeper.heard_by_agent(kept)
         if plan is self._plan:
             self._arrived = max(self._arrived, step)

@@ -16,10 +16,10 @@ from outlast.engine.protocol.outputs import (
     HostStore,
     Kill,
     LeaveRun,
-    Line,
     Output,
     Plan,
     Say,
+    SendOverLink,
     SetTimer,
     Spawn,
     StoreIsAt,
@@ -38,7 +38,7 @@ from outlast.model.messages import (
     ForAgent,
     FromAgent,
     Grant,
-    OnLine,
+    LinkMessage,
     Ping,
     Pong,
     Regroup,
@@ -268,7 +268,7 @@ class Node:
             lent_until_s=session.lent_until_s, now_s=self.now_s
         )
 
-    # --- the line ---------------------------------------------------------------------------------
+    # --- the link ---------------------------------------------------------------------------------
 
     def on_connected(self) -> None:
         self.still.agent.through(self._on_connected)
@@ -292,15 +292,15 @@ class Node:
         if self.agent_session is not None and self.lives and not self.link.connected:
             self.do(self.agent_session.on_disconnected())
 
-    def on_line(self, message: OnLine) -> None:
-        self.still.agent.through(lambda: self._on_line(message))
+    def on_link(self, message: LinkMessage) -> None:
+        self.still.agent.through(lambda: self._on_link(message))
 
-    def _on_line(self, message: OnLine) -> None:
+    def _on_link(self, message: LinkMessage) -> None:
         session = self.agent_session
         if session is not None and self.lives:
             if not isinstance(message, Grant):
                 self.stir()
-            self.do(session.on_line(message, now_s=self.now_s))
+            self.do(session.on_link(message, now_s=self.now_s))
 
     def _set_timer(self, order: SetTimer) -> None:
         self._timers.set(order)
@@ -405,7 +405,7 @@ class Node:
             self._given.links.send(
                 "news", getattr(news, "worker", 0), lambda: self._world.host.hear(news)
             )
-        elif isinstance(output, Line):
+        elif isinstance(output, SendOverLink):
             if isinstance(output.message, Enrol):
                 self._seat.words.enrols(output.message)
             self.link.up(output.message)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
-from outlast.engine.protocol.outputs import Line, Output
+from outlast.engine.protocol.outputs import Output, SendOverLink
 from outlast.model import limits
 from outlast.model.messages import Donated, Regroup, StartStore
 from outlast.model.records import Interruption
@@ -283,7 +283,7 @@ class PlanWatch:
             (
                 output.node
                 for output, order in zip(outputs, orders, strict=True)
-                if isinstance(order, StartStore) and isinstance(output, Line)
+                if isinstance(order, StartStore) and isinstance(output, SendOverLink)
             ),
             None,
         )
