@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,9 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.errors import UsageError
 from outlast.model.records import RESUMED, Records
 from outlast.runtime.ledger.store import read_ledger
+from outlast.runtime.tiers.vault import Vault
 from tests.ledger import a_run
+from tests.tiers.divided import A, replicated, sharded
 
 
 def records_of(folder: Path) -> Records:
@@ -51,11 +55,52 @@ def test_a_run_that_did_not_end_well_may_begin_at_step_0(tmp_path: Path, state: 
     resuming.check(records, root=tmp_path / "none", workers=2, from_scratch=False)
 
 
-def test_another_world_size_is_refused(tmp_path: Path) -> None:
+def test_another_world_size_needs_a_checkpoint_to_divide(tmp_path: Path) -> None:
+    """A training that begins again has nothing to divide, and neither has a plain script."""
     records = records_of(a_run.ended_run(tmp_path, state="failed"))
-    with pytest.raises(UsageError, match="this run has 2 ranks") as caught:
-        resuming.check(records, root=tmp_path, workers=4, from_scratch=True)
-    assert "--nproc-per-node 2" in caught.value.hint
+    with pytest.raises(UsageError, match="has had 2 ranks, this command asks for 4") as caught:
+        resuming.check(records, root=tmp_path, workers=4, from_scratch=False)
+    assert "resume with 2 ranks" in caught.value.hint
+    resuming.check(records, root=tmp_path, workers=4, from_scratch=True)
+    resuming.check(plain(records), root=tmp_path, workers=4, from_scratch=False)
+
+
+@pytest.mark.parametrize("before", [2, 4], ids=["the session before it", "an earlier session"])
+def test_the_newest_checkpoint_decides_what_can_be_divided(tmp_path: Path, before: int) -> None:
+    """Also where the newest session had as many ranks as this one, and has saved nothing."""
+    records = records_of(a_run.ended_run(tmp_path, state="failed"))
+    sessions = (replace(part, session=replace(part.session, world_size=before))
+                for part in records.sessions)  # fmt: skip
+    records = replace(records, sessions=tuple(sessions))
+    root = tmp_path / "checkpoints"
+    replicated(root, 10, run=records.meta.run)
+    resuming.check(records, root=root, workers=4, from_scratch=False)
+    sharded(root, 20, {0: {"model.a": A}, 1: {"model.b": A}}, run=records.meta.run)
+    with pytest.raises(UsageError, match="cannot be divided among 4: ranks hold parts") as caught:
+        resuming.check(records, root=root, workers=4, from_scratch=False)
+    assert (caught.value.exit_code, "resume with 2 ranks" in caught.value.hint) == (2, True)
+    resuming.check(records, root=root, workers=2, from_scratch=False)
+
+
+def test_shared_memory_of_other_ranks_is_passed_over(tmp_path: Path) -> None:
+    """By the ledger, and by what lies there if a launcher was killed before it used it."""
+    records = records_of(a_run.ended_run(tmp_path, state="failed"))
+    first = records.sessions[0]
+    for size, there, passed in ((2, (0, 1), ""), (3, (0, 1), "is of 2"), (2, (0, 1, 2), "is of 3")):
+        second = replace(first, session=replace(first.session, session=2, world_size=size))
+        both = replace(records, sessions=(first, second))
+        vault = cast(Vault, SimpleNamespace(ranks=lambda there=there: there))
+        said = resuming.passes_over_vault(both, vault)
+        assert passed in said if passed else not said, (size, there, said)
+
+
+def test_a_divided_state_says_what_is_the_same_and_what_is_not(tmp_path: Path) -> None:
+    start = Restart(7, "checkpoint", "checkpoint", "here")
+    fewer, more, same = (Beginning(start, ranks=ranks) for ranks in ((3, 4), (4, 3), (4, 4)))
+    assert "the state of 4 ranks is divided among 3" in fewer.describe(tmp_path)
+    assert "new ranks" not in fewer.describe(tmp_path)
+    assert "new ranks begin with buffers and objects of rank 0" in more.describe(tmp_path)
+    assert "is divided among" not in same.describe(tmp_path)
 
 
 def test_steps_after_the_beginning_are_lost(tmp_path: Path) -> None:

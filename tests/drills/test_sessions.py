@@ -145,13 +145,24 @@ def test_from_scratch_does_not_find_the_checkpoints_of_before(
     assert found == [50], lying
 
 
-def test_another_world_size_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    assert quick(tmp_path, 20, "--checkpoint-every", 10).code == 0
+def test_another_world_size_needs_a_checkpoint(tmp_path: Path) -> None:
+    """What lies in shared memory cannot be divided: exit code 2, and nothing is changed."""
+    with Drill(tmp_path, "quick.py", "--steps", 400, workers=2) as drill:
+        drill.until(lambda: drill.step >= 15, "step 15")
+        drill.until(lambda: reported(tmp_path)["steps"] > 0, "steps in the ledger")
+        pids = below(drill.process.pid)
+        drill.process.kill()
+        drill.process.wait(10)
+        until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
     before = folder_of(tmp_path / "run")
-    refused = quick(tmp_path, 40, "--resume", workers=3)
+    refused = quick(tmp_path, 400, "--resume", workers=3)
     assert refused.code == 2, str(refused)
-    assert "this run has 2 ranks, and --nproc-per-node asks for 3" in refused.stderr, str(refused)
+    assert "this run has had 2 ranks, this command asks for 3" in refused.stderr, str(refused)
+    assert "resume with 2 ranks" in refused.stderr, str(refused)
     assert folder_of(tmp_path / "run") == before
+    again = quick(tmp_path, 100, "--resume")
+    assert again.code == 0, str(again)
+    assert "from what lies in shared memory" in again.stderr, str(again)
 
 
 def test_of_two_launchers_that_resume_one_wins_and_the_other_says_so(tmp_path: Path) -> None:

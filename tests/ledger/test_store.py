@@ -387,6 +387,23 @@ def test_a_second_launcher_appends_a_session_and_goes_on_with_the_numbers(tmp_pa
     )
 
 
+def test_a_ledger_of_schema_3_is_read_and_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    """It does not say how many ranks its session had: as many as the run."""
+    path = a_run.ended_run(tmp_path) / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE sessions DROP COLUMN world_size")
+        connection.execute("PRAGMA user_version = 3")
+    assert read_ledger(path).sizes == (a_run.META.world_size,)
+    wall_s = a_run.META.started_wall_s + 100
+    with closing(
+        Ledger.resume(path, pid=7, started_s=5.0, started_wall_s=wall_s, world_size=5)
+    ) as ledger:
+        ledger.end_session(ended_s=6.0, state="ended", exit_code=0, reason="")
+    records = read_ledger(path)
+    assert records.sizes == (a_run.META.world_size, 5)
+    assert records.world_size == 5
+
+
 def test_a_new_ledger_has_no_numbers_yet(ledger: Ledger) -> None:
     assert dataclasses.astuple(ledger.newest()) == (-1, -1, -1, 0)
 

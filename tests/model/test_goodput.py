@@ -5,6 +5,7 @@ say.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from outlast.model.records import (
     Records,
     Session,
     SessionRecords,
+    StepsBucket,
     began_on_each_clock,
 )
 from outlast.model.terms import CAUSES, Cause, Mechanism
@@ -311,6 +313,54 @@ def test_sessions_add_up_and_the_time_between_them_is_nobodys() -> None:
         C.PRODUCTIVE: 70.0,
         C.REPEATED: 10.0,
     }
+
+
+def session_of(number: int, ranks: int, began_s: float, lasted_s: float) -> SessionRecords:
+    """A session on so many ranks, each of which was productive from its first second to its last.
+
+    Each second has a step.
+    """
+    over_s = began_s + lasted_s
+    session = Session(
+        number, number, began_s, 5_000.0 + began_s, seen_s=over_s, ended_s=over_s, world_size=ranks
+    )
+    lives = tuple(
+        replace(life(began_s, over_s, {C.PRODUCTIVE: lasted_s}, C.OTHER), rank=rank, worker=rank)
+        for rank in range(ranks)
+    )
+    return SessionRecords(session, 0.0, lives=lives)
+
+
+def test_sessions_with_other_ranks_sum_to_the_ranks_of_each() -> None:
+    """4 ranks for 10 s, 1 rank for 30 s, then 3 for 20 s."""
+    parts = (session_of(1, 4, 0, 10), session_of(2, 1, 10, 30), session_of(3, 3, 40, 20))
+    books = account(Records(Meta("r", "r", 4, "0", 0.0, 5_000.0), parts), now_s=None)
+    assert (books.world_size, books.wall_s, books.held_s) == (3, 60.0, 130.0)
+    assert [rank[C.PRODUCTIVE] for rank in books.by_rank] == [60.0, 30.0, 30.0, 10.0]
+    assert sum(books.rank_seconds.values()) == books.held_s
+    assert sum(sum(spent.values()) for spent in books.by_node.values()) == books.held_s
+    assert (books.ettr, books.mean_ranks) == (1.0, 130.0 / 60.0)
+
+
+def test_steps_that_are_lost_cost_the_ranks_of_their_session() -> None:
+    """Ten steps of 1 s on 4 ranks; one rank goes on from step 5, and has come to step 6."""
+    first, second = session_of(1, 4, 0, 10), session_of(2, 1, 10, 1)
+    first = replace(first, steps=(StepsBucket(0.0, 10.0, 0, 10, 1.0, 1.0, 1.0),))
+    second = replace(second, steps=(StepsBucket(10.0, 11.0, 5, 6, 1.0, 1.0, 1.0),))
+    books = account(Records(Meta("r", "r", 4, "0", 0.0, 5_000.0), (first, second)), now_s=None)
+    assert abs(books.rank_seconds[C.LOST] - 4 * 4.0) < 1e-9
+    assert sum(books.rank_seconds.values()) == books.held_s == 41.0
+
+
+def test_a_ledger_that_says_no_ranks_of_sessions_has_those_of_the_run() -> None:
+    parts = tuple(
+        replace(one, session=replace(one.session, world_size=0))
+        for one in (session_of(1, 2, 0, 10), session_of(2, 2, 10, 5))
+    )
+    records = Records(Meta("r", "r", 2, "0", 0.0, 5_000.0), parts)
+    assert (records.sizes, records.world_size) == ((2, 2), 2)
+    books = account(records, now_s=None)
+    assert (books.held_s, books.mean_ranks) == (30.0, 2)
 
 
 def test_a_wall_clock_that_went_back_makes_no_sessions_overlap() -> None:

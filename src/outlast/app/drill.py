@@ -157,7 +157,7 @@ class _Drill:
     def calendar(self, calm: DrilledRun) -> Calendar:
         """Draw the faults, and refuse what this script cannot be drilled with."""
         view = look(str(calm.path))
-        size = view.records.meta.world_size
+        size = view.records.world_size
         self._plain = not calm.ends
         calendar = draw(self._plan, seed=self._seed, world_size=size, spares=self._args.spares)
         if self._plain and "--hang-after" not in _options_of_run(self._words):

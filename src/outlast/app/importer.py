@@ -174,7 +174,7 @@ def _facts(records: Records, path: str) -> dict[str, object]:
         "path": path,
         "name": records.meta.name,
         "sessions": len(parts),
-        "ranks": records.meta.world_size,
+        "ranks": records.world_size,
         "failures": len(found),
         "by_class": dict(classes),
         "wall_s": round(sum(part.session.over_s - part.session.started_s for part in parts), 6),

@@ -196,7 +196,7 @@ def _of_run(view: RunView) -> _Found:
     if records.is_measured:
         for cause, seconds in view.books.rank_seconds.items():
             yield "outlast_rank_seconds", {"cause": cause.value}, seconds
-    yield "outlast_world_size", _NO, meta.world_size
+    yield "outlast_world_size", _NO, records.world_size
     states = Counter(worker["state"] for worker in facts["workers"])
     for state in WORKER_STATES:
         yield "outlast_ranks", {"state": state}, states[state]

@@ -98,7 +98,11 @@ def open_folder(
         )
         folder.write_card(release, card)
         return folder, Ledger.resume(
-            folder.ledger, pid=os.getpid(), started_s=began_s, started_wall_s=began_wall_s
+            folder.ledger,
+            pid=os.getpid(),
+            started_s=began_s,
+            started_wall_s=began_wall_s,
+            world_size=options.world_size,
         )
     folder = RunFolder.create(given, name=name, version=release, options=card)
     meta = Meta(

@@ -29,8 +29,7 @@ def show_report(console: Console, facts: Facts) -> None:
     _show_head(console, facts)
     total_s = sum(value or 0.0 for value in facts["rank_seconds"].values())
     console.print(
-        f"\nWhere the rank-seconds went ({words.count(facts['world_size'], 'rank')} x"
-        f" {words.duration(facts['wall_s'])})",
+        f"\nWhere the rank-seconds went ({_held(facts)})",
         style="bold",
     )
     console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
@@ -67,6 +66,13 @@ def show_report(console: Console, facts: Facts) -> None:
             console.print(Padding(Text(f"- {text}"), (0, 0, 0, 2)))
 
 
+def _held(facts: Facts) -> str:
+    """Say how many rank-seconds there are: a product, or a sum if sessions differ in ranks."""
+    if len({one["world_size"] for one in facts["sessions"]}) > 1:
+        return f"{words.held_ranks(facts)}: {words.duration(facts['balance']['expected_s'])} in all"
+    return f"{words.held_ranks(facts)} x {words.duration(facts['wall_s'])}"
+
+
 def _show_head(console: Console, facts: Facts) -> None:
     state = facts["state"]
     going = "" if state in OVER else " so far"
@@ -75,7 +81,7 @@ def _show_head(console: Console, facts: Facts) -> None:
             (facts["run"], "bold"),
             "  ",
             (state, STATE_STYLE.get(state, "")),
-            f"  {_steps(facts)} on {words.count(facts['world_size'], 'rank')}"
+            f"  {_steps(facts)} on {words.held_ranks(facts)}"
             f" in {words.duration(facts['wall_s'])}{going}",
         )
     )

@@ -55,7 +55,8 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "reason": newest.session.reason,
         "path": str(view.path),
         "version": records.meta.version,
-        "world_size": records.meta.world_size,
+        "world_size": records.world_size,
+        "mean_ranks": books.mean_ranks,
         "steps": view.step,
         "generation": records.newest_generation,
         "wall_s": books.wall_s,
@@ -86,7 +87,9 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
             for at_s, one in _events(view, _NODE_EVENTS)
         ],
         "steps_lost_between_sessions": records.lost_between_sessions,
-        "sessions": [_session(part) for part in records.sessions],
+        "sessions": [
+            _session(part, size) for part, size in zip(records.sessions, records.sizes, strict=True)
+        ],
     }
     return facts | {"components": component_rows([facts])} | report_sums.sums([facts], given)
 
@@ -116,7 +119,7 @@ def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:
     seconds = books.rank_seconds
     unknown = UNMEASURED if steps_seen else UNMEASURED | {Cause.LOST}
     return {
-        "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.world_size),
+        "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.mean_ranks),
         "rank_seconds": {
             cause.value: None if cause in unknown and not seconds[cause] else seconds[cause]
             for cause in CAUSES
@@ -186,9 +189,10 @@ def _saved(at_s: float, event: Event) -> dict[str, typing.Any]:
     }
 
 
-def _session(part: SessionRecords) -> dict[str, typing.Any]:
+def _session(part: SessionRecords, size: int) -> dict[str, typing.Any]:
     return {
         "session": part.session.session,
+        "world_size": size,
         "pid": part.session.pid,
         "from_s": part.session.started_s - part.began_s,
         "to_s": part.session.over_s - part.began_s,

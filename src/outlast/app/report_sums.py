@@ -53,7 +53,7 @@ def sums(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
 
 def balance(books: Accounting) -> dict[str, typing.Any]:
     """Return whether the account sums up, in all the ways in which it has to."""
-    expected_s = books.world_size * books.wall_s
+    expected_s = books.held_s
     taken_s = math.fsum(
         value for session in books.taken for one in session.values() for value in one.values()
     )
@@ -122,7 +122,7 @@ def reliability(some: Sequence[Facts]) -> dict[str, typing.Any]:
     recover is counted once for those that were over together.
     """
     exposure_s = math.fsum(training_s(facts) for facts in some)
-    rank_exposure_s = math.fsum(training_s(facts) * facts["world_size"] for facts in some)
+    rank_exposure_s = math.fsum(training_s(facts) * facts["mean_ranks"] for facts in some)
     everything = [one for facts in some for one in facts["interruptions"]]
     classes = sorted({one["class"] for one in everything})
     return {
@@ -143,7 +143,7 @@ def training_s(facts: Facts) -> float:
     """Return the seconds in which a run trained: launcher start to end, less start-up and end."""
     wall_s: float = facts["wall_s"]
     untrained_s = math.fsum(facts["rank_seconds"].get(name) or 0.0 for name in UNTRAINED)
-    ranks: int = facts["world_size"]
+    ranks: float = facts["mean_ranks"]
     return max(0.0, wall_s - untrained_s / max(1, ranks))
 
 
@@ -218,7 +218,7 @@ def cost(some: Iterable[Facts], given: Given) -> dict[str, typing.Any]:
     """
     total_s = productive_s = spare_s = lost_s = 0.0
     for facts in some:
-        total_s += facts["world_size"] * facts["wall_s"]
+        total_s += facts["mean_ranks"] * facts["wall_s"]
         productive_s += facts["rank_seconds"]["productive"]
         spare_s += facts["spare_seconds"]
         lost_s += math.fsum(one["lost_rank_s"] for one in facts["interruptions"])

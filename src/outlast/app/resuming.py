@@ -15,8 +15,8 @@ from outlast.errors import UsageError
 from outlast.model.records import RESUMED, Event, Records
 from outlast.model.texts import count
 from outlast.runtime import clock
-from outlast.runtime.coordinator.saves import newest_start
-from outlast.runtime.tiers import local
+from outlast.runtime.coordinator.saves import newest_start, why_foreign
+from outlast.runtime.tiers import dividing, local
 from outlast.runtime.tiers.vault import Vault
 
 EARLIER = "earlier-"  # prefix of the folders of checkpoints that `--from-scratch` put aside
@@ -31,6 +31,7 @@ class Beginning:
     committed    newest step of the session before
     highest      newest step of all sessions: doing it again books as repeated
     own          the script makes no outlast call, so that its own checkpoint decides
+    ranks        of this session, and those that have written the checkpoint that it begins from
     """
 
     start: Restart = field(default_factory=Restart)
@@ -39,6 +40,7 @@ class Beginning:
     committed: int = 0
     highest: int = 0
     own: bool = False
+    ranks: tuple[int, int] = (0, 0)
 
     @property
     def steps_lost(self) -> int:
@@ -76,22 +78,31 @@ class Beginning:
         if not self.start.step:
             keep = "; with --checkpoint-every STEPS they are kept" if lost else ""
             return f"resuming {folder} at step 0, without a saved state{lost}{keep}"
-        return f"resuming {folder} at step {self.start.step} from {self.source}{lost}"
+        return (
+            f"resuming {folder} at step {self.start.step} from {self.source}{lost}{self._divided}"
+        )
+
+    @property
+    def _divided(self) -> str:
+        """Say that the state was saved by another number of ranks, or ""."""
+        now, before = self.ranks
+        if now == before:
+            return ""
+        new = "; new ranks begin with buffers and objects of rank 0" if now > before else ""
+        return (
+            f"; the state of {count(before, 'rank')} is divided among {now}: weights and optimizer"
+            f" are bit for bit the same, and digests from here on are not promised{new}"
+        )
 
 
 def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> None:
     """Refuse what cannot be resumed; `root` is where checkpoints lie. Writes nothing.
 
-    Raises UsageError.
+    `workers` is the number of ranks on all nodes. Raises UsageError.
     """
-    size = records.meta.world_size
-    if workers != size:
-        raise UsageError(
-            f"this run has {count(size, 'rank')}, and --nproc-per-node asks for {workers}: a saved"
-            " state cannot be divided among another number of ranks",
-            hint=f"resume with --nproc-per-node {size}, or start a new run",
-        )
     ended_well = records.sessions[-1].session.state == "ended"
+    if not from_scratch and not _is_own(records):
+        _check_ranks(records, root=root, workers=workers, ended_well=ended_well)
     if from_scratch or not ended_well or local.newest_good(root).checkpoint is not None:
         return
     if records.newest_step > 0 and not records.calls_outlast:
@@ -113,6 +124,43 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
     )
 
 
+def _check_ranks(records: Records, *, root: Path, workers: int, ended_well: bool) -> None:
+    """Refuse a number of ranks among which the newest checkpoint cannot be divided.
+
+    What lies in shared memory can go on only with as many ranks as it has.
+    """
+    size = records.world_size
+    there = local.checkpoints(root)
+    if workers == size and all(one.manifest.world_size == size for one in there):
+        return
+    run = records.meta.run
+    found = local.newest_good(root, foreign=lambda one: why_foreign(one, run)).checkpoint
+    if found is None:
+        if workers == size or ended_well or not records.newest_step:
+            return  # there is nothing to divide: no state was lost, or `check` says what is missing
+        raise UsageError(
+            f"this run has had {count(size, 'rank')}, this command asks for {workers}, and there is"
+            f" no checkpoint in {root} to divide among them",
+            hint=(
+                f"resume with {count(size, 'rank')}; --checkpoint-every keeps what another number"
+                " can go on from"
+            ),
+        )
+    saved = found.manifest.world_size
+    if saved == workers or not (reason := dividing.why_not(found)):
+        return
+    raise UsageError(
+        f"{found.folder} was written by {count(saved, 'rank')}, and cannot be divided among"
+        f" {workers}: {reason}",
+        hint=f"resume with {count(saved, 'rank')}, or start a new run",
+    )
+
+
+def _is_own(records: Records) -> bool:
+    """Return whether the script makes no outlast call, so that outlast has no state of it."""
+    return records.newest_step > 0 and not records.calls_outlast
+
+
 def find_beginning(
     root: Path, records: Records, *, vault: Vault | None, seen_step: int, from_scratch: bool
 ) -> Beginning:
@@ -123,14 +171,36 @@ def find_beginning(
     """
     committed = max(records.newest_step, seen_step)
     highest = max(records.highest_step, seen_step)
-    own = records.newest_step > 0 and not records.calls_outlast
+    own = _is_own(records)
     if from_scratch:
         aside = tuple(_aside(one.folder) for one in local.checkpoints(root))
         return Beginning(refused=aside, committed=committed, highest=highest, own=own)
-    start, checkpoint, refused = newest_start(
-        root, vault, records.meta.world_size, records.meta.run
+    size = records.world_size
+    start, checkpoint, refused = newest_start(root, vault, size, records.meta.run)
+    ranks = (size, _ranks_of(Path(start.checkpoint)) if start.checkpoint else size)
+    return Beginning(start, checkpoint, tuple(refused), committed, highest, own, ranks)
+
+
+def _ranks_of(folder: Path) -> int:
+    found = local.read_manifest(folder)
+    assert isinstance(found, local.Checkpoint), "it was read a moment ago"
+    return found.manifest.world_size
+
+
+def passes_over_vault(records: Records, vault: Vault) -> str:
+    """Return why a session cannot begin from what a killed launcher left in shared memory, or "".
+
+    The newest session of `records` is the one that begins.
+    """
+    size, before = records.sizes[-1], records.sizes[-2:][0]
+    # a launcher that was killed before it began may have left the vault of the one before it
+    before = max(before, *(rank + 1 for rank in vault.ranks() if rank >= size), 0)
+    if size == before:
+        return ""
+    return (
+        f"what lies in shared memory is of {count(before, 'rank')}, and is passed over: only a"
+        " checkpoint can be divided among another number"
     )
-    return Beginning(start, checkpoint, tuple(refused), committed, highest, own)
 
 
 def _aside(folder: Path) -> str:

@@ -39,6 +39,7 @@ from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
 from outlast.engine.protocol.outputs import End
 from outlast.errors import CapacityError, OutlastError, RunFolderError, UsageError
 from outlast.model.own_bugs import REPORT, is_own_bug
+from outlast.model.records import Records
 from outlast.runtime import clock, console, stop_signals, token
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
@@ -140,19 +141,23 @@ def _with_meeting_address(options: RunOptions) -> RunOptions:
 class OpenVault:
     """An open vault.
 
-    `adopted`: a killed launcher left it, whose workers had committed `seen_step`.
+    adopted      a killed launcher left it, whose workers had committed `seen_step`
+    passed_over  why nothing is used of one that was left, a sentence; or ""
     """
 
     vault: Vault
     adopted: bool = False
     seen_step: int = 0
+    passed_over: str = ""
 
 
-def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
-    """Open the run's vault. `--from-scratch` uses nothing of one that a killed launcher left."""
+def _open_vault(folder: RunFolder, checkpoints: Checkpoints, records: Records) -> OpenVault:
+    """Open the run's vault. `--from-scratch` uses nothing of one that a killed launcher left, and
+    neither does another number of ranks.
+    """
     clean_stale()
     path = vault_folder(folder.run)
-    seen_step = 0
+    seen_step, why = 0, ""
     if checkpoints.resume:
         try:
             vault = Vault.adopt(path, folder.run)
@@ -161,10 +166,11 @@ def _open_vault(folder: RunFolder, checkpoints: Checkpoints) -> OpenVault:
                 raise
         else:
             seen_step = vault.newest_committed()
-            if not checkpoints.from_scratch:
+            why = "" if checkpoints.from_scratch else resuming.passes_over_vault(records, vault)
+            if not checkpoints.from_scratch and not why:
                 return OpenVault(vault, True, seen_step)
             vault.remove()
-    return OpenVault(Vault.create(path, folder.run), False, seen_step)
+    return OpenVault(Vault.create(path, folder.run), False, seen_step, why)
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
@@ -179,7 +185,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         control = ControlSocket(loop, folder.path, tell=lambda text: sink.view.print_line(text))
         closing.callback(control.close)
         with stop_signals.masked(signal.SIG_BLOCK), unrun_noted(ledger):
-            opened_vault = _open_vault(folder, options.checkpoints)
+            records = ledger.read()
+            opened_vault = _open_vault(folder, options.checkpoints, records)
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
                 with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
@@ -189,6 +196,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         folder,
                         ledger,
                         zygote,
+                        records=records,
                         opened_vault=opened_vault,
                         loop=loop,
                         sink=(sink := WorkerOutput(view)),
@@ -220,6 +228,7 @@ def _prepare(
     ledger: Ledger,
     zygote: ZygoteClient,
     *,
+    records: Records,
     opened_vault: OpenVault,
     loop: Loop,
     sink: WorkerOutput,
@@ -228,7 +237,6 @@ def _prepare(
     """Decide where the run begins, say so, and make its launcher."""
     vault, view = opened_vault.vault, sink.view
     root = checkpoint_root(options, folder)
-    records = ledger.read()
     beginning = Beginning()
     if options.checkpoints.resume:
         beginning = resuming.find_beginning(
@@ -267,7 +275,8 @@ def _prepare(
         retention=options.checkpoints.retention,
     )  # fmt: skip
     launcher = Launcher(parts, coordinator_parts, engine_options)
-    refused = (f"warning: {one}" for one in beginning.refused)
+    passed_over = [opened_vault.passed_over] if opened_vault.passed_over else []
+    refused = (f"warning: {one}" for one in (*passed_over, *beginning.refused))
     left = left_vaults_note(own=vault.folder)
     for note in (*options.notes, *refused, *([left] if left else [])):
         view.print_line(note)

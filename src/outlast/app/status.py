@@ -72,7 +72,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
     facts = known | facts | known
     facts |= {
         "path": str(view.path),
-        "world_size": records.meta.world_size,
+        "world_size": records.world_size,
         "session": newest.session.session,
     }
     facts |= {

@@ -88,6 +88,17 @@ def ranks(one: Facts) -> str:
     )
 
 
+def held_ranks(report: Facts) -> str:
+    """Say how many ranks the sessions of a run had, one after the other: "4, then 3 ranks"."""
+    sizes: list[int] = []
+    for one in report["sessions"]:
+        if sizes[-1:] != [one["world_size"]]:
+            sizes.append(one["world_size"])
+    before = ", ".join(f"{size:,}" for size in sizes[:-1])
+    newest = count(report["world_size"], "rank")
+    return f"{before}, then {newest}" if before else newest
+
+
 def detection_s(one: Facts) -> float | None:
     """Return the time from fault to detection; None where the fault's time is not known."""
     return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])

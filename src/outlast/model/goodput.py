@@ -5,13 +5,14 @@ Symbols    wall_s       launcher start to end, summed over sessions; downtime be
            apart, no ranks were held
            productive   first execution of each step that stays committed, less booked stall and
                         data wait
-           ETTR         productive / (ranks asked for x wall_s); `ettr_training` leaves startup and
-                        shutdown out of the total
+           ETTR         productive / (ranks asked for x wall_s), summed over sessions;
+                        `ettr_training` leaves startup and shutdown out of the total
            MTTR         fault to first new commit, over interruptions without a parent; children are
                         part of theirs
            lost         the productive seconds of steps that the run does not have any more and has
                         not done again: a later session went on from before them
-Method     The time line of each rank is cut, so the causes sum to ranks x wall_s by construction.
+Method     The time line of each rank is cut, so the causes of a session sum to its ranks x wall_s
+           by construction. A session may have another number of ranks than the one before it.
            Lives book themselves. Before the first life it is startup, and after the last one
            shutdown. Between two lives, and in the last, unsettled stretch of a dead process, it is
            what the process was doing, until the fault; productive becomes repeated. Then it is
@@ -41,8 +42,11 @@ from outlast.model.terms import CAUSES, TAKEN_BY_INTERRUPTIONS, TIERS, Cause, Ti
 class Accounting:
     """Seconds of a session, or of a run.
 
-    `by_rank[r]` sums to wall_s; `rank_seconds` and `by_node` to world_size x wall_s.
+    `by_rank[r]` sums to the wall_s of the sessions that had rank r; `rank_seconds` and `by_node`
+    sum to `held_s`.
 
+    world_size  the ranks of the session, or of the newest one
+    held_s      world_size x wall_s, summed over sessions
     by_node   seconds by cause of the ranks on each node; "" where no process ever held the rank
     taken     for each session, what each of its interruptions took, by id
     nobodys   what detection, regroup and so on took where there was no interruption
@@ -57,6 +61,15 @@ class Accounting:
     taken: tuple[Mapping[int, Seconds], ...] = ()
     nobodys: Mapping[Cause, float] = field(default_factory=dict)
     stalls: Mapping[Tier, float] = field(default_factory=dict)
+    held_s: float = 0.0
+
+    @property
+    def mean_ranks(self) -> float:
+        """Return the ranks that were held, as a mean over time; exact where it never changed."""
+        constant = self.wall_s * self.world_size
+        if self.wall_s <= 0 or abs(self.held_s - constant) <= 1e-9 * constant:
+            return self.world_size
+        return self.held_s / self.wall_s
 
     @property
     def rank_seconds(self) -> Seconds:
@@ -95,13 +108,12 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
     `now_s` is the monotonic reading of the launcher's node while it lives, or None if the run is
     over.
     """
-    size = records.meta.world_size
     newest = len(records.sessions) - 1
     # while a run lives, its script may yet come to its first step
     seen = records.steps_seen or now_s is not None
     parts = [
         account_session(
-            world_size=size,
+            world_size=records.sizes[index],
             started_s=part.session.started_s,
             over_s=part.session.over_s
             if part.session.ended_s is not None or index < newest
@@ -114,8 +126,11 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         for index, part in enumerate(records.sessions)
     ]
     by_rank = tuple(
-        {cause: math.fsum(part.by_rank[rank][cause] for part in parts) for cause in CAUSES}
-        for rank in range(size)
+        {
+            cause: math.fsum(part.by_rank[rank][cause] for part in parts if rank < part.world_size)
+            for cause in CAUSES
+        }
+        for rank in range(max(records.sizes, default=0))
     )
     by_node = _summed(part.by_node for part in parts)
     lost_share = _lost_share(records, parts)
@@ -125,7 +140,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         seconds[Cause.PRODUCTIVE] -= lost_s
     return Accounting(
         math.fsum(part.wall_s for part in parts),
-        size,
+        records.world_size,
         by_rank,
         math.fsum(part.spare_seconds for part in parts),
         by_node,
@@ -134,6 +149,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         {tier: math.fsum(part.stalls.get(tier, 0.0) for part in parts) for tier in TIERS}
         if any(part.stalls for part in parts)
         else {},
+        math.fsum(part.held_s for part in parts),
     )
 
 
@@ -144,18 +160,16 @@ def _lost_share(records: Records, parts: Sequence[Accounting]) -> float:
     is gone are the steps above the newest one of the run.
     """
     newest, seen = records.newest_step, 0
-    lost_s = 0.0
+    lost_s = 0.0  # rank-seconds
     if records.highest_step <= newest:
         return 0.0
-    for part in records.sessions:
+    for part, size in zip(records.sessions, records.sizes, strict=True):
         for bucket in part.steps:
             gone = bucket.to_step - max(bucket.from_step, newest, seen)
             if gone > 0:
-                lost_s += gone * bucket.median_s
+                lost_s += gone * bucket.median_s * size
         seen = max(seen, part.steps[-1].to_step if part.steps else 0)
-    productive_s = math.fsum(
-        rank[Cause.PRODUCTIVE] for part in parts for rank in part.by_rank
-    ) / max(1, records.meta.world_size)
+    productive_s = math.fsum(rank[Cause.PRODUCTIVE] for part in parts for rank in part.by_rank)
     return min(1.0, lost_s / productive_s) if productive_s > 0 else 0.0
 
 
@@ -231,6 +245,7 @@ def account_session(
             math.fsum(rank[Cause.STALL] for rank in by_rank),
             (life for rank, some in of_rank.items() if rank >= 0 for life in some),
         ),
+        world_size * (end_s - started_s),
     )
 
 

@@ -38,7 +38,9 @@ UNSEEN_COUNT = -2  # no step is seen, so it is not known either when training we
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The run. `world_size` is the ranks asked for; `version` is the package's."""
+    """The run. `world_size` is the ranks that its first session asked for; `version` is the
+    package's.
+    """
 
     run: str
     name: str
@@ -52,7 +54,9 @@ class Meta:
 class Session:
     """One launcher, from its start to its end.
 
-    `seen_s` is its last sign of life in the ledger; `state` is how it ended, or "".
+    seen_s      its last sign of life in the ledger
+    state       how it ended, or ""
+    world_size  the ranks that it asked for; 0 in a ledger that does not say: those of Meta
     """
 
     session: int
@@ -64,6 +68,7 @@ class Session:
     state: str = ""
     exit_code: int | None = None
     reason: str = ""
+    world_size: int = 0
 
     @property
     def over_s(self) -> float:
@@ -302,6 +307,17 @@ class Records:
     sessions: tuple[SessionRecords, ...]
     snapshot: Facts | None = None
     missing: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many ranks each session asked for, in the order of the sessions."""
+        first = self.meta.world_size
+        return tuple(part.session.world_size or first for part in self.sessions)
+
+    @property
+    def world_size(self) -> int:
+        """Return how many ranks the newest session asked for."""
+        return self.sizes[-1] if self.sizes else self.meta.world_size
 
     @property
     def newest_step(self) -> int:

@@ -76,7 +76,7 @@ def health(
     processes = Counter(life.rank for part in records.sessions for life in part.lives)
     now = {worker["rank"]: worker for worker in status["workers"]}
     by_node: dict[str, list[RankHealth]] = {}
-    for rank in range(records.meta.world_size):
+    for rank in range(records.world_size):
         node = nodes.get(rank, "")
         by_node.setdefault(node, []).append(
             RankHealth(

@@ -91,9 +91,10 @@ def timeline(
 
     `interruptions` are those of `Records.interruptions`; `nodes` says which node each rank is on.
     """
-    by_node = records.meta.world_size > ROWS_MOST
+    everybody = range(max(records.sizes))
+    by_node = len(everybody) > ROWS_MOST
     lanes: dict[str, _Lane] = {}
-    for rank in range(records.meta.world_size):
+    for rank in everybody:
         lanes.setdefault(nodes.get(rank, "") if by_node else str(rank), _Lane())
     scale = COLUMNS / to_s if to_s > 0 else 0.0
     for part in records.sessions:

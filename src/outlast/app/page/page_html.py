@@ -135,6 +135,7 @@ def environment() -> Environment:
         "bytes": size_words,
         "clean": lambda text: clean(str(text), lines=True),
         "count": words.count,
+        "held_ranks": words.held_ranks,
         "duration": words.duration,
         "percent": words.percent,
         "plain": lambda name: str(name).replace("_", " "),

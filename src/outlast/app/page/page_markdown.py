@@ -30,7 +30,7 @@ def report_markdown(page: Page) -> str:
     lines = [
         f"# {text(report['run'])}: {text(report['state'])}",
         "",
-        f"{words.count(report['world_size'], 'rank')}{steps}, generation {report['generation']};"
+        f"{words.held_ranks(report)}{steps}, generation {report['generation']};"
         f" started {utc(page.began_wall_s)}, {words.duration(report['elapsed_s'])}"
         f" {'in all' if page.is_over else 'ago'}.",
         "",

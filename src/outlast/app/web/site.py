@@ -179,7 +179,7 @@ def _card_of(name: str, view: RunView) -> Card:
         state=view.state,
         step=view.step,
         steps_per_s=float(rate) if isinstance(rate, int | float) and not view.is_over else 0.0,
-        world_size=records.meta.world_size,
+        world_size=records.world_size,
         wall_s=books.wall_s,
         ettr=books.ettr if records.is_measured else None,
         interruptions=sum(len(one.interruptions) for one in records.sessions),

@@ -105,7 +105,8 @@ def _job(one: Calibration) -> Iterator[Said]:
     if not one.booked or one.phases is None:
         return
     record = one.records[-1]
-    gpus, nodes = one.booked[-1].ranks, max(1.0, record.units.get(Unit.NODE, 1.0))
+    gpus = max(1, round(one.booked[-1].ranks))
+    nodes = max(1.0, record.units.get(Unit.NODE, 1.0))
     yield "job.gpus", gpus, f"ranks of {record.source}"
     yield "job.gpus_per_node", max(1, round(gpus / nodes)), f"ranks of a node of {record.source}"
     if one.phases.step_s:

@@ -36,10 +36,10 @@ LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATE
 class Booked:
     """The rank-seconds of training in one ledger, by cause, and what they say of interruptions.
 
-    `ranks` are those asked for.
+    `ranks` are those asked for: the mean over time, if sessions had different numbers of them.
     """
 
-    ranks: int
+    ranks: float
     seconds: Mapping[Cause, float]
     interruptions: int
     ettr_training: float
@@ -72,7 +72,7 @@ class Booked:
 def booked(records: Records, *, now_s: float | None) -> Booked:
     books = account(records, now_s=now_s)
     roots = sum(one.parent is None for one, _ in records.unique_interruptions())
-    return Booked(records.meta.world_size, books.rank_seconds, roots, books.ettr_training)
+    return Booked(books.mean_ranks, books.rank_seconds, roots, books.ettr_training)
 
 
 def observe(records: Records, *, now_s: float | None, source: str) -> Observed:

@@ -218,7 +218,9 @@ class _Tally:
 
     def __init__(self, records: Records) -> None:
         earlier = account(replace(records, sessions=records.sessions[:-1]), now_s=None)
-        self._world_size = records.meta.world_size
+        self._world_size = records.world_size
+        self._held_before_s = earlier.held_s
+        self._started_s = records.sessions[-1].session.started_s
         self._zero_s = records.sessions[-1].session.started_s - earlier.wall_s
         # rank-seconds of lives that are over
         self._productive_s = earlier.rank_seconds[Cause.PRODUCTIVE]
@@ -230,7 +232,7 @@ class _Tally:
         return now_s - self._zero_s
 
     def ettr(self, living: Iterable[Life], *, now_s: float) -> float:
-        held_s = self.wall_s(now_s) * self._world_size
+        held_s = self._held_before_s + (now_s - self._started_s) * self._world_size
         productive_s = self._productive_s + math.fsum(_productive_s(life, now_s) for life in living)
         return min(1.0, productive_s / held_s) if held_s > 0 else 0.0
 

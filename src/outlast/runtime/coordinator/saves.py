@@ -113,14 +113,7 @@ def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[
     if `run` is given and is not the run that its manifest names.
     """
 
-    def foreign(manifest: Manifest) -> str:
-        if manifest.kind not in OF_RUNS:
-            return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
-        if run is not None and manifest.run != run:
-            return f"it is of another run, {manifest.run}"
-        return ""
-
-    search = local.newest_good(root, foreign=foreign)
+    search = local.newest_good(root, foreign=lambda manifest: why_foreign(manifest, run))
     refused = [
         f"a checkpoint was refused: {one.folder}: {one.reason}"
         + ("" if one.is_others else f"; {_put_aside(one.folder)}")
@@ -130,6 +123,15 @@ def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[
     return (
         (found.manifest.step, str(found.folder), refused) if found is not None else (0, "", refused)
     )
+
+
+def why_foreign(manifest: Manifest, run: str | None) -> str:
+    """Return why a checkpoint is not for `run` (None: any run) to go on from, or ""."""
+    if manifest.kind not in OF_RUNS:
+        return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
+    if run is not None and manifest.run != run:
+        return f"it is of another run, {manifest.run}"
+    return ""
 
 
 def _put_aside(folder: Path) -> str:

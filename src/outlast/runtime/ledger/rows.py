@@ -92,6 +92,8 @@ def upgrade(version: int) -> str:
         )
     if version < 3:
         script += "ALTER TABLE steps ADD COLUMN logged TEXT NOT NULL DEFAULT '{}';"
+    if version < 4:
+        script += "ALTER TABLE sessions ADD COLUMN world_size INTEGER NOT NULL DEFAULT 0;"
     return script
 
 

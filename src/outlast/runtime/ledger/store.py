@@ -24,7 +24,6 @@ import math
 import os
 import resource
 import sqlite3
-import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -54,6 +53,7 @@ from outlast.model.records import (
     began_on_each_clock,
 )
 from outlast.model.step_buckets import merged, to_merge
+from outlast.runtime.ledger.files import BESIDE, refuse_odd_files
 from outlast.runtime.ledger.rows import (
     KEYS,
     PUT,
@@ -68,7 +68,6 @@ from outlast.runtime.ledger.salvage import Salvage
 
 _BUSY_S = 2.0
 _BUSY_AT_START_S = 10.0  # nothing trains yet that this could hold up, and the run ends if it fails
-_BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
 # records that are not written now stay queued for the next flush: a recovery does not wait for a
 # lock
 _BUSY_FLUSH_S = 0.02
@@ -127,18 +126,25 @@ class Ledger:
                 f" {LEDGER_VERSION}; COMMIT;"
             )
             ledger._put("meta", meta)
-        ledger._begin(Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s))
+        first = Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s)
+        ledger._begin(replace(first, world_size=meta.world_size))
         return ledger
 
     @classmethod
-    def resume(cls, path: Path, *, pid: int, started_s: float, started_wall_s: float) -> Ledger:
-        """Open an existing ledger, and begin one more session."""
+    def resume(
+        cls, path: Path, *, pid: int, started_s: float, started_wall_s: float, world_size: int = 0
+    ) -> Ledger:
+        """Open an existing ledger, and begin one more session.
+
+        world_size   the ranks that it asks for; 0: as many as the first session
+        """
         connection = _checked(path, writable=True)
         with _as_our_errors(path):
             _upgrade(connection)
             last = connection.execute("SELECT max(session) FROM sessions").fetchone()[0]
         ledger = cls(path, connection, session=(last or 0) + 1)
-        ledger._begin(Session(ledger.session, pid, started_s, started_wall_s, seen_s=started_s))
+        session = Session(ledger.session, pid, started_s, started_wall_s, seen_s=started_s)
+        ledger._begin(replace(session, world_size=world_size))
         return ledger
 
     @classmethod
@@ -146,7 +152,7 @@ class Ledger:
         """Make a ledger with these records, in place of what is there, and write its last session
         on. It does not outlast a power loss.
         """
-        for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
+        for name in (path, *(Path(f"{path}{ending}") for ending in BESIDE)):
             name.unlink(missing_ok=True)
         first, *later = [part.session for part in records.sessions]
         ledger = cls.create(path, records.meta, pid=first.pid, lasts=False)
@@ -377,10 +383,10 @@ class Ledger:
                 f"{self.path} holds no run",
                 hint="the launcher was killed while it made the file; start the run again",
             )
-        if not 0 < meta[0].world_size <= RUN_RANKS_MAX_COUNT:
+        sizes = (meta[0].world_size, *(one.world_size for one in sessions if one.world_size))
+        if wrong := [size for size in sizes if not 0 < size <= RUN_RANKS_MAX_COUNT]:
             raise CorruptError(
-                f"{self.path} tells of {meta[0].world_size:,} ranks; at most"
-                f" {RUN_RANKS_MAX_COUNT:,} can be",
+                f"{self.path} tells of {wrong[0]:,} ranks; at most {RUN_RANKS_MAX_COUNT:,} can be",
                 hint="the file was damaged or replaced; restore it, or start a new run",
             )
         parts = tuple(
@@ -469,7 +475,7 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
             f"there is no ledger at {path}",
             hint="name the folder of a run, as in runs/<time>-<name>",
         )
-    _refuse_odd_files(path)
+    refuse_odd_files(path)
     connection = _connect(path, writable=writable)
     with _as_our_errors(path):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -507,21 +513,6 @@ def _upgrade(connection: sqlite3.Connection) -> None:
         connection.executescript(
             f"BEGIN; {upgrade(version)} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
         )
-
-
-def _refuse_odd_files(path: Path) -> None:
-    """Refuse a pipe in place of one of SQLite's files: SQLite would wait for it for ever."""
-    for name in (path, *(Path(f"{path}{ending}") for ending in _BESIDE)):
-        try:
-            ordinary = stat.S_ISREG(name.stat().st_mode)
-        except FileNotFoundError:
-            continue
-        except OSError:  # a link to itself
-            ordinary = False
-        if not ordinary:
-            raise CorruptError(
-                f"{name} is not an ordinary file", hint="remove it; outlast writes none like it"
-            )
 
 
 def _object(text: str) -> dict[str, object]:

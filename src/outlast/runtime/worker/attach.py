@@ -31,6 +31,7 @@ from outlast.runtime.worker.images import (
     learn_movers,
     load_edited,
     load_movers,
+    load_parts,
     load_private,
     load_shared,
     load_stand_in,
@@ -342,12 +343,10 @@ class Attachment:
     def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
         """Restore what this rank does not take from a peer: from its own image, or a checkpoint."""
         if plan.checkpoint:
-            load_checkpoint(
-                plan.checkpoint, self.member.rank(), self.member.world_size, self._load_parts
-            )
+            self._load_checkpoint(plan)
         elif plan.private == "kept":
             for image in self.copies.read(plan.step):
-                self._load_parts(image)
+                load_parts(self.state, image)
         elif plan.private == "slot":
             self._load_slot(plan, donated)
         elif plan.private == "twin":
@@ -491,14 +490,16 @@ class Attachment:
             " bit-exact from here on"
         )
 
-    def _load_parts(self, image: Image) -> None:
-        """Load an image of a checkpoint, or a copy.
-
-        Rank 0's comes first and holds the replicated state; this rank's own comes second.
-        """
-        if holds_shared(image):
-            load_shared(self.state, image)
-        load_private(self.state, image)
+    def _load_checkpoint(self, plan: Regroup) -> None:
+        """Load a checkpoint, and say what ranks that are new since then have of rank 0."""
+        rank, size = self.member.rank(), self.member.world_size
+        taken = load_checkpoint(self.state, plan.checkpoint, rank, size)
+        if taken and self.member.session is not None:
+            new = f"rank {rank} is" if rank == size - 1 else f"ranks {rank} to {size - 1} are"
+            self.member.session.warn(
+                f"{new} new since the checkpoint of step {plan.step}, and begin with"
+                f" {described(taken)} of rank 0"
+            )
 
     # --- regrouping in place ----------------------------------------------------------------------
 

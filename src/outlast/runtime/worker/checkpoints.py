@@ -17,9 +17,12 @@ from pathlib import Path
 from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import Image, Piece, header_bytes, image_bytes, write_image
+from outlast.runtime.tiers.image import Piece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.error_text import one_line
+from outlast.runtime.worker.images import load_parts
+from outlast.runtime.worker.resharding import load_resharded
 from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.state import State
 from outlast.runtime.worker.threads import LACKING
 
 LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
@@ -130,11 +133,11 @@ class Checkpoints:
         session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
 
 
-def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Image], None]) -> None:
-    """Hand over the images that make up this rank's state.
+def load_checkpoint(state: State, folder: str, rank: int, world_size: int) -> list[str]:
+    """Load this rank's state from a checkpoint, which any number of ranks may have written.
 
-    These are its own, and rank 0's if that holds the replicated state. Raises StateError if the
-    checkpoint was written by another number of ranks, and CorruptError.
+    Return the private parts that ranks which are new since then have of rank 0, on the first of
+    them. Raises StateError for what cannot be loaded by this number of ranks, and CorruptError.
     """
     path = Path(folder)
     found = next((one for one in local.checkpoints(path.parent) if one.folder == path), None)
@@ -145,11 +148,8 @@ def load_checkpoint(folder: str, rank: int, world_size: int, load: Callable[[Ima
         )
     manifest = found.manifest
     if manifest.world_size != world_size:
-        hint = f"resume with --nproc-per-node {manifest.world_size}"
-        raise StateError(
-            f"{folder} was written by {manifest.world_size} ranks, this run has {world_size}",
-            hint=hint,
-        )
+        return load_resharded(state, found, rank)
     if manifest.kind == "replicated" and rank != 0:
-        load(local.read_shard(found, 0))
-    load(local.read_shard(found, rank))
+        load_parts(state, local.read_shard(found, 0))
+    load_parts(state, local.read_shard(found, rank))
+    return []

@@ -306,9 +306,21 @@ def holds_shared(image: Image) -> bool:
     return SHARED + _TEXT in image.tensors
 
 
+def shared_part(image: Image) -> tuple[str, dict[str, torch.Tensor]]:
+    """Return the text and the tensors of the shared state: views of the image."""
+    return _part(image, SHARED, view_of)
+
+
+def load_parts(state: State, image: Image) -> None:
+    """Put back what is in an image of a checkpoint or a copy: private state, and shared if any."""
+    if holds_shared(image):
+        load_shared(state, image)
+    load_private(state, image)
+
+
 def load_shared(state: State, image: Image) -> None:
     """Put the shared state back; tensors are copied."""
-    state.load_shared(*_part(image, SHARED, view_of))
+    state.load_shared(*shared_part(image))
 
 
 def load_edited(state: State, image: Image) -> None:
@@ -344,6 +356,11 @@ def load_twin(state: State, image: Image) -> list[str]:
     Return the private parts that may differ from what was lost.
     """
     load_shared(state, image)
+    return load_stand_in_of(state, image)
+
+
+def load_stand_in_of(state: State, image: Image) -> list[str]:
+    """Take the private state of the rank that sealed `image`. Return the parts that may differ."""
     return state.private.load_stand_in(*_part(image, PRIVATE, to_tensor))
 
 

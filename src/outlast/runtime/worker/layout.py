@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from outlast.errors import CorruptError
+from outlast.runtime.tiers.image import Image
 from outlast.runtime.worker.modules import Modules, plain_name
 from outlast.runtime.worker.sharding import is_distributed, shard_of
 
@@ -53,6 +54,12 @@ def encode(modules: Modules, parameters: Mapping[str, torch.Tensor]) -> str:
             shard = shard_of(parameter)
             shards[name] = [list(shard.global_shape), list(shard.offsets)]
     return json.dumps({"shards": shards, "aliases": aliases, "transient": sorted(transient)})
+
+
+def of(image: Image) -> Layout:
+    """Return the layout that an image says; an empty one if it says none. Raises CorruptError."""
+    piece = image.tensors.get(PIECE)
+    return Layout() if piece is None else decode(bytes(piece[1]).decode())
 
 
 def decode(text: str) -> Layout:

@@ -196,7 +196,7 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
 
     A step of a clone on meta tensors finds that out, and computes nothing.
     """
-    have = [tensor for value in optimizer.state.values() for tensor in _tensors_in(value)]
+    have = [tensor for value in optimizer.state.values() for tensor in tensors_in(value)]
     if have:
         return Estimate(
             sum(local(tensor).nbytes for tensor in have), len(have), "the state that is there"
@@ -216,7 +216,7 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
             2 * len(sizes),
             "twice its parameters, because its class cannot step on meta tensors",
         )
-    made = [tensor for value in clone.state.values() for tensor in _tensors_in(value)]
+    made = [tensor for value in clone.state.values() for tensor in tensors_in(value)]
     return Estimate(
         sum(tensor.nbytes for tensor in made), len(made), "a step of its class on meta tensors"
     )
@@ -316,7 +316,8 @@ def _replace(
     mine.update(fresh)
 
 
-def _tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors inside a value of the state, at any depth."""
     if isinstance(value, torch.Tensor):
         return [value]
     items = (
@@ -326,7 +327,7 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
         if isinstance(value, (list, tuple))
         else ()
     )
-    return [tensor for item in items for tensor in _tensors_in(item)]
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:

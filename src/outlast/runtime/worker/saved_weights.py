@@ -32,6 +32,7 @@ from outlast.runtime.worker import layout, tree
 from outlast.runtime.worker.dcp import chunks
 from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
 from outlast.runtime.worker.modules import Modules
+from outlast.runtime.worker.patchwork import Box, Patchwork
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, to_tensor
 
@@ -181,7 +182,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
-        self._filled: dict[str, torch.Tensor] = {}  # which elements of a sharded tensor have come
+        self._cut: dict[str, Patchwork] = {}  # the sharded tensors
         self._aliases: dict[str, str] = {}
         self._transient: set[str] = set()
 
@@ -189,8 +190,7 @@ class _Gathered:
         """Add what one rank's image holds. Rank 0's comes first, and its buffers count."""
         if not holds_shared(image):
             raise CorruptError(f"the image of rank {rank} holds no parameters")
-        text = image.tensors.get(layout.PIECE)
-        mine = layout.Layout() if text is None else layout.decode(bytes(text[1]).decode())
+        mine = layout.of(image)
         self._aliases |= mine.aliases
         self._transient |= mine.transient
         self._add_buffers(image)
@@ -204,8 +204,8 @@ class _Gathered:
 
     def whole(self, step: int, refused: tuple[str, ...]) -> Weights:
         """Return the weights. Raises StateError if a part of one came from no rank."""
-        for name, filled in self._filled.items():
-            if not bool(filled.all()):
+        for name, patchwork in self._cut.items():
+            if not patchwork.is_whole:
                 raise StateError(
                     f"the parts of {name} do not make a whole",
                     hint="it is laid out in a way that outlast cannot put together",
@@ -221,17 +221,13 @@ class _Gathered:
     def _add(self, name: str, part: torch.Tensor, mine: layout.Layout, rank: int) -> None:
         if name in mine.shards:
             shape, offsets = mine.shards[name]
-            if name not in self._tensors:
-                self._tensors[name] = torch.empty(shape, dtype=part.dtype)
-                self._filled[name] = torch.zeros(shape, dtype=torch.bool)
-            place = tuple(
-                slice(begin, begin + size) for begin, size in zip(offsets, part.shape, strict=True)
-            )
-            self._tensors[name][place] = part
-            self._filled[name][place] = True
-        elif name not in self._tensors:
-            self._tensors[name] = part
-        elif not torch.equal(self._tensors[name], part):
+            if name not in self._cut:
+                self._cut[name] = Patchwork(Box((0,) * len(shape), shape), part.dtype)
+                self._tensors[name] = self._cut[name].tensor
+            alike = self._cut[name].lay(part, offsets)
+        else:
+            alike = torch.equal(self._tensors.setdefault(name, part), part)
+        if not alike:
             raise StateError(
                 f"each rank has values of its own for {name}",
                 hint=f"take one rank's from {local.shard_name(rank)}, which is a safetensors file",

@@ -49,6 +49,17 @@ def is_sharded(tensor: object) -> bool:
     )
 
 
+def is_plainly_cut(tensor: Any) -> bool:
+    """Return whether the local part of a distributed tensor is one box of the whole.
+
+    That is so for plain shards and replicas. A placement of another kind may cut in strides.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import Shard as Cut
+
+    return all(type(placement) in (Cut, Replicate) for placement in tensor.placements)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory that this rank holds, live and without autograd."""
     # asking a plain tensor for what it lacks is slow

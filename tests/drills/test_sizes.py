@@ -1,0 +1,135 @@
+"""`outlast run --resume` with another number of ranks: the state is divided anew, bit for bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.runtime.worker.sampler import StepSampler
+from tests.drills._pids import alive, below, until
+from tests.drills._run import Drill, Outcome, drilled
+from tests.drills.test_sessions import folder_of
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
+EACH = 4  # steps of a session, unless it says otherwise
+
+
+def sizes(folder: Path, steps: int, *more: str, workers: int, **options: Any) -> Outcome:
+    flags = ("--checkpoint-every", EACH, *options.pop("flags", ()))
+    return drilled(
+        folder, "sizes.py", "--steps", steps, *more, workers=workers, flags=flags, **options
+    )
+
+
+def said(outcome: Outcome, word: str) -> list[list[str]]:
+    """The words behind `word` on each line that begins with it: rank, step, and what follows."""
+    lines = (line.split() for line in outcome.stdout.splitlines())
+    return [one[1:] for one in lines if one[:1] == [word]]
+
+
+def goes_on_with(folder: Path, counts: list[int], *more: str) -> list[Outcome]:
+    """Train EACH steps on each of these numbers of ranks, one after the other.
+
+    Each session has to begin with the very bits with which the one before it has ended, on all of
+    its ranks, and each global batch has to be given once: no sample is left out, and none comes
+    twice.
+    """
+    outcomes: list[Outcome] = []
+    held = ""
+    batches = StepSampler(96, batch_size=12)
+    for number, workers in enumerate(counts):
+        flags = ("--resume",) if number else ()
+        steps = EACH * (number + 1)
+        one = sizes(folder, steps, *more, workers=workers, flags=flags)
+        assert one.code == 0, str(one)
+        begin, end = said(one, "begin"), said(one, "end")
+        assert [int(step) for _, step, _ in begin] == [steps - EACH] * workers, str(one)
+        assert not number or {digest for _, _, digest in begin} == {held}, str(one)
+        assert len({digest for _, _, digest in end}) == 1, str(one)
+        held = end[0][2]
+        for step in range(steps - EACH + 1, steps + 1):
+            given = {int(rank): found for rank, at, *found in said(one, "samples")
+                     if int(at) == step}  # fmt: skip
+            together = [int(sample) for rank in sorted(given) for sample in given[rank]]
+            assert together == batches.global_indices(step - 1), (step, str(one))
+        outcomes.append(one)
+    return outcomes
+
+
+def account_sums_up(outcome: Outcome, counts: list[int]) -> None:
+    """The causes sum to the ranks of each session times its seconds."""
+    report = outcome.report
+    assert [one["world_size"] for one in report["sessions"]] == counts, report["sessions"]
+    held_s = sum(one["world_size"] * (one["to_s"] - one["from_s"]) for one in report["sessions"])
+    spent_s = sum(value or 0.0 for value in report["rank_seconds"].values())
+    assert abs(spent_s - held_s) < 1e-6, (spent_s, held_s)
+    assert report["balance"]["sums"], report["balance"]
+    assert report["world_size"] == counts[-1]
+
+
+def test_sharded_state_is_divided_among_3_2_1_and_4_ranks(tmp_path: Path) -> None:
+    """FSDP2. Of 13, 5, 3 and 2 rows most are cut unequally, and some ranks have none."""
+    counts = [4, 3, 2, 1, 4]
+    outcomes = goes_on_with(tmp_path, counts)
+    assert "the state of 4 ranks is divided among 3" in outcomes[1].stderr, str(outcomes[1])
+    account_sums_up(outcomes[-1], counts)
+
+
+def test_replicated_state_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
+    """DDP. All ranks draw the same numbers, so the new one draws what rank 0 draws."""
+    counts = [2, 3, 2]
+    outcomes = goes_on_with(tmp_path, counts, "--way", "ddp")
+    account_sums_up(outcomes[-1], counts)
+    drawn = {step: number for _, step, number in said(outcomes[1], "drew")}
+    assert all(number == drawn[step] for _, step, number in said(outcomes[1], "drew"))
+    assert "rank 2 is new since the checkpoint of step 4" in outcomes[1].stderr, str(outcomes[1])
+
+
+def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) -> None:
+    """The script seeds each rank in another way: nobody may draw what another rank draws."""
+    outcomes = goes_on_with(tmp_path, [2, 3], "--way", "ddp", "--by-rank")
+    for step in range(EACH + 1, 2 * EACH + 1):
+        drawn = [number for _, at, number in said(outcomes[1], "drew") if int(at) == step]
+        assert len(set(drawn)) == 3, (step, drawn)
+
+
+def test_models_of_their_own_are_not_divided(tmp_path: Path) -> None:
+    """Exit code 2 names the parameter, and nothing in the folder changes."""
+    assert sizes(tmp_path, EACH, "--own", workers=2).code == 0
+    before = folder_of(tmp_path / "run")
+    refused = sizes(tmp_path, 2 * EACH, "--own", workers=1, flags=("--resume",))
+    assert refused.code == 2, str(refused)
+    assert "each rank has values of its own for model." in refused.stderr, str(refused)
+    assert "resume with 2 ranks" in refused.stderr, str(refused)
+    assert folder_of(tmp_path / "run") == before
+    again = sizes(tmp_path, 2 * EACH, "--own", workers=2, flags=("--resume",))
+    assert again.code == 0, str(again)
+
+
+def test_what_lies_in_shared_memory_is_passed_over(tmp_path: Path) -> None:
+    """The launcher is killed, and one rank less goes on from the checkpoint. A rank of the new
+    session is then killed: nothing of the old images may be taken for a newer state.
+    """
+    flags = ("--checkpoint-every", EACH)
+    with Drill(tmp_path, "fsdp.py", "--steps", 400, "--step-s", 0.05, flags=flags) as drill:
+        drill.until(lambda: drill.step >= EACH + 3, "a step behind the checkpoint")
+        pids = below(drill.process.pid)
+        drill.process.kill()
+        drill.process.wait(10)
+        until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
+        before = len(drill.commits)
+    with Drill(
+        tmp_path, "fsdp.py", "--steps", 40, "--step-s", 0.05, workers=3, flags=("--resume", *flags)
+    ) as drill:
+        drill.until(lambda: len(drill.commits) > before + 6, "two steps of the new session")
+        os.kill(next(pid for rank, _, pid in reversed(drill.commits) if rank == 1), 9)
+        outcome = drill.finish()
+    assert outcome.code == 0, str(outcome)
+    assert "what lies in shared memory is of 4 ranks, and is passed over" in outcome.stderr
+    assert "the state of 4 ranks is divided among 3" in outcome.stderr, str(outcome)
+    assert len(outcome.interruptions) == 1, str(outcome)
+    assert len(set(outcome.digests.values())) == 1, str(outcome)
+    account_sums_up(outcome, [4, 3])
