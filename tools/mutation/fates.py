@@ -36,7 +36,7 @@ class Fate:
 
     @property
     def held(self) -> bool:
-        """It lives, and a unit test fails."""
+        """Return True if the mutant lives, and a unit test fails."""
         return not self.killed and "; fails " in self.how
 
 
@@ -90,7 +90,7 @@ def fate_of(mutant: Mutant, *, seeds: list[int], count: int, lives: Path) -> Fat
 
 
 def _how(done: subprocess.CompletedProcess[str]) -> str:
-    """It was killed: by a rule, or by an error."""
+    """Return what killed the mutant: a rule, or an error."""
     return (
         done.stdout.strip() if done.returncode == KILLED else done.stderr.strip().splitlines()[-1]
     )

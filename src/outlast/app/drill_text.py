@@ -129,7 +129,7 @@ def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
 
 
 def said(one: Outcome) -> str:
-    """Return in a word or two what the diagnosis said of a fault."""
+    """Return what the diagnosis said of a fault, in a word or two."""
     if not one.judged:
         return "nothing"
     if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:

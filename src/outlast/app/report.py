@@ -163,7 +163,7 @@ def _cost(facts: Facts) -> tuple[str, str]:
 
 
 def _began_anew(facts: Facts) -> str:
-    """Say what to do where a script without outlast calls began with its first step again."""
+    """Return the advice for a script without outlast calls that began again with its first step."""
     anew = [one for one in facts["interruptions"] if 0 < one["step"] == one["steps_lost"]]
     numbers = [str(one["id"]) for one in anew]
     if facts["calls_outlast"] or not numbers:

@@ -56,7 +56,7 @@ def predicted(facts: Facts, cluster_file: str) -> list[dict[str, typing.Any]]:
 
 
 def expected_of(cluster_file: str, *, gpus: int, training_s: float, source: str) -> Estimate:
-    """Return what the planner expects of so many ranks that train for so long.
+    """Return what the planner expects of a run with these ranks and this length.
 
     source   where these two numbers come from
     """

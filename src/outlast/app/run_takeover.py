@@ -249,7 +249,7 @@ class Leadership:
         return True
 
     def resign(self) -> None:
-        """Lead no longer: without a majority of the voters, another node may lead by now."""
+        """Stop leading: without a majority of the voters, another node may lead by now."""
         led = self.led
         if led is None:
             return
@@ -310,7 +310,7 @@ class Leadership:
         return end.exit_code
 
     def _move_ledger_back(self, led: LedRun) -> None:
-        """Bring the ledger to the folder in which the run began, if this node sees that.
+        """Move the ledger to the folder in which the run began, if this node sees that folder.
 
         Nothing is brought if another launcher still holds it: it has not heard yet that it leads no
         longer.

@@ -84,7 +84,7 @@ class Checkpoints:
 
     @property
     def are_written(self) -> bool:
-        """Return whether the run writes checkpoints of its own accord."""
+        """Return whether the run writes checkpoints without being asked."""
         return bool(self.every_steps) or not self.timed.is_never
 
 

@@ -43,7 +43,7 @@ def make_room_for_start() -> None:
 
 
 def make_room_for_run(workers: int, pids: tuple[int, ...] = ()) -> None:
-    """Make room for a launcher and so many processes of its run, spares included."""
+    """Raise the limit of open files for a launcher and its processes, spares included."""
     needed = limits.RUN_FILES_COUNT + workers * limits.WORKER_FILES_COUNT
     each = "1 worker" if workers == 1 else f"{workers} workers, spares included,"
     make_room(needed, f"a run of {each} needs", start="outlast", pids=pids)

@@ -35,7 +35,7 @@ class OnCores(Protocol):
 
 
 def on_cores(cores: int | None = None) -> OnCores:
-    """Return a `map` over tasks that keeps their order, in so many processes.
+    """Return a `map` over tasks that runs them in `cores` processes and keeps their order.
 
     None means one process for each core. With one task, or one core, all is done here.
     """

@@ -77,7 +77,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _digest(purpose: bytes, nonce: str, name: str, token: bytes) -> str:
-    """Return the digest. The nonce has a digest of its own, so that its end is unambiguous."""
+    """Return the digest. The nonce is hashed by itself first, so that its end is unambiguous."""
     said = hashlib.sha256(nonce.encode(errors="surrogatepass")).digest() + name.encode(
         errors="surrogatepass"
     )

@@ -63,7 +63,7 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, said: dict[str, str], *, status: int) -> Response:
-    """Say what is wrong: as JSON to a program, as a page to a person."""
+    """Return the error as JSON for a program, or as a page for a person."""
     if request.url.path.startswith("/api/"):
         answer: Response = JSONResponse(said, status)
     else:

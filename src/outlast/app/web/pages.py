@@ -80,7 +80,7 @@ def script() -> Response:
 
 
 def to_folder(run: str) -> Response:
-    """Lead to the page's own folder, which its links count on."""
+    """Redirect to the address with a slash at its end: the page's links are relative to it."""
     return RedirectResponse(f"{quote(run, safe='')}/")
 
 

@@ -299,7 +299,7 @@ class LineReader:
         return found
 
     def _several(self, line: int, text: str, low: str, owners: tuple[int, ...]) -> list[Finding]:
-        """Feed the readers of several lines.
+        """Pass the line to the readers that need several lines.
 
         Their findings are of the line at which they are complete.
         """

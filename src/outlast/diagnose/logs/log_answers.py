@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def rest(self) -> bytes:
-        """The beginning of what follows; the chunks that were not taken go on with it."""
+        """Return the start of the rest of the input. The chunks that were not taken follow it."""
         return self._text.left().encode("utf-8", "replace")
 
 

@@ -59,7 +59,7 @@ class DueTime:
     version: int = -1
 
     def forget(self) -> None:
-        """Work the time out again when it is asked for next."""
+        """Forget the cached deadline, so that it is computed again at the next question."""
         self.version = -1
 
 

@@ -118,7 +118,7 @@ class HousedWorker:
 
 
 class HousedWorkers:
-    """The workers on one node, and what they and the agent have said of the run.
+    """Remember the workers of one node, and what they and the agent have reported of the run.
 
     step     the newest step that is known here
     script   "sharded" or "replicated", once a script has said so; "" before that

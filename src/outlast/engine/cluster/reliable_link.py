@@ -62,7 +62,7 @@ _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
 
 
 class Outbox(Generic[Said]):
-    """Keep what was said until the other side has acknowledged it. Numbers begin with 1."""
+    """Keep messages until the other side has acknowledged them. Numbers begin with 1."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -134,7 +134,7 @@ class Offset:
 
 
 class AgentLink:
-    """An agent's end of its link: what it says is numbered, and said again until it is heard.
+    """An agent's end of its link: messages are numbered, and sent again until acknowledged.
 
     connected   there is a connection
     is_in       the agent was welcomed over that connection; before that, what it says is kept
@@ -167,11 +167,11 @@ class AgentLink:
         return self.inbox.heard
 
     def begin_again(self) -> None:
-        """Begin a new session: nothing that was said before is said again."""
+        """Begin a new session: no earlier message is sent again."""
         self._outbox, self.inbox = Outbox(), Inbox()
 
     def follow_another(self) -> None:
-        """Follow another coordinator. The enrolment has told it all that was said before."""
+        """Follow another coordinator. The enrolment has told it what earlier messages said."""
         since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
         self._outbox, self.inbox, self.offset = Outbox(), Inbox(), Offset()
         # Between the enrolment and the welcome, more may have been said.
@@ -179,7 +179,7 @@ class AgentLink:
             self._outbox.put(said)
 
     def let_in(self, heard: int, *, now_s: float) -> list[Output]:
-        """Say the rest: the coordinator has welcomed the agent, and heard all up to `heard`."""
+        """Send the rest: the coordinator welcomes the agent, and has all messages up to `heard`."""
         self.is_in = True
         self._outbox.acknowledged(heard)
         return [
@@ -193,7 +193,7 @@ class AgentLink:
         return self.offset.hear(sent_s=message.sent_s, now_s=now_s)
 
     def put(self, message: FromWorker | FromWorkers | FromAgent, *, now_s: float) -> list[Output]:
-        """Say `message`, now or as soon as the agent is welcome."""
+        """Send `message`, now or as soon as the coordinator welcomes the agent."""
         number = self._outbox.put(message)
         return (
             [SendOverLink(FromNode(number, self.inbox.heard, now_s, message))] if self.is_in else []

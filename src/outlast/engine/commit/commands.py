@@ -74,7 +74,7 @@ class PutOff:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Act on what a vote of `step` (0: between steps) said besides that it passed."""
+    """Act on the other contents of a vote that has passed. `step` is 0 between steps."""
 
     result: VoteResult
     step: int

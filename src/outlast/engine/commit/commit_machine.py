@@ -244,7 +244,7 @@ class CommitMachine:
         return False
 
     def leave_early(self) -> Flow[bool]:
-        """Settle a step behind which the script has left its loop.
+        """Finish the step after which the script has left its loop.
 
         Return False if that step was interrupted, and so should be repeated but cannot be.
         """
@@ -257,7 +257,7 @@ class CommitMachine:
         return True
 
     def finish(self) -> Flow[None]:
-        """Say that this rank is past the last step of this call."""
+        """Report that this rank has finished the last step of this call."""
         self.last_call_ended = self.committed
         yield Record(partial(WorkerMachine.finished, stopped=self.stopping))
 
@@ -358,7 +358,7 @@ class CommitMachine:
     # --- phases between steps ---------------------------------------------------------------------
 
     def before_phase(self) -> Flow[bool]:
-        """Settle the step in front of a phase. Return False if the phase must not run now.
+        """Finish the step before a phase. Return False if the phase must not run now.
 
         The block before may have been interrupted. Then its step is not committed, and its peers
         are not in this phase.
@@ -455,7 +455,7 @@ class CommitMachine:
             yield Donate(plan)
 
     def _cut_short(self, error: BaseException, *, peers_only: bool) -> Flow[Regroup]:
-        """Say that this generation is over for this rank, and wait for the plan of the next."""
+        """Report that this generation is over for this rank, and wait for the plan of the next."""
         yield Break(error, peers_only)
         plan: Regroup = yield StandStill(in_hook=False)
         return plan

@@ -23,7 +23,7 @@ from outlast.model.terms import Mechanism, Phase, Rung
 
 
 class Epilogue:
-    """Decide what a failure behind the last step means. It has no state of its own."""
+    """Decide what a failure after the last step means. It has no state of its own."""
 
     def __init__(self, run: Run, stop: StopRequest) -> None:
         self.run = run

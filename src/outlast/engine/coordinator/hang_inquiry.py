@@ -76,7 +76,7 @@ class HangInquiry:
         self, now_s: float, homes: set[str], *, has_spoken: str = "",
         accused: dict[int, ReportedMember] | None = None, reason: str = "",
     ) -> list[Output]:  # fmt: skip
-        """Begin an inquiry: ask the agents of `homes`, but not the one that has spoken already."""
+        """Begin an inquiry: ask the agents of `homes`, except the one that has answered already."""
         self._asked += 1
         awaited = {home for home in homes if home in self.run.nodes}
         self._open = Inquiry(self._asked, awaited, accused=accused or {}, reason=reason)

@@ -241,7 +241,7 @@ class InterruptionLog:
             )
 
     def went_on_from(self, step: int | None) -> None:
-        """Book that a script goes on behind `step`, from a file of its own; None: it is not known.
+        """Book that a script goes on after `step`, from a file of its own; None if that is unknown.
 
         Until now it was booked as if it began from nothing.
         """

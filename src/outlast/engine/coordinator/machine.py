@@ -148,7 +148,7 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
-        """Return who holds which rank, and who is a spare."""
+        """Return the roster: which worker holds which rank, and which are spares."""
         return self.run.roster
 
     @property
@@ -317,7 +317,7 @@ class Coordinator:
     def _from_workers(
         self, now_s: float, workers: tuple[int, ...], message: OfWorker
     ) -> list[Output]:
-        """Take in what workers of one node say. Only some words are said by several at once."""
+        """Take in a message of several workers of one node. Only some kinds come that way."""
         members = self.roster.those(workers)
         if not members:  # only workers that were given up speak here
             return []
@@ -409,7 +409,7 @@ class Coordinator:
         return self._takeover.adopts(node)
 
     def _catch_up(self, now_s: float) -> list[Output]:
-        """Take in what was said while the picture was built."""
+        """Handle the messages that came while the picture was built."""
         kept = self._takeover.take_kept()
         return [
             output for message, node in kept

@@ -18,7 +18,7 @@ from outlast.model.terms import Waypoint
 
 
 class Roster:
-    """Know who holds which rank, and who is parked as a spare.
+    """Keep track of which worker holds which rank, and which are parked as spares.
 
     What the dead left behind is in `remains`. `orphans` are processes that a new coordinator found
     in the rank of another one: they are killed, and their ends awaited.
@@ -95,7 +95,7 @@ class Roster:
         self._by_worker.pop(spare.worker, None)
 
     def clear(self) -> None:
-        """Empty all ranks. The spares stay, and so does what lies in the slots."""
+        """Take every rank from its holder. The spares stay, and so do the images in the slots."""
         for member in self._ranks.values():
             self._by_worker.pop(member.worker, None)
         self._ranks.clear()

@@ -239,7 +239,7 @@ class PolicyActions:
         return [cancel(Timer.POLICY) if next_s is None else set_timer(Timer.POLICY, next_s)]
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """End a run that was to shrink: no node came in place of the one that it gives up."""
+        """End a run that was to shrink: no other node came in time."""
         for node, departure in self.acted.departures.items():
             until_s = departure.until_s
             if until_s is not None and until_s <= now_s and node not in self.run.nodes.barred:
@@ -272,7 +272,7 @@ class PolicyActions:
 
     @property
     def departs_soon(self) -> bool:
-        """Return True if a node is left with the next step, or as soon as it is looked at again."""
+        """Return True if a node is left after the next step, or at the next look."""
         moves = self.run.roster.outlast and not self.run.roster.sharded
         barred = self.run.nodes.barred
         return any(
@@ -283,7 +283,7 @@ class PolicyActions:
     # --- what people ask for (requests.py) -----------------------------------------------------
 
     def is_given_up(self, node: str) -> bool:
-        """Return True if `node` is barred, or is to be."""
+        """Return True if `node` gets no more work, now or soon."""
         return node in self.run.nodes.barred or node in self.acted.departures
 
     def departs(self, node: str) -> bool:
@@ -291,7 +291,7 @@ class PolicyActions:
         return node in self.acted.departures
 
     def cordon(self, now_s: float, node: str, reason: str) -> list[Output]:
-        """Bar `node`. What lives there stays."""
+        """Give `node` no more work. The processes that run there stay."""
         if node in self.run.nodes.barred:
             return []
         return self._bar(now_s, node, Departure(Action.EXCLUDE, reason, self.run.progress.step))

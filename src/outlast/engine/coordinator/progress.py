@@ -40,14 +40,14 @@ class Progress:
         self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
 
     def note(self, committed: int, executed: int) -> None:
-        """Take in a word of the whole run: these steps were committed and executed."""
+        """Take in a report of the whole run: these steps were committed and executed."""
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
         if self.generation_live:
             known = self.since_plan
             self.since_plan = Reached(max(known[0], committed), max(known[1], executed))
 
     def note_of_rank(self, committed: int, executed: int, *, sharded: bool) -> None:
-        """Take in a word of one rank.
+        """Take in a report of one rank.
 
         Replicated state is committed once one rank has committed it. Sharded state is committed
         once all owners have sealed it, so one rank's word says nothing of commits there.

@@ -287,7 +287,7 @@ class Regroup:
         )  # fmt: skip
 
     def _last_error(self) -> str:
-        """Say what went wrong last, for the end of a run that gives up.
+        """Return the last error, for the final message of a run that gives up.
 
         Where the script has raised nothing, it is what the newest interruption came by.
         """

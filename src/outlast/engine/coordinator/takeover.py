@@ -260,7 +260,7 @@ class Takeover:
             self._found.exits.append(rebased(housed.exited, by_s))
 
     def _take_up(self, member: Member, said: object) -> None:
-        """Learn from what a worker said, as the last coordinator did, without acting on it."""
+        """Take in an old message of a worker, as the last coordinator did, without acting on it."""
         run = self.run
         match said:
             case Hello():
@@ -301,7 +301,7 @@ class Takeover:
     # --- the picture is whole --------------------------------------------------------------------
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """Go on without the nodes that were awaited: they house nothing any more."""
+        """Go on without the nodes that did not come in time."""
         out: list[Output] = []
         for node in sorted(self._found.awaited):
             data = {"node": node, "reason": _NOT_COME}
@@ -309,7 +309,7 @@ class Takeover:
         return [*out, *self._rebuilt(now_s)]
 
     def _rebuilt(self, now_s: float) -> list[Output]:
-        """Seat all processes that were found, and go on with training or with a regroup."""
+        """Give the processes that were found their ranks. Go on with training or a regroup."""
         run = self.run
         run.progress.is_live(False)
         out: list[Output] = [cancel(Timer.REBUILD), *self._seat(now_s)]

@@ -104,7 +104,7 @@ class Acting:
         return decided
 
     def look(self, *, moves: bool) -> str:
-        """Bar the nodes that the run has room without, and return the node to drain now, or "".
+        """Give no more work to nodes that can be spared. Return the node to drain now, or "".
 
         moves  state can be moved off a node
         """

@@ -225,7 +225,7 @@ class Evidence:
         return text
 
     def _ask_for_stacks(self, case: _Case, process: _Process, until_s: float) -> float:
-        """Have a process that did not answer its ping write down its stacks; return the time taken.
+        """Ask a process that did not answer its ping for its stacks. Return the seconds it took.
 
         Something holds its interpreter lock, and its handler of the signal writes without it. It is
         asked only before `until_s`, but may then take STACKS_WAIT_S.

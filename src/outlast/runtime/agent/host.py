@@ -228,7 +228,7 @@ class ProcessHost:
             self.kill(child.spec.worker)
 
     def _check_stopped(self) -> None:
-        """Once all workers are gone, kill the store hosts; once these are, call `then`."""
+        """Kill the store hosts once all workers are gone, then call `then` once these are."""
         if self._then is None or self._running(store=False):
             return
         if stores := self._running(store=True):
@@ -269,7 +269,7 @@ class ProcessHost:
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _schedule_housekeeping(self) -> None:
-        """Reap in a moment: right after a death other work is urgent, and nobody waits for this."""
+        """Reap a little later: right after a death other work is urgent, and this is not."""
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
 

@@ -266,7 +266,7 @@ class RemoteAgent:
         self._outside.dialler.close()
         self._outside.left()
 
-    # --- while the coordinator is missing (AgentLine) ---------------------------------------------
+    # --- while the coordinator is missing (AgentPort) ---------------------------------------------
 
     def _stand_by(self, standby: Standby) -> None:
         if self.over is None:

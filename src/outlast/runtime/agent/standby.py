@@ -83,8 +83,8 @@ class StandbyPlace:
     ports: tuple[int, int] | None = None
 
 
-class AgentLine(Protocol):
-    """What a standby asks of the agent beside it."""
+class AgentPort(Protocol):
+    """Let a standby use the agent beside it."""
 
     @property
     def epoch(self) -> int: ...
@@ -142,13 +142,13 @@ class Standby:
             place.loop, place.caller.run, place.facts, token=place.token, answer=self._answer
         )
         self._calls = VoterCalls(place.loop, place.caller, token=place.token, hear=self._hear)
-        self._agent: AgentLine | None = None
+        self._agent: AgentPort | None = None
 
     def listen(self) -> str:
         """Answer other nodes from now on. Return where, as HOST:PORT."""
         return self._port.listen(self._place.address, self._place.ports)
 
-    def join(self, agent: AgentLine) -> None:
+    def join(self, agent: AgentPort) -> None:
         """Stand beside this agent."""
         self._agent = agent
 
@@ -170,7 +170,7 @@ class Standby:
     # --- from the coordinator ---------------------------------------------------------------------
 
     def on_link(self, message: Message) -> bool:
-        """Take in what the coordinator says. Return whether it was for nobody else."""
+        """Handle a message of the coordinator. Return True if it concerns the standby only."""
         now_s = clock.now_s()
         if isinstance(message, Voters):
             if message.epoch >= max(self._named.epoch, self.voter.promised):
@@ -259,7 +259,7 @@ class Standby:
         return None
 
     def _name(self, ask: Ask) -> Answer:
-        """Tell an agent who leads, as a node whose word does not count.
+        """Answer an agent that asks who leads, as a node that is no voter.
 
         A new coordinator of two nodes names no voters. The one before it still asks those that it
         had named, and would never learn who leads now.

@@ -88,7 +88,7 @@ class Starts:
         self._host.start(self._specs.worker(start.order))
 
     def heard(self, worker: int) -> None:
-        """Note that a worker has said something, so it is there."""
+        """Note that a worker has sent a message, so it has started."""
         if (start := self._starts.pop(worker, None)) is not None and start.failures:
             self._news.tell(f"a worker has started after {start.failures} failures")
         self._any_heard = True

@@ -23,30 +23,30 @@ class VoterCalls:
         self._caller = caller
         self._token = token
         self._hear = hear
-        self._lines: dict[str, _Line] = {}
+        self._links: dict[str, _VoterLink] = {}
 
     def ask(self, voters: Voters, message: Message) -> None:
         """Send a message to all voters but this node, as soon as each can be reached."""
         for node, address in zip(voters.nodes, voters.addresses, strict=True):
             if node == self._caller.node:
                 continue
-            line = self._lines.get(node)
-            if line is None:
-                line = self._lines[node] = _Line(node, self._hear)
-                line.dialler = Dialler(
-                    self._loop, split_address(address), self._caller, line, token=self._token
+            link = self._links.get(node)
+            if link is None:
+                link = self._links[node] = _VoterLink(node, self._hear)
+                link.dialler = Dialler(
+                    self._loop, split_address(address), self._caller, link, token=self._token
                 )
-                line.dialler.dial()
-            line.send(message)
+                link.dialler.dial()
+            link.send(message)
 
     def close(self) -> None:
         """Close all connections."""
-        for line in self._lines.values():
-            line.dialler.close()
-        self._lines.clear()
+        for link in self._links.values():
+            link.dialler.close()
+        self._links.clear()
 
 
-class _Line:
+class _VoterLink:
     """The connection to one voter (`LinkEvents`). What is newest is said once it stands."""
 
     dialler: Dialler

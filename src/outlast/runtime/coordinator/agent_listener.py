@@ -399,7 +399,7 @@ class AgentListener:
 
 
 def make_room_for(peers: int) -> None:
-    """Raise this process's limit of open files as far as so many agents need it.
+    """Raise this process's limit of open files as far as these agents need it.
 
     Raises UsageError if it may not be raised so far.
     """

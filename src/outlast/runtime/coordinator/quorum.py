@@ -110,7 +110,7 @@ class Quorum:
             self._name_later()
 
     def begin(self) -> tuple[str, ...]:
-        """Name the voters, of the nodes that are in. Return them; nobody, if those are too few."""
+        """Name voters among the nodes that are in, and return them: none if those are too few."""
         self.named, able = True, self._able()
         voters = choose_voters(self._place.node, able) if self._place.node in able else ()
         try:
@@ -143,7 +143,7 @@ class Quorum:
             self._ends_with = self.copies.newest
 
     def _end(self) -> None:
-        """Have no voters for a moment: a majority of those before holds that there are none."""
+        """Dismiss all voters for a moment. A majority of them has the record of that."""
         self._ends_with = 0
         self.copies.end()
         if self._listener is not None:

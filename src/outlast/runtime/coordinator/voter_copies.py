@@ -55,7 +55,7 @@ class Copies:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Return the voters; nobody, if nobody is to take over."""
+        """Return the voters; there are none if no node may take over."""
         return () if self._named is None else self._named.nodes
 
     def begin(
@@ -76,7 +76,7 @@ class Copies:
             self._keep("first" if place == 1 else "last" if place == len(texts) else "more", text)
 
     def end(self) -> None:
-        """Have no voters any more."""
+        """Forget all voters."""
         self._named, self.authority = None, None
         self._waiting.clear()
 

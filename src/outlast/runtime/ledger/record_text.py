@@ -63,7 +63,7 @@ def read(text: str) -> tuple[Any, int]:
 
 
 def ends_voting(text: str) -> bool:
-    """Return whether this is the record that nobody votes any more."""
+    """Return whether this record says that the run has no voters any more."""
     if LEADS not in text:
         return False
     record, _ = read(text)

@@ -27,7 +27,7 @@ Seen = Callable[[int], None]  # is told how many more bytes were read
 
 
 def unseen(count: int) -> None:
-    """Tell nobody how much was read."""
+    """Ignore how much was read. This is for callers that show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Tier(Protocol):
         """Return the manifest of a step. Raises CorruptError if it is missing or damaged."""
 
     def written_s(self, step: int) -> float:
-        """Return when the manifest, or what lies there without one, was written: wall time."""
+        """Return the wall time at which the manifest was written, or the folder if it has none."""
 
     def put(self, step: int, name: str, chunks: Iterable[memoryview]) -> FileEntry:
         """Write a file. Return its entry for the manifest once it is durable."""

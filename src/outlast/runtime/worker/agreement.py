@@ -208,7 +208,7 @@ class Agreement:
         return unknown and not self._undo.late.on and not self._state.sharded
 
     def voted(self, *, same_movers: bool) -> None:
-        """Take in what a vote has shown.
+        """Take in the outcome of a vote.
 
         The movers are the same on all ranks, or all vote late from the next step on.
         """

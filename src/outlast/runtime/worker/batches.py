@@ -58,7 +58,7 @@ class Batches:
         self.held, self._drawn = Step(self._owner, number, self._drawn), []
 
     def fetch_for_nothing(self, number: int) -> Step:
-        """Hold a step that will not count.
+        """Fetch the batches of a step whose result is not kept.
 
         No other step gets its batches. Raises as `fetch` does.
         """
@@ -71,7 +71,7 @@ class Batches:
         return self.held
 
     def let_go(self) -> None:
-        """Hold no step any more: the one in turn is over."""
+        """Drop the batches of the step, because it is over."""
         self.held = None
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class BeaconPage:
         pack_gauges(self._page, self._gauges)
 
     def take_rank(self, rank: int, *, now_s: float) -> None:
-        """Begin the book of a spare that was given `rank`: the seconds before count for nobody."""
+        """Begin the book of a spare that was given `rank`: earlier seconds belong to no rank."""
         self.book = Book(now_s=now_s, cause=Cause.REGROUP)
         self.beacon.stalls = dict.fromkeys(TIERS, 0.0)
         self.beacon.rank = rank

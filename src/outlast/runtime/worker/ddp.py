@@ -197,7 +197,7 @@ def not_exact(ddp: DistributedDataParallel) -> str:
 
 
 def freeze_buckets(ddp: DistributedDataParallel) -> str:
-    """Lay the buckets out for good. Return "", or why identical bits are not promised.
+    """Fix the layout of the buckets. Return "", or why identical bits are not promised.
 
     It is collective over all ranks. Call it outside of a step, before the first backward, and again
     after each `rebuild`.
@@ -257,7 +257,7 @@ def buffer_syncs(replicas: Iterable[DistributedDataParallel]) -> list[bool]:
 
 
 def put_buffer_syncs(replicas: Iterable[DistributedDataParallel], syncs: list[bool]) -> None:
-    """Let the next forward of each do what `buffer_syncs` said: all ranks must do the same."""
+    """Set whether the next forward of each syncs its buffers, as `buffer_syncs` told."""
     for one, sync in zip(replicas, syncs, strict=False):
         one.require_forward_param_sync = sync
 

@@ -38,12 +38,12 @@ def of(local_rank: int) -> torch.device:
 
 
 def are_shared(local_world_size: int) -> bool:
-    """Return whether a node with so many ranks has GPUs, and fewer of them."""
+    """Return whether a node with these ranks has GPUs, but fewer GPUs than ranks."""
     return 0 < torch.cuda.device_count() < local_world_size and torch.cuda.is_available()
 
 
 def backend(local_world_size: int) -> str:
-    """Return the backend of groups for nodes that have so many ranks each.
+    """Return the backend of groups for nodes with this many ranks each.
 
     NCCL carries what lies on GPUs if each rank has one of its own. Every rank must come to the same
     answer, so a run needs nodes with equally many GPUs.

@@ -98,12 +98,12 @@ class DrawnBatches(BatchSource):
         return {"given": self._given, "base": self._seed()}
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        """Go on behind the batches that `position` counts."""
+        """Go on after the batches that `position` counts."""
         self._ahead.clear()
         self._given, self._base = count_in(position, "given"), count_in(position, "base")
 
     def skip(self, batches: int) -> None:
-        """Go on behind so many batches, counted from the first."""
+        """Go on after the first `batches` batches."""
         self._ahead.clear()
         self._given = batches
 

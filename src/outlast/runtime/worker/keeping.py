@@ -61,7 +61,7 @@ class Keeping:
         return bits
 
     def agreed(self, step: int, bits: int) -> None:
-        """Take in what the vote on `step` said: the bits of all ranks together."""
+        """Take in the votes of all ranks on `step`: their bits, combined."""
         self._agreed = (step, bits & ~VAULT if bits & NO_ROOM else bits)
 
     def is_due(self, where: int, step: int) -> bool:

@@ -90,7 +90,7 @@ class BatchSource(ABC):
 
     @abstractmethod
     def skip(self, batches: int) -> None:
-        """Go behind so many batches, counted from the first, where counting is enough for that."""
+        """Skip the first `batches` batches, where counting is enough for that."""
 
     @abstractmethod
     def _next(self) -> Any:
@@ -277,7 +277,7 @@ class StatefulSource(BatchSource):
         self._state = position["state"]
 
     def skip(self, batches: int) -> None:
-        """Stay: a script that resumes by itself has put its loader in its place."""
+        """Do nothing: a script that resumes by itself has set the position of its loader."""
 
     def close(self) -> None:
         super().close()

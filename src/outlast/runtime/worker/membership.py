@@ -476,7 +476,7 @@ class Membership:
         session.enter(Phase.SETUP)
 
     def _ended(self) -> None:
-        """Tell the peers that wait for this rank in a step that it has left its loop for good."""
+        """Tell peers that wait for this rank in a step that it has left its loop for good."""
         if self.pages is not None and self.script.left_loop_at and not self.broken:
             self.pages.has_left(self.script.left_loop_at)
 

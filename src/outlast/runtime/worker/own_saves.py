@@ -40,7 +40,7 @@ class OwnSaves:
         self._several = False
 
     def on_save(self, where: Any, *, step: int) -> None:
-        """Note that `where` was saved behind `step`."""
+        """Note that `where` was saved after `step`."""
         if (key := _key(where)) is None:
             return
         line = json.dumps({"file": key, "step": step}) + "\n"

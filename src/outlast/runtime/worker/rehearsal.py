@@ -82,7 +82,7 @@ class Rehearsal:
             return None
 
     def _end(self) -> None:
-        """End the rehearsal: behind its block, or in front of a phase that follows it."""
+        """End the rehearsal: after its block, or before a phase that follows it."""
         if self.runs:
             self.runs = self._member.script.in_body = False
             self._member.rehearse(False)

@@ -100,7 +100,7 @@ def print_of_shards(state: State) -> str:
 
 
 def twins_of(rank: int, prints: Sequence[bytes]) -> tuple[int, ...]:
-    """Return the ranks that `rank` stands for and that stand for it, itself among them.
+    """Return the ranks that can stand in for `rank`, and it for them, itself among them.
 
     They have the same print. Where many have, they stand for each other in sets of TWINS_COUNT,
     and of one more in the last: a message names them all. Empty: no other rank has that print.

@@ -47,12 +47,12 @@ class ScriptPositions:
         self._rows = SharedRows(memory, LAYOUT, participant, act="come")
 
     def goes_on_to(self, does: str, *, votes: int) -> None:
-        """Write down what this rank does next, after it has cast so many `votes`."""
+        """Write down what this rank does next, after it has voted `votes` times."""
         self._at = (votes, self._at[1] + 1 if self._at[0] == votes else 1)
         self._rows.put(self._number, _shortened(does))
 
     def meet(self, does: str, *, votes: int) -> Elsewhere | None:
-        """Wait until all ranks have written what they do after so many `votes`.
+        """Wait until all ranks have written what they do after `votes` votes.
 
         Return the first rank that does something else, or None. A rank that is further already has
         compared for both. Raises Cut if the generation is over, or if a rank does not come within
@@ -75,7 +75,7 @@ class ScriptPositions:
         self.goes_on_to(f"{_HAS_LEFT} at {where}, and its script has ended", votes=votes)
 
     def who_left(self, *, votes: int) -> Elsewhere | None:
-        """Return a rank that has left its loop after so many votes, and takes part in no other.
+        """Return a rank that has left its loop for good after `votes` votes.
 
         None where there is none. It does not wait.
         """

@@ -344,7 +344,7 @@ class Session:
     # --- the listener thread ---
 
     def _listen(self) -> None:
-        """Hear the agent until the socket closes, and then end this process (supervision boundary).
+        """Handle messages of the agent until the socket closes. Then end this process (boundary).
 
         A worker must not live on without its agent.
         """

@@ -48,5 +48,5 @@ class SharedPages:
 
 
 def size(world_size: int) -> int:
-    """Return how many bytes so many ranks need."""
+    """Return how many bytes the pages of all ranks need."""
     return shared_vote.LAYOUT.size(world_size) + script_position.LAYOUT.size(world_size)

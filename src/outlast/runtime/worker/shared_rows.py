@@ -60,7 +60,7 @@ class Layout:
         return _LINE_BYTES + self.places * self.place_bytes
 
     def size(self, world_size: int) -> int:
-        """Return how many bytes the rows of so many ranks need."""
+        """Return how many bytes the rows of all ranks need."""
         return world_size * self.row_bytes
 
 

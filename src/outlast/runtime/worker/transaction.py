@@ -266,7 +266,7 @@ class Transaction:
     # --- phases between steps ---------------------------------------------------------------------
 
     def wants_phase(self, name: str) -> bool:
-        """Settle the step in front of a phase, and return True if the phase is to run.
+        """Finish the step before a phase, and return True if the phase is to run.
 
         Then all ranks are in front of it. Refuse it inside a step, or in front of its block.
         """
@@ -341,7 +341,7 @@ class Transaction:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Say that this rank is past the last step of this call, and end the script if it stops."""
+        """Report that this rank is past the last step. End the script if the run stops."""
         session = self.member.session
         if session is None:
             self._machine.last_call_ended = self.committed
@@ -373,7 +373,7 @@ class Transaction:
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _left_early(self) -> None:
-        """Settle the step behind which the script left its loop, by `break` or by an error.
+        """Finish the step after which the script left its loop, by `break` or by an error.
 
         Which of the two it was is not known here. The end of the script will tell.
         """

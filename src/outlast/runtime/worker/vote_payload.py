@@ -75,7 +75,7 @@ class VotePayload:
         return outcome
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
-        """Act on what the vote said besides passing. Runs on-commit work."""
+        """Act on the other contents of a vote that has passed. This runs on-commit work."""
         if step is not None:
             self._attachment.agreement.voted(same_movers=outcome.same_movers)
         self._deliver(outcome, step)
@@ -125,7 +125,7 @@ class VotePayload:
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
-        """Follow a plan. Its step says what the next vote would have said."""
+        """Commit what is pending up to the step of `plan`, and forget what is later."""
         # all owners have sealed it: that is how the plan's step was chosen
         self._commit_upto(plan.step)
         self._unsealed.clear()

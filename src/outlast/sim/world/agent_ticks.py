@@ -111,7 +111,7 @@ class AgentTicks:
         self._cancel()
 
     def leapt(self) -> None:
-        """Note that the world has leapt over ticks that led to nothing."""
+        """Note that the world has skipped ticks that changed nothing."""
         self._done = math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S)
         self._agent.rest(until_s=self._clock.local_s(self._at_s(self._done)))
         self._plan(self._done + 1)

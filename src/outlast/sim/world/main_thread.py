@@ -43,7 +43,7 @@ class MainThread:
     # --- places, the lease, and the protocol ------------------------------------------------------
 
     def mark(self, name: str, *, user: bool = False) -> Thread:
-        """Come to a place where a fault may strike. Raises Died, and UserError in the script."""
+        """Mark a place where a fault may strike. Raises Died, and UserError in the script."""
         self.world.passes(self.p, name)
         if not self.p.alive:
             raise Died

@@ -26,7 +26,7 @@ class Paths:
         self._last_s = 0.0
 
     def part(self, node: Home, other: Home, for_s: float) -> None:
-        """Part two nodes for `for_s`, or for longer if they were parted already."""
+        """Cut the path between two nodes for `for_s`, or for longer if it was cut already."""
         pair, now_s = _pair(node, other), self._timeline.now_s
         self._heals_s[pair] = heals_s = max(now_s + for_s, self._heals_s.get(pair, 0.0))
         flows_s = max(

@@ -48,7 +48,7 @@ class StepLoop:
     # --- where the script stands ------------------------------------------------------------------
 
     def comes_to(self, plan: Regroup, *, in_place: bool) -> None:
-        """Stand where the plan says that the script stands once this rank is in.
+        """Move to the place in the script at which the plan lets this rank join.
 
         A replayed step ends in front of the next step, or of the first phase that the others have
         not done. The script's own code before that was run for nothing: what it changed is

@@ -296,7 +296,7 @@ class World:
         self.frame.see(Regrouped(generation, self.frame.options.ranks, ranks))
 
     def isolate(self, node: Home, for_s: float) -> None:
-        """Part a node from all others."""
+        """Cut a node off from all others."""
         for other in self.population.nodes:
             if other is not node:
                 self.paths.part(node, other, for_s)

@@ -395,7 +395,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     # --- counters ---------------------------------------------------------------------------------
 
     def _count(self, updates: int, *, ended: bool) -> None:
-        """Set Lightning's counters to what they are behind so many updates.
+        """Set Lightning's counters to their values after this many updates.
 
         `ended`: an epoch that ends with the last of them is over, and the next one has not begun.
         """

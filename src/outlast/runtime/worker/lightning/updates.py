@@ -62,13 +62,13 @@ class Calendar:
         return math.ceil(self.batches / self.accumulate)
 
     def place(self, behind: int) -> Place:
-        """Return the place of the update that comes behind so many updates."""
+        """Return the place of the update that follows the first `behind` updates."""
         epoch, update = divmod(behind, self.updates)
         first = update * self.accumulate
         return Place(epoch, update, first, min(self.accumulate, self.batches - first))
 
     def batches_behind(self, updates: int) -> int:
-        """Return how many batches the first so many updates have."""
+        """Return how many batches the first `updates` updates have."""
         place = self.place(updates)
         return place.epoch * self.batches + place.batch
 
@@ -132,7 +132,7 @@ class Updates(BatchSource):
         self._batches.seek({"step": self._calendar.batches_behind(self._given)})
 
     def skip(self, batches: int) -> None:
-        """Go behind so many updates: to the loop around them, an update is one batch."""
+        """Skip the first `batches` updates: to the loop around them, an update is one batch."""
         self.seek({"updates": batches})
 
     def close(self) -> None:
