@@ -58,7 +58,7 @@ State = dict[str, torch.Tensor]
 
 
 class Contestant(NamedTuple):
-    """How one contestant saves into a folder, and loads from it into tensors."""
+    """The functions by which a contestant saves into a folder, and loads from it into tensors."""
 
     save: Callable[[State, Path], object]
     load: Callable[[State, Path], object] | None

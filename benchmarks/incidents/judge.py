@@ -23,7 +23,7 @@ EXACT_WANTED, SOUND_WANTED = 0.98, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one verdict is judged.
+    """The judgement of one verdict.
 
     `strayed` counts suspects whose evidence was there. `surely_wrong` means a class that does not
     count, with confidence SURE or more.

@@ -21,7 +21,7 @@ from outlast.runtime.software import difference
 
 @dataclass(frozen=True)
 class Destination:
-    """Where this node dials, and for how long.
+    """The address that this node dials, and how long it goes on dialling.
 
     endpoint  address and port of the coordinator
     named     the same for people, with the name that was given

@@ -60,7 +60,7 @@ from outlast.runtime.tiers.vault_owner import clean_stale, remove_left, vault_fo
 
 @dataclass(frozen=True, slots=True)
 class NodeLocation:
-    """Where this node is: its address for the others, and that of the coordinator.
+    """The address of this node for the others, and that of the coordinator.
 
     endpoint   address and port of the coordinator
     listening  the socket of the endpoint if the coordinator is to be started here, else None. It

@@ -70,7 +70,7 @@ _RECEIVED_BY = re.compile(r"signal \d{1,2} \(\w{1,12}\) received by pid (\d{1,9}
 
 
 class Tie(str, Enum):
-    """How a kill is tied to the job."""
+    """The strength of the evidence that a kill of the kernel struck the job."""
 
     TIED = "tied"
     FITS = "fits"

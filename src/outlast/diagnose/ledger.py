@@ -23,7 +23,7 @@ from outlast.model.records import Interruption, Records, SessionRecords
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a ledger or a record of a moment says.
+    """The contents of a ledger, or of a record of one moment.
 
     lines      error texts, to be read like a log
     is_quiet   the ledger is of a run in which nothing was interrupted

@@ -49,7 +49,7 @@ CLOCKS_S = 0.5  # a file's time is that of the last tick
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """All that was read of one incident.
+    """The evidence of one incident, as it was read.
 
     ends         how far each writer had come, by the last lines of the logs
     had_dumps    files were there that are dumps, whether they could be read or not

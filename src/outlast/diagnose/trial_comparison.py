@@ -26,7 +26,7 @@ STATE = "state:"
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Where the loop over the steps stands."""
+    """The place of the loop over the steps in the script."""
 
     file: str
     function: str

@@ -38,7 +38,7 @@ _BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long each phase may last, learned from how long it lasted on any member.
+    """The longest time that each phase may take, learned from the times of all members.
 
     `first_s` is the longest that a phase lasted in a process's first steps.
     """
@@ -136,7 +136,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """Which workers hang, and why.
+    """The workers that hang, and the reason.
 
     `culprits` are worker numbers. They are empty if no culprit can be told from the others.
     `awaited`: the others may well wait for a rank that is in time. `behind`: others have come

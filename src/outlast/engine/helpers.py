@@ -24,7 +24,7 @@ from outlast.model import limits
 
 @dataclass(frozen=True, slots=True)
 class HelperReading:
-    """What was read of one helper at one look.
+    """The readings of one helper at one look.
 
     stopped     the kernel holds the process stopped
     starved_s   since its question, so long it was ready to run and had no processor
@@ -36,7 +36,7 @@ class HelperReading:
 
 @dataclass(frozen=True, slots=True)
 class HelperVerdict:
-    """What is done about a helper now. `reason` is for people, and empty while all is well."""
+    """The decision about a helper. `reason` is for people, and empty while all is well."""
 
     replace: bool
     ask: bool
@@ -44,7 +44,7 @@ class HelperVerdict:
 
 
 class HelperWatch:
-    """What is remembered of one helper between two looks.
+    """The memory of one helper from look to look.
 
     Call `on_look` every HELPER_LOOK_S, and `answered` whenever the helper answers:
 
@@ -117,7 +117,7 @@ class StandbyStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerdict:
-    """Whether the standby store is put to use, and why."""
+    """The decision whether the standby store is put to use, and the reason."""
 
     take_standby: bool
     reason: str

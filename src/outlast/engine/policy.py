@@ -32,7 +32,7 @@ from outlast.model.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class ActionVerdict:
-    """What a policy decides about one incident, and why.
+    """The decision of a policy about one incident, and the reason.
 
     rule      the rule that matched; "" if none did
     action    what is to be done, to `nodes` if it is done to nodes

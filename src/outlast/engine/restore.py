@@ -25,7 +25,7 @@ NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is left of a rank: a survivor's Inventory, or what the agent found in its slots.
+    """The state left of a rank: a survivor's Inventory, or what the agent found in its slots.
 
     `ranks` are all ranks of which the same is left.
     """

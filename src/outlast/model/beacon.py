@@ -31,7 +31,7 @@ _PLACE_ONLY = struct.Struct(f"<{_PLACE}")
 
 @dataclass(slots=True)
 class Beacon:
-    """What a worker says of itself.
+    """The state that a worker publishes of itself.
 
     `step` is the newest committed step; `beats` grows by one at each write.
 

@@ -44,7 +44,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one fault.
+    """The outcome of one fault.
 
     interruption   number of the interruption it belongs to; None: the run was not interrupted
     mttr_s         from the strike to the first newly committed step; None: not interrupted
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the run under fire ended. `step`: its last committed one."""
+    """The end of the run under fire. `step` is its last committed one."""
 
     well: bool
     step: int

@@ -36,7 +36,7 @@ assert GAUGES_AT + _HEAD.size + _BODY.size + GAUGES_MAX_COUNT * _ENTRY.size <= B
 
 @dataclass(slots=True)
 class Gauges:
-    """What one worker says of its training.
+    """The values that one worker publishes of its training.
 
     target   the number of the last step of the loop; 0: not known
     step     the step that `values` were logged in; 0: none were

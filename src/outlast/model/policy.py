@@ -51,7 +51,7 @@ XIDS = range(1, 1000)
 
 
 class Action(str, Enum):
-    """What a policy can do, the mildest first."""
+    """The actions of a policy, the mildest first."""
 
     RETRY = "retry"  # nothing: the run has gone on already
     PAGE = "page"  # tell a person
@@ -97,7 +97,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How often something may be done: `times` in any `within_s` seconds."""
+    """A limit on how often something may be done: `times` in any `within_s` seconds."""
 
     times: int
     within_s: float
@@ -105,7 +105,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a rule rests after it has acted.
+    """The time for which a rule rests after it has acted.
 
     After the n-th action in a row it rests for first_s * factor^(n-1), and most_s at most. An
     action that comes most_s later than it might begins a new row.
@@ -164,7 +164,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What outlast does once an interruption has a verdict.
+    """The rules of what outlast does once an interruption has a verdict.
 
     `parse` reads one from TOML. The rules are asked in their order, and the first one that matches
     decides (`engine.policy.decide_action`). The policy itself does nothing: it is data.

@@ -242,7 +242,7 @@ Record = Generation | Life | Interruption | StepsBucket | Event
 
 @dataclass(frozen=True, slots=True)
 class SessionRecords:
-    """All that one session of the launcher wrote.
+    """The records that one session of the launcher wrote.
 
     `began_s` is where the run's second zero lies on this session's monotonic clock.
     """

@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 
 class Mechanism(str, Enum):
-    """How an interruption showed itself. This is known at once, and does not say why."""
+    """The way in which an interruption showed itself. It is known at once, and gives no cause."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -68,7 +68,7 @@ class Rung(str, Enum):
 
 
 class Phase(str, Enum):
-    """Where a worker's main thread is. Each has its own learned deadline."""
+    """The places of a worker's main thread. Each has its own learned deadline."""
 
     BOOT = "boot"  # process start to outlast.join()
     SETUP = "setup"  # join() to the first step: user code
@@ -88,7 +88,7 @@ class Phase(str, Enum):
 
 
 class Waypoint(IntEnum):
-    """How far a worker has come on its way into a generation. Later ones are larger.
+    """The stations on a worker's way into a generation. Later ones are larger.
 
     A worker waits for other ranks at AWAITS_STATE, CONNECTS and RESTORES. At the two others its
     script is at work, and takes as long as it takes.
@@ -102,7 +102,7 @@ class Waypoint(IntEnum):
 
 
 class Tier(str, Enum):
-    """Where state is kept that a run can go back to, cheapest first."""
+    """The places from which a run can restore state, cheapest first."""
 
     MEMORY = "memory"  # shared memory of the rank's own node
     PEER = "peer"  # the memory of another rank or node

@@ -66,7 +66,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """Where a guilty rank stands: its innermost frames, "function (file:line)", innermost first."""
+    """The stack of a guilty rank: its frames as "function (file:line)", innermost first."""
 
     rank: int
     frames: tuple[str, ...]

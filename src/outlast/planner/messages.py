@@ -59,7 +59,7 @@ PROBE_STEPS = 9.4  # of a life in which something is measured: the fault comes a
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured in short lives.
+    """The measurements of short simulated runs.
 
     began_s     when the first step began
     detect_s    for each kind of fault, from the fault until all that live stand still

@@ -72,7 +72,7 @@ JUDGES_SEED = 1_000_003  # added to the seed for the fresh failures
 
 
 class Parameter(str, Enum):
-    """What the search may choose (`--optimise`)."""
+    """The inputs that the search may choose (`--optimise`)."""
 
     INTERVAL = "interval"
     TIERS = "tiers"
@@ -150,7 +150,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What the search has found.
+    """The result of the search.
 
     cluster      the cluster with what was chosen
     options      the combinations of tiers that were compared

@@ -61,7 +61,7 @@ class Ettr:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to expect of one run, and what was chosen for it.
+    """The expectations of one run, and the choices made for it.
 
     `plan` makes it from a cluster. The ETTR and the shares are means over simulated runs. The
     intervals and spares that were chosen are in `resolved.inputs`, each with its reason.

@@ -39,7 +39,7 @@ def run(scenario: Scenario, histories: Histories) -> Outcomes:
 
 
 class _State:
-    """Where each replica is, (R,) unless said otherwise.
+    """The state of each replica, in arrays of shape (R,) unless said otherwise.
 
     ends_s              (6, R): since when it stands, or stood last; when it was detected,
                         regrouped, nodes were ready and taken in; since when it trains

@@ -183,7 +183,7 @@ class InOrder:
 
 
 class _Lemons:
-    """How many lemons there are in each replica."""
+    """The number of lemons in each replica."""
 
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes

@@ -46,7 +46,7 @@ TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over
 
 
 class Term(str, Enum):
-    """What takes time from a run."""
+    """One cause of lost time of a run."""
 
     SAVES = "saves"
     REPEATED = "repeated work"

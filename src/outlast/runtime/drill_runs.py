@@ -42,7 +42,7 @@ RUN_WORD = "{run}"
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a drill sees of its run, many times a second. `since_s`: seconds of training."""
+    """The state of a run as a drill sees it. `since_s`: seconds of training."""
 
     step: int
     since_s: float

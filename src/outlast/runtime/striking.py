@@ -34,7 +34,7 @@ class RunProcess:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a launcher uses at one moment. `zombies`: ended children that it has not reaped."""
+    """The resources that a launcher uses now. `zombies`: ended children that it has not reaped."""
 
     descriptors: int
     threads: int

@@ -23,7 +23,7 @@ _READ_BYTES = 64
 
 
 class Keys:
-    """What is typed at stdin."""
+    """Read the keys that are typed at stdin."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

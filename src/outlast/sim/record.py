@@ -18,7 +18,7 @@ _SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that a recorded run needs to take the same course again, and that course's digest."""
+    """The options and faults by which a recorded run takes the same course, and its digest."""
 
     seed: int
     options: Options

@@ -56,7 +56,7 @@ PARTS = {
 
 
 class Links(Protocol):
-    """Where the parts of a page lead to: places in the same file, or other pages."""
+    """The targets of the links of a page: places in the same file, or other pages."""
 
     def node(self, name: str) -> str: ...
 

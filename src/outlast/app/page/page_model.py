@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that the page of one run says.
+    """The contents of the page of one run.
 
     report, status  the JSON of `outlast report` and `outlast status`
     points          the pace: steps per second

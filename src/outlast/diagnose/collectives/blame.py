@@ -35,7 +35,7 @@ CONFIDENCE_HIDDEN = 0.5  # it may wait in a send or receive that its backend doe
 
 @dataclass(frozen=True, slots=True)
 class WaitingRanks:
-    """Where ranks stand, by dumps of a backend whose calls wait (gloo).
+    """The calls in which ranks wait, by dumps of a backend whose calls block (gloo).
 
     `find_waiting_ranks` fills it in.
 

@@ -53,7 +53,7 @@ _BY_GRAPH = ("graph", "mismatch")
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """All that is known when the verdict is put into words.
+    """The facts from which the words of a verdict are made.
 
     best     the likeliest class, whether it is named or not
     behind   the votes for it

@@ -49,7 +49,7 @@ _STANDARD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Where an exception was raised.
+    """The place at which an exception was raised.
 
     path             the file of the innermost frame
     by_launcher      only frames of the standard library are below torchrun's own

@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Standstill:
-    """How long one worker's beacon has shown the same."""
+    """The time for which one worker's beacon has not changed."""
 
     beats: int = -1
     phase: Phase = Phase.BOOT

@@ -41,7 +41,7 @@ from outlast.model.messages import Regroup
 
 
 class StepStage(Enum):
-    """How far the step in turn is."""
+    """The progress of the step that the script has, or will have next."""
 
     IDLE = "idle"  # there is no step in turn: the newest one is committed
     GIVEN = "given"  # the script has the step, and has not entered its block

@@ -150,7 +150,7 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True)
 class OwnState:
-    """Where a rank reads its private state: `private` and `checkpoint` of its plan."""
+    """The source of a rank's private state: `private` and `checkpoint` of its plan."""
 
     private: str
     checkpoint: str
@@ -324,7 +324,7 @@ def _extended(
 
 @dataclass(frozen=True, slots=True)
 class LastSave:
-    """How the newest state is saved by a run that gives up.
+    """The way in which a run that gives up saves its newest state.
 
     method   "none"; "sealed": all of it lies in shared memory; "kept": copies of it do;
              "hand_over": a survivor first writes the replicated state

@@ -29,7 +29,7 @@ class Process:
 
 @dataclass(slots=True)
 class Script:
-    """How far the script in a process has come, and how its state can be recovered.
+    """The progress of the script in a process, and the way to recover its state.
 
     registration   its newest word of how it can be healed; None: it has not called outlast.join
     attached       its state is known to run.steps
@@ -61,7 +61,7 @@ class Script:
 
 @dataclass(slots=True)
 class Path:
-    """Where a process is on its way into the generation of its newest plan, and out of it.
+    """The way of a process into the generation of its newest plan, and out of it.
 
     plan              the plan that was made for it, whether it was sent or not
     plan_generation   the generation of the newest plan that was sent; 0: none was

@@ -73,7 +73,7 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """What the ledger tells a new coordinator of the policy.
+    """The past of the policy, as the ledger tells it to a new coordinator.
 
     It has all decisions, the barred nodes, the nodes that are still to be emptied, and the
     interruptions that the policy made itself. Times are taken as readings of the same clock.

@@ -12,7 +12,7 @@ from outlast.model.messages import WorkerExited
 
 @dataclass(slots=True)
 class ScriptFacts:
-    """What is known of the script that runs.
+    """The facts known about the script that runs.
 
     outlast   some worker called outlast.join
     sharded   some worker registered sharded state: this stays true when that worker is dead
@@ -36,7 +36,7 @@ class ScriptFacts:
 
 
 class Remains:
-    """What lies in the slots of each rank when its holder is gone, and on which node that is.
+    """The images in the slots of each rank whose holder is gone, and the node on which they lie.
 
     The images of a rank are lost when its node is lost, or when the rank moves to another node.
 

@@ -15,7 +15,7 @@ from outlast.engine.durable import Saves
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What all ranks begin from when they restart: the step, and the sources of `Regroup`."""
+    """The beginning of all ranks when they restart: the step, and the sources of `Regroup`."""
 
     step: int = 0
     replicated: str = "none"
@@ -174,7 +174,7 @@ class RestoreSources:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What a decision about sources is made from.
+    """The facts for a decision about sources.
 
     images_lost   the images of some rank were lost with their node
     kept_step     the newest step of which all ranks have a copy in the vault; 0: none

@@ -11,7 +11,7 @@ from outlast.engine.protocol.outputs import SetTimer
 
 
 class Stage(Enum):
-    """What the run is doing now. The picture of how they follow each other is in machine.py."""
+    """The stages of a run. machine.py has a picture of their order."""
 
     ENROLLING = "enrolling"
     REBUILDING = "rebuilding"

@@ -59,7 +59,7 @@ _NOT_COME = "did not come to the new coordinator before its lease was void"
 
 @dataclass(slots=True)
 class RecoveredEnd:
-    """How the run is to end, as the last coordinator had decided.
+    """The end of the run that the last coordinator had decided.
 
     end         what it ends with; None: it goes on
     at_once     it ends before the step in flight is committed

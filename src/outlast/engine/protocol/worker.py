@@ -36,7 +36,7 @@ from outlast.model.terms import Waypoint
 
 
 class State(Enum):
-    """Where a worker is in its life.
+    """The stages of a worker's life.
 
     NEW        it has no generation yet
     DETACHED   it has a plan that the main thread has not taken, so there is nothing to leave
@@ -57,7 +57,7 @@ class State(Enum):
 
 
 class WorkerMachine:
-    """What one worker has committed, whether its generation still holds, and what it says of that.
+    """Track what one worker has committed, and whether its generation goes on, and report both.
 
     Two threads of a process drive it, under a lock that lies outside. The listener passes on
     messages from the agent (`on_message`). The main thread tells what its step did, by way of the

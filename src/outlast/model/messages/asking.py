@@ -13,7 +13,7 @@ from outlast.model.shorten import Text
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a run.
+    """The kinds of requests to a run.
 
     wire    the version of the wire form of all messages
     what    "stop", "checkpoint", "drain", "drain_all", "cordon" or "uncordon"
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswer:
-    """How a request stands.
+    """The state of a request.
 
     state  "waits": it was taken in, and `text` says what it waits for; "done"; "refused": it is
            not done, and `text` says why

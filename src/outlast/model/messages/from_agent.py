@@ -62,7 +62,7 @@ class WorkerHung:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLingers:
-    """The script of a worker is over, and its process has not ended. It is said again and again.
+    """The script of a worker is over, and its process has not ended. It is sent again and again.
 
     over_s  when the script was over
     where   the place of the thread that is waited for; "" if it is not known
@@ -131,7 +131,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """How a process of this node has spent its time so far. It is said again and again.
+    """The account of a process of this node so far. It is sent again and again.
 
     The fields are those of `records.Life`; `causes` and `seconds` go together.
     """

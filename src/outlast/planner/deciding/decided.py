@@ -17,7 +17,7 @@ from outlast.planner.scenario import Extent
 
 
 class Beside(str, Enum):
-    """What the engine decided, or met, that a scenario does not know.
+    """The decisions and events of the engine that a scenario does not know.
 
     With one of ENDS the run is over.
     """
@@ -81,7 +81,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What a run goes back to after an interruption.
+    """The step that a run goes back to after an interruption, and its source.
 
     step    that all go on from
     tier    name of the tier that holds it; None where the run starts over

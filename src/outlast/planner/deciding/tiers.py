@@ -61,7 +61,7 @@ class _Saving:
 
 
 class Tiers:
-    """What each tier holds. `held[j]`: the newest step that tier j can restore; None: nothing.
+    """The contents of each tier. `held[j]` is the newest step that tier j can restore, or None.
 
     Live tiers hold the newest whole step.
 

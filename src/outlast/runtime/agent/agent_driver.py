@@ -47,7 +47,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node starts its processes, and when it takes them for hung.
+    """The options by which a node starts its processes, and by which it takes them for hung.
 
     zygote         forks the workers; None: each is started as a fresh interpreter
     preload        modules that are imported before workers are forked; `first_path` is the

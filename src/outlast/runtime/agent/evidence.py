@@ -73,7 +73,7 @@ class _Process:
 
 @dataclass
 class _Case:
-    """What is known of the interruption at hand.
+    """The facts known about the interruption that is being recorded.
 
     since_s     how old stacks may be that count, on the wall clock
     stands_s    by worker: since when it stands where it does, but not earlier than `since_s`. Older

@@ -42,7 +42,7 @@ class HostEvents(ForkEvents, Protocol):
 
 
 class ProcessHost:
-    """All processes of one node. `open` before anything else, `close` last."""
+    """Start, watch and end the processes of one node. `open` comes first, `close` last."""
 
     def __init__(self, loop: Loop, events: HostEvents, logs: WorkerLogs) -> None:
         self._loop = loop

@@ -51,7 +51,7 @@ BEATS_PER_LEASE = 5
 
 @dataclass(frozen=True)
 class Outside:
-    """What an agent has of the world outside its node.
+    """The connections of an agent to the world outside its node.
 
     facts           what the coordinator has told about the run
     dialler         the connection to it
@@ -73,7 +73,7 @@ class Outside:
 
 @dataclass
 class _Told:
-    """What the coordinator was told last.
+    """The newest reports that the coordinator has got.
 
     lives      by worker and rank
     hung       workers that hang

@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True)
 class WorldSize:
-    """How many ranks the run has, and how many of them a node takes."""
+    """The number of ranks of the run, and of each node."""
 
     ranks: int
     per_node: int

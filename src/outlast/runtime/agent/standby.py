@@ -48,7 +48,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What a node that was elected needs to lead the run.
+    """The things that an elected node needs to lead the run.
 
     named      the voters, as the new coordinator names them
     loyal      those that voted for it, when it asked for their votes at `claimed_s`
@@ -66,7 +66,7 @@ class Election:
 
 @dataclass(frozen=True)
 class StandbyPlace:
-    """Where a standby is, and what it was given.
+    """The surroundings of a standby: its loop, its addresses and its folder.
 
     caller   who asks, as the coordinator is told
     address  of this node for the others

@@ -19,7 +19,7 @@ from outlast.runtime.linux import stat_fields
 
 
 class Patience:
-    """How long a process that was asked for something may be silent.
+    """The time for which a process that was asked for something may be silent.
 
     It may be silent for `deadline_s`, and for the time in which it had no processor. That second
     part is STARVED_MAX_S at most.
@@ -54,7 +54,7 @@ class Patience:
 
 @dataclass(slots=True)
 class _Thread:
-    """How long one thread has waited for a processor.
+    """The time for which one thread has waited for a processor.
 
     `first_ns`: how long it had waited when it was first seen. `counters` have not moved since
     `since_s`.

@@ -40,7 +40,7 @@ NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How the logs are followed.
+    """The times by which logs are followed.
 
     poll_s          between two looks at the logs
     settle_s        the logs are still for so long before a failure is believed

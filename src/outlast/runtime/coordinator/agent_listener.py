@@ -57,7 +57,7 @@ Admit = Callable[[Knock], "Admitted | str"]
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Which agents are admitted, and who hears what nodes say. The listener was given these."""
+    """The options of the listener: which agents are admitted, and who gets their messages."""
 
     token: bytes | None
     admit: Admit | None

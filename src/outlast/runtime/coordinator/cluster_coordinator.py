@@ -41,7 +41,7 @@ from outlast.runtime.software import difference, installed
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What an agent that comes has to know, and what it is told then.
+    """The conditions for an agent to join, and the facts that it is told when it does.
 
     listening  the socket at which agents are awaited. It listens already
     run        the run, as --rdzv-id names it
@@ -58,7 +58,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """What a coordinator has of the one before it.
+    """The things that a coordinator takes over from the one before it.
 
     state    what the copy of the ledger tells
     named    the voters; `loyal` have voted for it, when it claimed the run at `claimed_s`

@@ -21,7 +21,7 @@ _VERDICTS_COUNT = 20  # of the newest interruptions
 
 
 class Outlook:
-    """What the snapshot says beside states and steps: the target, the loss, the last checkpoint.
+    """The target, the loss and the last checkpoint, for the snapshot of `outlast status`.
 
     records   what the ledger holds at the start
     """

@@ -41,7 +41,7 @@ _SENDER = module_command("outlast.runtime.page_sender")
 
 @dataclass(frozen=True, slots=True)
 class PageTargets:
-    """Who is told: a command, a webhook, or both. `folder` is that of the run."""
+    """The receivers of pages: a command, a webhook, or both. `folder` is that of the run."""
 
     run: str
     folder: str

@@ -32,7 +32,7 @@ LOOKS_PER_LEASE = 5
 
 @dataclass(frozen=True, slots=True)
 class QuorumPlace:
-    """Where a coordinator leads, and what it needs of the node there.
+    """The node on which a coordinator leads, and the services that it uses there.
 
     node      its own
     epoch     the number of the coordinator

@@ -26,7 +26,7 @@ _LONGEST = limits.MESSAGE_MAX_BYTES // 2  # characters of a record; a longer one
 
 @dataclass
 class _Waiting:
-    """What one voter has not acknowledged. `lags`: it was too much."""
+    """The records that one voter has not acknowledged. `lags`: they were too many."""
 
     copies: deque[Keep] = field(default_factory=deque)
     lags: bool = False

@@ -46,7 +46,7 @@ END_BYTES = 1 << 20  # of a file that time did not suffice for
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much has been read.
+    """The progress of reading.
 
     `done` of `total`: dumps, or bytes of logs.
     """

@@ -33,7 +33,7 @@ class Enough(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """How much archives may still unfold to.
+    """The number of bytes that archives may still unfold to.
 
     Call `begin` for each archive on the disk. What is nested in it counts as part of it.
     """

@@ -147,7 +147,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 class _ReaderPool:
-    """All reading processes, and what is left for them to do."""
+    """Read dumps in several processes, and keep the list of those that are left."""
 
     def __init__(self, pieces: list[Piece], most: int, memory_bytes: int, limit_s: float) -> None:
         self.pieces, self.memory_bytes, self.limit_s = pieces, memory_bytes, limit_s

@@ -74,7 +74,7 @@ def verify(tier: Tier, *, step: int | None = None, seen: Seen = unseen) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Which checkpoint a restore takes now, from where, and how long reading it takes.
+    """The checkpoint that a restore takes now, its place, and how long reading it takes.
 
     entry      None if there is none to restore
     refused    newer ones that are not good, newest first, and why

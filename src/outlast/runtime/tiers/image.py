@@ -117,7 +117,7 @@ class Image:
 
 
 class _TensorLayout(NamedTuple):
-    """How tensors are laid out in an image.
+    """The layout of tensors in an image.
 
     order        the places of their specs, in the order in which the tensors are written
     sizes        their bytes, in that order

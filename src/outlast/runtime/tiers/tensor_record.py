@@ -61,7 +61,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a checkpoint holds, and where."""
+    """The contents of a checkpoint, and the place of each."""
 
     tensors: Mapping[str, Whole] = field(default_factory=dict)
     objects: Mapping[str, Stored] = field(default_factory=dict)

@@ -62,7 +62,7 @@ _CONTROL = (
 
 @dataclass(slots=True)
 class _Update:
-    """What the newest update leaves for the log: it is computed before the optimizer's step."""
+    """The values of the newest update for the log, computed before the optimizer's step."""
 
     grad_norm: float | None = None
     learning_rate: float | None = None

@@ -64,7 +64,7 @@ def alone_hint() -> str:
 
 
 class WatchedRank(Protocol):
-    """What the onlooker asks of the rank's session, which owns it (session.py)."""
+    """The rank's session (session.py), as far as the onlooker uses it. The session owns it."""
 
     spec: ChildSpec
     machine: WorkerMachine

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ScriptPlace:
-    """Where the script is, in this life of main's function.
+    """The place of the script in this life of main's function.
 
     in_body        the main thread runs the body of a step, where it may be interrupted between any
                    two bytecodes

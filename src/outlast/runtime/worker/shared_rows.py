@@ -46,7 +46,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many records a row has room for, and how long the longest is."""
+    """The number of records in a row, and the length of the longest."""
 
     places: int
     record_bytes: int

@@ -24,7 +24,7 @@ _BLOCK_COUNT = 1 << 22  # elements that are compared at once, as float64
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared. `step` is None for a file that does not say."""
+    """One side of a comparison. `step` is None for a file that does not name it."""
 
     where: str
     step: int | None

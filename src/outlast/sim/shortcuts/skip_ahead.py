@@ -83,7 +83,7 @@ class Skipped(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long an undisturbed step takes, and how long all pause around a stretch."""
+    """The length of an undisturbed step, and of the pauses around a stretch."""
 
     step_s: float
     pause_s: float

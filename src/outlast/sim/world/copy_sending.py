@@ -63,7 +63,7 @@ class Nodes(Protocol):
 
 
 class Way(Protocol):
-    """What a sender asks of the world."""
+    """The world, as far as a sender of copies uses it."""
 
     @property
     def population(self) -> Nodes: ...

@@ -46,7 +46,7 @@ class NodeGiven:
 
 @dataclass(slots=True)
 class NodeMemory:
-    """What a node holds until it loses power: processes, slots and notes of its agent.
+    """The contents of a node until it loses power: processes, slots and notes of its agent.
 
     `slots`: of each rank that was here, slot -> step; `kept`: likewise, of the copies that all
     ranks go on from if all are lost; `copies`: of images that ranks of other nodes have sealed.

@@ -16,7 +16,7 @@ from outlast.sim.world.store import Store
 
 
 class Ranks(Protocol):
-    """What a node asks of the register of all processes."""
+    """The register of all processes, as far as a node uses it."""
 
     stirred: dict[Home, None]
     living: int
@@ -31,7 +31,7 @@ class Ranks(Protocol):
 
 
 class CoordinatorPlace(CoordinatorEnd, Protocol):
-    """What a node asks of the place where the coordinator lives."""
+    """The place where the coordinator lives, as far as a node uses it."""
 
     @property
     def coordinator(self) -> Coordinator: ...
@@ -46,7 +46,7 @@ class Fences(Protocol):
 
 
 class Barrier(Protocol):
-    """Where ranks come together before a stretch is skipped."""
+    """The barrier at which ranks wait before a stretch is skipped."""
 
     def arrive(self, process: Process) -> None: ...
 
@@ -54,7 +54,7 @@ class Barrier(Protocol):
 
 
 class Surroundings(Protocol):
-    """What a node asks of the world around it."""
+    """The world, as far as a node uses it."""
 
     transfer: TransferImage | None
     transfer_died: bool

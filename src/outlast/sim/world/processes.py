@@ -37,7 +37,7 @@ class HeldCopies(Protocol):
 
 
 class Door(Protocol):
-    """Where events wait while somebody stands still."""
+    """A gate that holds events back while a process or an agent stands still."""
 
     def through(self, act: Callable[[], None]) -> None: ...
 

@@ -42,7 +42,7 @@ class _Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """Where an item was written. It travels to the coordinator."""
+    """The place at which an item was written. It is sent to the coordinator of the save."""
 
     entry: FileEntry
     stored: Stored

@@ -41,7 +41,7 @@ from outlast.runtime.worker.step import Step
 
 
 class Done(NamedTuple):
-    """What a batch has left: the arguments of on_train_batch_end."""
+    """The results of a batch: the arguments of on_train_batch_end."""
 
     output: Any
     batch: Any

@@ -41,7 +41,7 @@ from outlast.runtime.worker.run import Run, join, joined
 
 
 class Where(Enum):
-    """Where the script is, as far as it matters for what may be communicated."""
+    """The places of the script that decide whether it may communicate."""
 
     ELSEWHERE = "elsewhere"  # no fit, or behind its steps
     SETUP = "setup"  # of a fit, in front of its steps

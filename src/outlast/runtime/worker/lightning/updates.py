@@ -31,7 +31,7 @@ from outlast.runtime.worker.sampler import StepSampler
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an update stands.
+    """The place of an update in the training.
 
     epoch    of the update, from 0
     update   in its epoch, from 0
