@@ -29,7 +29,7 @@ class StepFolder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The checkpoints that stay: the newest `last`, and one each `every` steps, unless that is 0."""
+    """The checkpoints that stay: the newest `last`, and one each `every` steps (0: no others)."""
 
     last: int = CHECKPOINTS_KEPT_COUNT
     every: int = 0
