@@ -1,4 +1,4 @@
-"""A tensor, or the part of it that one rank holds, put together from parts that ranks have saved."""
+"""A tensor, or the part of it that one rank holds, put together from parts that ranks saved."""
 
 from __future__ import annotations
 
