@@ -19,7 +19,7 @@ MODULES_MAX_COUNT = 50
 
 @dataclass(frozen=True, slots=True)
 class ScriptFiles:
-    """A script, and what it imports of its own.
+    """The files of a script: itself, and the modules of its own that it imports.
 
     path     the script's file
     module   its name, if it is run with `-m`; "" otherwise

@@ -196,7 +196,7 @@ _COMMANDS: dict[str, Callable[[Any], int]] = {
 
 @contextlib.contextmanager
 def _reading(total_bytes: int) -> Iterator[Seen]:
-    """Yield what is told how much more was read. It shows a bar where much is to be read."""
+    """Yield a function to call with each number of bytes read. It shows a bar if there are many."""
     done = 0
     with progress_bar() as show:
 

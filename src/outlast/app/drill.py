@@ -172,7 +172,7 @@ class _Drill:
         return calendar
 
     def under_fire(self, calm: DrilledRun, calendar: Calendar) -> DrilledRun:
-        """Train once more, under fire. A run that stands still for long is given up."""
+        """Train once more while faults strike. Give the run up if it stands still for too long."""
         count = len(calendar.faults)
         self._progress.begin(
             f"under fire: {count} faults of the plan {self._plan.name}, seed {self._seed}; `outlast"

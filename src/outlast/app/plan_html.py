@@ -79,7 +79,7 @@ def _charts(found: Found) -> list[str]:
 
 
 def _inline(svg: str) -> str:
-    """Return an SVG without its head and metadata, which name pages that nobody is to load."""
+    """Return an SVG without its head and metadata, which name pages on the web."""
     body = svg[svg.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
 

@@ -381,7 +381,7 @@ def last_line(facts: Facts) -> Text:
 
 
 def last_interruptions(facts: Facts) -> RenderableType:
-    """Return one line for each: when it came, what it was, and how the run went on.
+    """Return one line for each interruption: its time, its kind, and how the run went on.
 
     The verdict on it, if there is one, comes below it.
     """

@@ -256,7 +256,7 @@ def _sender(own: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _done(about: Mapping[str, Any]) -> str:
-    """Return what was done and what it cost; "" if training has not gone on."""
+    """Return the recovery and its cost in words, or "" if training has not gone on."""
     if about.get("resumed_s") is None:
         return ""
     if about.get("rung") is None:

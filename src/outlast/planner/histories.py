@@ -133,7 +133,7 @@ class Histories:
             yield _columns(generators, ROWS, self.first, self.replicas)
 
     def pieces(self, replicas: int) -> Iterator[Histories]:
-        """Yield so many at a time, in their order; a multiple of BLOCK, so none is drawn twice."""
+        """Yield parts of `replicas` histories, in order. A multiple of BLOCK draws none twice."""
         for begin in range(0, self.replicas, replicas):
             here = slice(begin, begin + replicas)
             yield replace(
@@ -212,7 +212,7 @@ def expected_failures(scenario: Scenario) -> float:
 
 
 def expected_by_s(scenario: Scenario, failures: float) -> float:
-    """Return the time by which so many failures are expected; at most the duration."""
+    """Return the time by which `failures` failures are expected, at most the duration."""
     hazards = _Hazards.of(scenario)
     return float(np.interp(failures, hazards.cumulated.sum(axis=0), hazards.ends_s))
 

@@ -74,10 +74,10 @@ class Measured:
 def spread_faults(
     options: Options, kinds: Sequence[str], *, count: int, seed: int, apart_s: float = 0.0
 ) -> tuple[PlannedFault, ...]:
-    """Return so many faults, of these kinds in turn, of any rank.
+    """Return `count` faults of random ranks, of these kinds in turn.
 
-    They come at any time but in the first and last twentieth, and at least so far apart if there is
-    room.
+    They come at random times, but not in the first and last twentieth. They are at least `apart_s`
+    apart if there is room.
     """
     draws, first_s, last_s = Stream(seed, "told faults"), 0.05 * options.for_s, 0.95 * options.for_s
     free_s = max(0.0, last_s - first_s - apart_s * (count - 1))

@@ -102,7 +102,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A named policy and what it came to over the fresh failures.
+    """A named policy, and its result under failures that were not used to choose it.
 
     behind, behind_se  `value` of the one that was searched less this one's, replica by replica, and
                        its standard error

@@ -44,7 +44,7 @@ class Returns:
         self._written = 0  # columns
 
     def narrow(self, replicas: int) -> None:
-        """Narrow all state to the first so many replicas."""
+        """Narrow all state to the first `replicas` replicas."""
         self._back_s, self._lost, self._most = (
             self._all_back_s[:replicas],
             self._all_lost[:replicas],

@@ -88,7 +88,7 @@ class _State:
         self.narrow(replicas)
 
     def narrow(self, replicas: int) -> None:
-        """Narrow all state to the first so many replicas."""
+        """Narrow all state to the first `replicas` replicas."""
         for name, values in self._whole.items():
             setattr(self, name, values[..., :replicas])
 

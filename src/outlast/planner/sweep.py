@@ -264,8 +264,9 @@ def at_known_rates(scenario: Scenario) -> Scenario:
 
 
 def window(scenario: Scenario, failures_most: float) -> Scenario:
-    """Return the scenario, or the part of it in which so many failures are expected at its mean
-    rates.
+    """Return the scenario, or a part of it that is short enough for `failures_most` failures.
+
+    That part has the mean rates of the whole.
     """
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     expected = per_s * scenario.job.duration_s

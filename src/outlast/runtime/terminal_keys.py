@@ -29,7 +29,7 @@ class Keys:
         self._fd = fd
 
     def wait(self, seconds: float) -> str:
-        """Return the next key, or "" after so many seconds; "q" once stdin has come to its end."""
+        """Return the next key, "" if none comes in `seconds`, or "q" once stdin has ended."""
         if not select.select([self._fd], [], [], seconds)[0]:
             return ""
         data = os.read(self._fd, _READ_BYTES)

@@ -123,7 +123,7 @@ def _each(plan: Plan, chance: random.Random) -> list[tuple[FailureClass, str]]:
 
 
 def _mixed(plan: Plan, chance: random.Random) -> list[tuple[FailureClass, str]]:
-    """Draw kinds by the plan's portions; where the plan is exact, so many of each."""
+    """Draw kinds by the plan's portions. An exact plan has the count of each portion."""
     if not plan.count:
         return []
     if plan.exact:

@@ -110,7 +110,7 @@ def report_page(page: Page) -> str:
 
 
 def part(name: str, page: Page, links: Links, *, most: int) -> str:
-    """Return one of PARTS. `most`: of the interruptions, show so many."""
+    """Return one of PARTS. `most` is how many interruptions are shown."""
     return environment().get_template(f"part_{name}.html").render(page=page, links=links, most=most)
 
 

@@ -61,8 +61,7 @@ def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[i
 def _steps(
     job: Job, heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> tuple[dict[int, _Step], Counter[_Step]]:
-    """Return the step by which each rank came to what it waits in, and how often each step was
-    made.
+    """Return by which step each rank came to its present wait, and how often each step was taken.
 
     All ranks' earlier steps are counted.
     """

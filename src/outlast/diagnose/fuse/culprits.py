@@ -197,7 +197,7 @@ def _late(findings: Sequence[Finding]) -> Culprits | None:
 
 
 def _by_beacons(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:
-    """Return the ranks whose beacons are behind or apart, and which wait for nobody."""
+    """Return the ranks whose beacons are behind or differ, and which wait for no other rank."""
     rules = ("beacon.apart", "beacon.behind", "beacon.body")
     behind = tuple(one for one in findings if one.rule in rules)
     late = {one.rank for one in behind if one.rank is not None} - accounts.waiting
@@ -410,7 +410,7 @@ def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
 
 
 def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
-    """Return busy ranks that nobody waits for, where every rank left a dump.
+    """Return busy ranks that no other rank waits for, if every rank left a dump.
 
     They are only slow, as on a machine with too much to do. Nothing is known of them if a stack is
     in a send or receive, because some backends do not record those.

@@ -271,7 +271,7 @@ class LineReader:
         return True
 
     def _one(self, line: int, text: str, owners: tuple[int, ...]) -> list[Finding]:
-        """Return what one line says, and what it ends."""
+        """Return the findings of one line, and of records that end with it."""
         text = text.removesuffix("\x00cut")
         low = text.lower()
         if OWN in owners and self_output.is_own_line(text):

@@ -328,7 +328,7 @@ class NativeStacks:
         return self._collectives.get(thread.group, "")
 
     def feed(self, line: int, text: str) -> bool:
-        """Return True if the line belongs to such a stack. `done` has what it completes."""
+        """Return True if the line belongs to such a stack. `done` has those that it completes."""
         if self._thread is None and not any(word in text for word in _BEGINS):
             self._in_list = False
             return False

@@ -89,7 +89,7 @@ class Membership:
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
-        """Return so many seats from `first` on, cyclically, that are not `gone`.
+        """Return `count` seats from `first` on, cyclically, that are not `gone`.
 
         There are fewer if there are no more.
         """
@@ -162,8 +162,9 @@ class Membership:
         self.ready = [spare for spare in self.ready if spare != node]
 
     def enough_s(self, seats: int, *, from_s: float) -> float:
-        """Return from when on so many nodes are at hand, if none is lost meanwhile; infinity:
-        never.
+        """Return the time from which `seats` nodes are at hand, if none is lost until then.
+
+        It is infinite if there are never so many.
         """
         short = seats - len(self.ready)
         if short <= 0:

@@ -77,7 +77,7 @@ class Unseen:
 
 @dataclass(slots=True)
 class Recovery:
-    """A recovery, for which the run stands still since `since_s`.
+    """A recovery. The run has stood still for it since `since_s`.
 
     `phases`: causes and their ends. The rung is due at `decides_s`, or the run ends at
     `gives_up_s`.

@@ -242,7 +242,7 @@ class Looks:
 
 
 def _clock(in_s: float) -> str:
-    """Return the time of day in so many seconds, as a clock on the wall shows it."""
+    """Return the local time of day, `in_s` seconds from now."""
     return time.strftime("%H:%M:%S %Z", time.localtime(time.time() + max(0.0, in_s))).strip()
 
 

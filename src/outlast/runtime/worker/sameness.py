@@ -207,8 +207,9 @@ class Watch:
 
 
 def _grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Put small neighbours on the same device together, WATCH_TENSORS_COUNT and WATCH_BYTES at
-    most.
+    """Group small tensors that follow each other on one device.
+
+    A group has at most WATCH_TENSORS_COUNT tensors and WATCH_BYTES.
     """
     groups: list[list[torch.Tensor]] = []
     held = 0

@@ -74,8 +74,9 @@ def _killed(rank: int, step: int) -> PlannedFault:
 
 
 def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
-    """Kill a rank, and take the power from its node before the process has ended. All others stand
-    still by then.
+    """Kill a rank, and cut the power of its node before the process has ended.
+
+    All others stand still by then.
     """
     mode, rank, step, hangs = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -95,9 +96,7 @@ def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
-    """Kill all after a survivor has handed over, and take the power from the node that holds the
-    image.
-    """
+    """Kill all after a survivor has handed over, and cut the power of the image's node."""
     step, rank, after_s, for_s = (
         2 + stream.below(8),
         2 + stream.below(2),
@@ -343,7 +342,7 @@ def _orphaned(stream: Stream, options: Options) -> Drawn:
 
 
 def _never_evaluates(stream: Stream, options: Options) -> Drawn:
-    """Let one rank stand still in front of the evaluation in which all others wait for it."""
+    """Stop one rank before the evaluation in which all others wait for it."""
     mode, step, rank, nodes = (
         stream.pick(("in_place", "reenter", "sharded")),
         1 + stream.below(6),

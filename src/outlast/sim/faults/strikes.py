@@ -263,7 +263,7 @@ class Strikes:
         return count
 
     def leapt(self, count: int) -> None:
-        """Note that all ranks have done so many steps more."""
+        """Note that all ranks have done `count` more steps."""
         for rank, mark in self._marks.visits:
             if mark in STEP_MARKS and rank != -1:
                 self._marks.visits[rank, mark] += count * (

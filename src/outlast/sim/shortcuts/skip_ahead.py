@@ -377,7 +377,7 @@ class SkipAhead:
                     )
 
     def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
-        """Move one process on, as if its main thread had done so many steps."""
+        """Move one process on, as if its main thread had done `count` steps."""
         machine, book, now_s = process.machine, process.book, self._world.frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})

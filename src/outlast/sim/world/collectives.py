@@ -146,7 +146,7 @@ class Collectives:
                     self._come_through(member, group, rings, self._timeline.now_s + GIVES_UP_S)
 
     def _come_through(self, member: Process, group: Group, rings: bool, until_s: float) -> None:
-        """Let a member come through, once what it waits for can have reached it.
+        """Let a member leave the collective, once the data that it waits for can have arrived.
 
         With `rings` that has passed through all members; otherwise it comes from each of them.
         """

@@ -280,7 +280,7 @@ class CoordinatorWatch:
         epoch: int,
         alone: bool,
     ) -> None:
-        """Look at what it has decided, before any worker is told.
+        """Look at the decisions of the coordinator before a worker hears of them.
 
         `before`: its generation and stage; `committed`: the newest committed step by then.
         """
@@ -310,7 +310,7 @@ class CoordinatorWatch:
             )
 
     def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
-        """Let the rules see which ranks go on, and how, before any worker is told."""
+        """Let the rules see which ranks go on, and how, before a worker hears of it."""
         world, options = self._world, self._frame.options
         moves = coordinator.stage is Stage.MOVING
         ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()
@@ -418,7 +418,7 @@ def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list
 
 
 def _stands_ready(process: Process, known: set[int]) -> bool:
-    """Return True if a process stands still with whole state, and may act."""
+    """Return True if a process stands still, its state is whole, and it may act."""
     # Others wait for nothing but their agent, which will kill them.
     may_act = process.worker in known or not process.node.still.outlives_lease
     still = process.machine.state is State.STILL and process.machine.committed >= 0

@@ -117,9 +117,7 @@ class PlanWatch:
         self._image = NONE
 
     def lose_node(self, node: str) -> None:
-        """Note that a node is counted out. If it comes back, nobody knows how far its image has
-        come.
-        """
+        """Note that a node is lost. If it comes back, the age of its image is unknown."""
         transfer = self._world.transfer
         if transfer is not None and transfer[2].name == node:
             self._image = NONE

@@ -89,7 +89,7 @@ class Standstill:
         self._frame.timeline.after(for_s, self._agent_goes_on)
 
     def freeze(self, for_s: float) -> None:
-        """Let the node stand still, so that no message reaches it.
+        """Stop the node, so that no message reaches it.
 
         It is drawn whether the agent or the workers go on first.
         """

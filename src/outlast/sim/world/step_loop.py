@@ -65,7 +65,7 @@ class StepLoop:
         self._block = plan.step
 
     def _runs_own(self, pieces: int) -> None:
-        """Run the script's own code behind the newest block, up to so many pieces.
+        """Run the script's own code after the newest block, up to `pieces` pieces.
 
         It may change state.
         """

@@ -37,7 +37,7 @@ class StepsDone:
         return first
 
     def visit(self, mark: str, count: int) -> None:
-        """Note that so many ranks come to a mark of their life."""
+        """Note that `count` ranks come to a mark of their life."""
         self.marks[mark] = self.marks.get(mark, 0) + count
 
     def leap(self, last: int) -> None:

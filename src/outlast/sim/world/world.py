@@ -204,7 +204,7 @@ class World:
     # --- time -------------------------------------------------------------------------------------
 
     def run(self, *, bound_s: float) -> End | None:
-        """Let the run live to its end, or for `bound_s`; return what it ended with, if it did."""
+        """Simulate the run to its end, or for `bound_s`. Return how it ended, if it did."""
         frame, population, twins = self.frame, self.population, self.shortcuts.twins
         frame.bound_s = BEGAN_S + bound_s
         self._plan_stop()
