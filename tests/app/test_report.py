@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app import words
 from outlast.app.report import _began_anew
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES, UNMEASURED
@@ -172,6 +173,35 @@ def test_the_time_between_two_launchers_is_apart(tmp_path: Path) -> None:
         (60.0, 65.0),
     ]
     assert "between 2 launcher sessions" in outlast("report", path).stdout
+
+
+@pytest.mark.parametrize(("fewer", "more"), [(1, 5), (5, 1)])
+def test_sessions_with_other_ranks_are_told_and_sum_up(
+    tmp_path: Path, fewer: int, more: int
+) -> None:
+    """Two ranks for 19 s, then others for 5 s and for 10 s. All that shows a run says so."""
+    path = a_run.lost_run(tmp_path)
+    for number, ranks in enumerate((fewer, more), 1):
+        wall_s = a_run.META.started_wall_s + 60 * number
+        with contextlib.closing(
+            Ledger.resume(
+                path / "ledger.db", pid=7, started_s=3.0, started_wall_s=wall_s, world_size=ranks
+            )
+        ) as ledger:
+            ledger.end_session(ended_s=3.0 + 5 * number, state="ended", exit_code=0, reason="")
+    facts = report(path)
+    held_s = 2 * 19.0 + fewer * 5.0 + more * 10.0
+    assert facts["balance"]["expected_s"] == pytest.approx(held_s)
+    assert facts["balance"]["sums"], facts["balance"]
+    assert (facts["world_size"], facts["mean_ranks"]) == (more, pytest.approx(held_s / 34.0))
+    assert [one["world_size"] for one in facts["sessions"]] == [2, fewer, more]
+    assert facts["cost"]["gpu_hours"] == pytest.approx(held_s / 3600.0)
+    told = f"2, {fewer}, then {words.count(more, 'rank')}"
+    for shown in (outlast("report", path).stdout, outlast("report", path, "--md").stdout):
+        assert told in shown, shown
+    status = json.loads(outlast("status", path, "--json").stdout)
+    assert status["world_size"] == more
+    assert status["ettr"] is None or 0 <= status["ettr"] <= 1
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +88,8 @@ def test_replicated_state_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path)
     account_sums_up(outcomes[-1], counts)
     drawn = {step: number for _, step, number in said(outcomes[1], "drew")}
     assert all(number == drawn[step] for _, step, number in said(outcomes[1], "drew"))
-    assert "rank 2 is new since the checkpoint of step 4" in outcomes[1].stderr, str(outcomes[1])
+    new = "the checkpoint of step 4 is of fewer ranks: buffer model.seen, random state of rank 2"
+    assert new in outcomes[1].stderr, str(outcomes[1])
 
 
 def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) -> None:
@@ -94,6 +98,54 @@ def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) 
     for step in range(EACH + 1, 2 * EACH + 1):
         drawn = [number for _, at, number in said(outcomes[1], "drew") if int(at) == step]
         assert len(set(drawn)) == 3, (step, drawn)
+
+
+def test_replicas_of_shards_become_one_and_two_again(tmp_path: Path) -> None:
+    """HSDP: a mesh of 2 x 2, then of 1 x 2, then of 2 x 2."""
+    goes_on_with(tmp_path, [4, 2, 4], "--way", "hsdp")
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def on_nodes(folder: Path, count: int, steps: int, *flags: str) -> Outcome:
+    """Train on so many nodes, which are launchers on this machine, with one rank on each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        drills: list[Drill] = []
+        for number in range(count):
+            scratch = folder if number == 0 else folder / f"node-{count}-{number}"
+            scratch.mkdir(exist_ok=True)
+            where = ("--nnodes", count, "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-name",
+                     f"n{number}", "--checkpoint-every", EACH)  # fmt: skip
+            more = flags if number == 0 else ()
+            drills.append(stack.enter_context(Drill(
+                scratch, "sizes.py", "--steps", steps, workers=1, flags=(*where, *more)
+            )))  # fmt: skip
+            until("the first node leads", lambda: is_taken(port), within_s=60.0)
+        outcomes = [one.finish() for one in drills]
+    assert [one.code for one in outcomes] == [0] * count, "\n".join(map(str, outcomes))
+    digests = {line for one in outcomes for _, _, line in said(one, "end")}
+    assert len(digests) == 1, "\n".join(map(str, outcomes))
+    return outcomes[0]
+
+
+def test_a_node_less_goes_on_and_then_one_node_alone(tmp_path: Path) -> None:
+    """Three nodes with a rank each, then two of them, then one with three ranks."""
+    outcomes = [on_nodes(tmp_path, 3, EACH), on_nodes(tmp_path, 2, 2 * EACH, "--resume")]
+    outcomes.append(sizes(tmp_path, 3 * EACH, workers=3, flags=("--resume",)))
+    for before, after in pairwise(outcomes):
+        assert said(after, "begin")[0][2] == said(before, "end")[0][2], str(after)
+    assert "the state of 3 ranks is divided among 2" in outcomes[1].stderr, str(outcomes[1])
+    account_sums_up(outcomes[-1], [3, 2, 3])
 
 
 def test_models_of_their_own_are_not_divided(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def predicted(facts: Facts, cluster_file: str) -> list[dict[str, typing.Any]]:
             hint="leave --predict out until some steps are committed",
         )
     expected = expected_of(
-        cluster_file, gpus=facts["world_size"], training_s=training_s, source=facts["run"]
+        cluster_file,
+        gpus=max(1, round(facts["mean_ranks"])),
+        training_s=training_s,
+        source=facts["run"],
     )
     return [_row(*one) for one in _pairs(facts, expected)]
 
@@ -70,7 +73,7 @@ Pair = tuple[str, float | None, float | None, float | None, float | None]
 
 
 def _pairs(facts: Facts, expected: Estimate) -> Iterator[Pair]:
-    ranks, every = facts["world_size"], facts["reliability"]["all"]
+    ranks, every = facts["mean_ranks"], facts["reliability"]["all"]
     yield "ettr", expected.ettr_mean, expected.ettr_low, expected.ettr_high, facts["ettr_training"]
     low, high = expected.interruptions_low, expected.interruptions_high
     yield "interruptions", expected.interruptions, low, high, float(every["count"])

@@ -408,6 +408,9 @@ def _lead_in(
             from_scratch=options.checkpoints.from_scratch,
         )  # fmt: skip
         ledger.add(beginning.event())
+        for one in beginning.refused:
+            resources.view.print_line(f"warning: {one}")
+        resources.view.print_line(beginning.describe(folder.path))
     leadership = leadership_of(resources, facts)
     parts, serves = open_node(
         resources, facts, folder.path, closing, life_over=leadership.life_over,

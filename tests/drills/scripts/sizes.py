@@ -1,6 +1,7 @@
 """A small training, for drills that go on with another number of ranks.
 
---way       ddp or fsdp (FSDP2, in parts of unequal size; one parameter has fewer rows than ranks)
+--way       ddp; fsdp (FSDP2, in parts of unequal size; one parameter has fewer rows than ranks);
+            hsdp (replicas of two shards)
 --by-rank   each rank has a random seed of its own
 --own       each rank trains a model of its own, which cannot be divided
 Each rank prints `begin RANK STEP DIGEST` where it goes on, `end RANK STEP DIGEST` at its end, with
@@ -43,8 +44,12 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     elif args.way == "ddp":
         model = run.replicate(model)
     else:
+        replicas = (run.world_size // 2, 2)
+        mesh = run.mesh
+        if args.way == "hsdp":
+            mesh = run.device_mesh(replicas, ("replicate", "shard"))
         for part in (model.first, model):
-            fully_shard(part, mesh=run.mesh)
+            fully_shard(part, mesh=mesh)
     if args.by_rank:
         torch.manual_seed(7 + rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -72,7 +77,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--way", choices=["ddp", "fsdp"], default="fsdp")
+    parser.add_argument("--way", choices=["ddp", "fsdp", "hsdp"], default="fsdp")
     parser.add_argument("--by-rank", action="store_true")
     parser.add_argument("--own", action="store_true")
     args = parser.parse_args()

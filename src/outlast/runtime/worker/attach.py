@@ -495,10 +495,10 @@ class Attachment:
         rank, size = self.member.rank(), self.member.world_size
         taken = load_checkpoint(self.state, plan.checkpoint, rank, size)
         if taken and self.member.session is not None:
-            new = f"rank {rank} is" if rank == size - 1 else f"ranks {rank} to {size - 1} are"
+            new = f"rank {rank}" if rank == size - 1 else f"ranks {rank} to {size - 1}"
             self.member.session.warn(
-                f"{new} new since the checkpoint of step {plan.step}, and begin with"
-                f" {described(taken)} of rank 0"
+                f"the checkpoint of step {plan.step} is of fewer ranks: {described(taken)} of"
+                f" {new} come from rank 0"
             )
 
     # --- regrouping in place ----------------------------------------------------------------------

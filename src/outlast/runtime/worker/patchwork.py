@@ -1,4 +1,4 @@
-"""A tensor, or the part of it that one rank holds, put together from parts that ranks saved."""
+"""A tensor, or the part of it that one rank holds, put together from what ranks have saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Box(NamedTuple):
 class Patchwork:
     """Put together what lies in one box of a tensor.
 
-    box = Box((0, 0), (4, 8))              # all of a tensor, or the part that this rank holds
+    box = Box((0, 0), (4, 8))  # all of a tensor, or the part that this rank holds
     patchwork = Patchwork(box, torch.float32)
-    patchwork.lay(part, (2, 0))            # what one rank has saved, and where it begins
+    patchwork.lay(part, (2, 0))  # what one rank has saved, and where it begins
     patchwork.is_whole, patchwork.tensor
     """
 
