@@ -142,7 +142,7 @@ class Agent:
     # --- the protocol -----------------------------------------------------------------------------
 
     def news(self, messages: list[Message]) -> None:
-        """Send the messages in one write, as a channel does that is still busy."""
+        """Send the messages in one write, as a busy channel does."""
         frames, now_s = [], time.monotonic()
         for message in messages:
             self.number += 1
@@ -265,7 +265,7 @@ class Agent:
 
 
 class Swarm:
-    """All agents, and the loop that serves their connections."""
+    """Hold all agents, and the loop that serves their connections."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.ranks: int = args.ranks_per_peer
@@ -347,7 +347,7 @@ class Swarm:
         )
 
     def has_plans(self, ranks: int) -> None:
-        """Note that so many more ranks have their plans. Once all have, they join."""
+        """Note that more ranks have their plans. Once all have, they join."""
         self.plans.append(time.monotonic())
         self.planned += ranks
         if self.planned < len(self.agents) * self.ranks:

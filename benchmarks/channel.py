@@ -97,7 +97,7 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class Seen:
-    """When the coordinator last asked for each timer, and when it last cancelled it."""
+    """The times at which the coordinator last asked for each timer, and last cancelled it."""
 
     asked_s: dict[str, float] = field(default_factory=dict)
     cancelled_s: dict[str, float] = field(default_factory=dict)

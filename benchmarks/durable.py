@@ -142,7 +142,7 @@ Seconds = tuple[float, float]  # on the clock, of the processor
 
 
 def timed(call: Callable[[], object]) -> Seconds:
-    """Call it, and return how long that took."""
+    """Call the function, and return how long that took."""
     began, cpu_began = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - began, time.process_time() - cpu_began

@@ -85,7 +85,7 @@ def contestants(how: signal.Signals, torchft: str | None) -> list[Contestant]:
 def strike_all(
     contestant: Contestant, how: signal.Signals, repeats: int, chance: random.Random
 ) -> list[Strike]:
-    """Strike a contestant `repeats` times. It is started anew where it does not come back."""
+    """Strike a contestant `repeats` times. Start it again if it does not come back."""
     done: list[Strike] = []
     while len(done) < repeats:
         with Trial(contestant) as trial:

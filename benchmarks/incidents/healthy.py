@@ -96,7 +96,7 @@ def asked(*words: str) -> dict[str, Any]:
 
 
 def wrong_with(code: int, report: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[str]:
-    """Everything that a healthy run should not have; empty if all is well."""
+    """Return all findings that a healthy run should not have; none if all is well."""
     wrong = []
     if code not in (0, 128 + signal.SIGTERM):
         wrong.append(f"exit code {code}: {report['reason']}")

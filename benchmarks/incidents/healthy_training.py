@@ -24,7 +24,7 @@ WIDTH, CLASSES = 96, 16
 
 
 class Sequences(Dataset[tuple[Tensor, Tensor]]):
-    """Their lengths are drawn by index: some are very long, and some take a while to read."""
+    """Sequences with lengths drawn by index: some are very long, and some take a while to read."""
 
     def __len__(self) -> int:
         return 1 << 20

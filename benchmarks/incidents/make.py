@@ -306,8 +306,10 @@ class Incident:
         return -1.0 if self.struck_s is None else time.monotonic() - self.struck_s
 
     def settled(self) -> bool:
-        """Everybody stands still, and who can has saved its flight recorder and its stack after
-        that, and well after the blow.
+        """Return True if all ranks stand still and their evidence was saved after that.
+
+        That is the flight recorder of each rank that can save one, and each stack. All of it must
+        also come well after the fault.
         """
         silent = (
             set(self.plan.ranks) if self.plan.kind in ("stopped", "interpreter_lock") else set()
@@ -328,7 +330,7 @@ class Incident:
         )
 
     def rested_s(self) -> float | None:
-        """Since when all that nothing was done to stand still; None while one of them moves."""
+        """Return since when all ranks without a fault stand still; None while one of them moves."""
         now_s = time.time()
         for rank, place in self.places().items():
             if rank not in self.plan.ranks:

@@ -162,7 +162,7 @@ class Job:
         dist.barrier()
 
     def calm(self) -> None:
-        """Do what takes longer in a healthy job: a slow rank, or one that saves."""
+        """Imitate delays of a healthy job: a slow rank, or one that saves."""
         if self.kind == "calm_slow" and self.is_struck:
             time.sleep(0.3)
         if self.kind == "calm_saves" and self.rank == 0 and self.now % 5 == 0:

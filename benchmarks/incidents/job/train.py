@@ -39,14 +39,14 @@ AXES = {"tp_dp": ("dp", "tp"), "pp_dp": ("pp", "dp"), "hsdp": ("replicate", "sha
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Whole or not at all, for whoever reads it meanwhile."""
+    """Replace the file at once, so that a reader finds the old or the new one, never a part."""
     new = path.with_name(f".{path.name}.new")
     new.write_bytes(data)
     new.rename(path)
 
 
 class Recorder(threading.Thread):
-    """Saves the flight recorder every `every_s` seconds."""
+    """Save the flight recorder every `every_s` seconds."""
 
     def __init__(self, path: Path, *, as_json: bool, every_s: float) -> None:
         super().__init__(name="recorder", daemon=True)
