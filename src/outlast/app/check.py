@@ -68,11 +68,11 @@ def parser() -> Parser:
     )
     out.add_argument(
         "--steps", type=whole, default=TRIAL_STEPS, metavar="K",
-        help=f"end the script behind step K ({TRIAL_STEPS})",
+        help=f"end the script after step K ({TRIAL_STEPS})",
     )  # fmt: skip
     out.add_argument(
         "--time-limit", type=finite, default=TRIAL_LIMIT_S, metavar="SECONDS",
-        help=f"stop all runs after so long ({TRIAL_LIMIT_S:g})",
+        help=f"stop all runs after this time ({TRIAL_LIMIT_S:g})",
     )  # fmt: skip
     add_json(out)
     return out

@@ -5,7 +5,7 @@
     outlast ckpt plan-restore RUN          which one a restore takes, and how long that takes
     outlast ckpt prune RUN --keep-last 3   remove older ones
     outlast ckpt diff A B                  which tensors differ, and how far
-    outlast ckpt now [RUN]                 let a run that goes on write one now
+    outlast ckpt now [RUN]                 let a run that is training write one now
     outlast ckpt export RUN FILE           the weights of a module in one file
 
 RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint.

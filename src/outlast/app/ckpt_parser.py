@@ -19,8 +19,8 @@ def parser() -> Parser:
     out = Parser(
         prog="outlast ckpt",
         description=(
-            "Look at checkpoints, verify them, make room, and take weights out of them. A run may"
-            " be running meanwhile."
+            "List and verify checkpoints, remove old ones, and export weights. The run may still be"
+            " training."
         ),
     )
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -32,7 +32,7 @@ def parser() -> Parser:
     )
     _add_run(plan)
     _add_prune(commands.add_parser("prune", help="remove older checkpoints"))
-    _add_now(commands.add_parser("now", help="let a run that goes on write a checkpoint now"))
+    _add_now(commands.add_parser("now", help="let a run that is training write a checkpoint now"))
     _add_diff(commands.add_parser("diff", help="say which tensors differ, and how far"))
     _add_export(commands.add_parser("export", help="write the weights of a module to one file"))
     return out

@@ -8,8 +8,8 @@ from outlast.app.command_line import Parser, add_json, add_run, finite
 
 DESCRIPTIONS = {
     "stop": "Stop a run as SIGTERM to its launcher does. The step in flight is committed first, and"
-    " saved if the run writes checkpoints. `outlast run` then ends with exit code 143. Asked for"
-    " twice, it kills all processes at once.",
+    " saved if the run writes checkpoints. `outlast run` then ends with exit code 143. A second"
+    " `outlast stop` kills all processes at once.",
     "drain": "Move the ranks of a node to other nodes, without losing a committed step. The node is"
     " given no more work, and its launcher ends with exit code 0.",
     "cordon": "Give a node no more work. What runs there stays.",

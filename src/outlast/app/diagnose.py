@@ -99,7 +99,7 @@ def parser() -> Parser:
     out.add_argument(
         "--collect",
         metavar="OUT",
-        help="gather from the job on this node what is wanted (dumps, stacks, logs), into OUT",
+        help="gather the dumps, stacks and logs of the job on this node into OUT",
     )
     out.add_argument(
         "--watch",
@@ -120,9 +120,11 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="PID",
-        help="with --collect: of this process and those it started; may be given several times",
+        help="with --collect: only from this process and those it started; may be repeated",
     )
-    out.add_argument("--job", metavar="ID", help="with --collect: of this torchrun or Slurm job")
+    out.add_argument(
+        "--job", metavar="ID", help="with --collect: only from this torchrun or Slurm job"
+    )
     out.add_argument(
         "--time-limit",
         type=_seconds,

@@ -89,7 +89,9 @@ def parser() -> Parser:
         ),
     )
     out.add_argument("plan", metavar="PLAN", help="name of a plan, or a TOML file")
-    out.add_argument("--seed", type=whole, metavar="N", help="of the faults (another each time)")
+    out.add_argument(
+        "--seed", type=whole, metavar="N", help="draw the faults from this seed (another each time)"
+    )
     out.add_argument(
         "--time-scale", type=finite, metavar="X",
         help="divide the plan's times by X (the plan says by how much)",

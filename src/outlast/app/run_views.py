@@ -119,7 +119,7 @@ def _add_given(out: Parser) -> None:
     out.add_argument(
         "--predict",
         metavar="CLUSTER",
-        help="lay what the planner expects by this cluster file beside what happened",
+        help="compare what happened with what the planner expects by this cluster file",
     )
 
 

@@ -236,14 +236,14 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--moves",
         choices=tuple(MOVES),
-        help="let the script change private state behind each block, alike or apart on the ranks;"
+        help="let the script change private state after each block, alike or apart on the ranks;"
         " '' for no such changes",
     )
     group.add_argument(
         "--replicas",
         type=int,
         metavar="N",
-        help="of sharded state: so many ranks hold each shard, as under HSDP; 1: one owner each",
+        help="with sharded state: N ranks hold each shard, as under HSDP; 1: one owner each",
     )
 
 

@@ -1,6 +1,6 @@
 """What `--keep` says: where the state of a run is kept, and how often.
 
-    vault:auto              in shared memory, as often as costs next to nothing
+    vault:auto              in shared memory, as often as is possible at next to no cost
     vault:10steps           each ten steps
     vault:auto, disk:10min  and a checkpoint on the disk each ten minutes
     vault:never             no copies in shared memory

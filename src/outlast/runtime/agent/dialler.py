@@ -259,8 +259,8 @@ class _Attempt:
             self._refuse("the run there has a token: set OUTLAST_TOKEN, or give --token-file")
         elif not trust.answers(question, self._knock.nonce, token=self._token):
             self._refuse(
-                "whoever listens there does not know this run's token: give all nodes the same, by"
-                " OUTLAST_TOKEN or --token-file"
+                "the program that listens there does not know this run's token: give all nodes the"
+                " same, by OUTLAST_TOKEN or --token-file"
             )
         else:
             self._proven = True

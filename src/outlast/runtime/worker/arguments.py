@@ -190,7 +190,7 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         "--lease",
         type=_seconds,
         metavar="SECONDS",
-        help="With several nodes: a node that is not heard of for this long is taken for lost"
+        help="With several nodes: a node that is silent for this long counts as lost"
         " (default: 1 for up to 64 nodes, else 6).",
     )
 
@@ -217,8 +217,9 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         metavar="WHERE:EVERY,...",
         help="Where state is kept, and how often: vault (shared memory) and disk (checkpoints),"
         " each with a number of steps (10steps), a time (10min) or never; vault:auto copies as"
-        " often as costs at most half a percent of the time. With sharded state on several nodes,"
-        " peers=1:step keeps a copy of each rank's image on another node. Default: vault:auto.",
+        " often as it can without costing more than half a percent of the time. With sharded state"
+        " on several nodes, peers=1:step keeps a copy of each rank's image on another node."
+        " Default: vault:auto.",
     )
     group.add_argument(
         "--snapshot-every",

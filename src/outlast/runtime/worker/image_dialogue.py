@@ -69,7 +69,7 @@ def ask(
         if not isinstance(question, Challenge) or not trust.is_served(
             question.digest, asked.nonce, question.nonce, key=key
         ):
-            raise CorruptError("whoever serves there does not know the run's key")
+            raise CorruptError("the program that serves there does not know the run's key")
         sock.sendall(encode(trust.prove(question, node="", token=key)))
     return read_answer(receive)
 
