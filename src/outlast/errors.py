@@ -113,3 +113,13 @@ class Reenter(BaseException):
 
     Do not catch it.
     """
+
+
+def message_of(error: Exception) -> str:
+    """Return the text of an error for the middle of a sentence.
+
+    It has no hint, and of the system's errors no number and no path.
+    """
+    if isinstance(error, OutlastError):
+        return error.message
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import socket
 
-from outlast.errors import OutlastError, UsageError
+from outlast.errors import OutlastError, UsageError, message_of
 from outlast.model.limits import CONNECT_TRY_S
 
 ListeningSocket = socket.socket
@@ -74,7 +74,7 @@ def _unreached(listener: socket.socket) -> str:
         try:
             caller.connect(listener.getsockname())
         except OSError as error:
-            return error.strerror or str(error)
+            return message_of(error)
     return ""
 
 
@@ -91,8 +91,8 @@ def meeting_address(host: str, port: int) -> str:
             address = str(listener.getsockname()[0])
             unreached = _unreached(listener)
     except (OSError, OverflowError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"workers cannot meet at {host} port {port}: {said}", hint=hint) from None
+        why = f"workers cannot meet at {host} port {port}: {message_of(error)}"
+        raise UsageError(why, hint=hint) from None
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
         raise UsageError(f"--master-addr {host}: every network could reach the run", hint=hint)
     if unreached:

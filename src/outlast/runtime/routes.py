@@ -8,7 +8,7 @@ import socket
 import struct
 from pathlib import Path
 
-from outlast.errors import OutlastError, UsageError
+from outlast.errors import OutlastError, UsageError, message_of
 
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9  # nothing is sent there
@@ -22,9 +22,8 @@ def resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
         raise OutlastError(
-            f"--rdzv-endpoint: the name {host} is not known here: {said}",
+            f"--rdzv-endpoint: the name {host} is not known here: {message_of(error)}",
             hint="give an address, or a name that all nodes can look up",
         ) from None
     found.sort(key=lambda one: one[0] != socket.AF_INET)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outlast.errors import UsageError
+from outlast.errors import UsageError, message_of
 from outlast.runtime.listener import listen_at
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -27,9 +27,8 @@ def listening(host: str, port: int) -> Iterator[Listening]:
     try:
         made = listen_at(host.strip("[]"), port)
     except (OSError, UnicodeError, OverflowError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"port {port} of {host} cannot be used: {said}",
+            f"port {port} of {host} cannot be used: {message_of(error)}",
             hint="give another one with --port, or --port 0 for any that is free",
         ) from None
     with made:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from outlast.errors import UsageError
+from outlast.errors import UsageError, message_of
 from outlast.model.texts import cut_at_word
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import (
@@ -263,11 +263,11 @@ def _ask(pipe: Path) -> str:
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return error.strerror or str(error)
+        return message_of(error)
     try:
         os.write(descriptor, b"1")
     except OSError as error:
-        return error.strerror or str(error)
+        return message_of(error)
     finally:
         os.close(descriptor)
     return ""

@@ -28,6 +28,7 @@ from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Conclusion, Material, conclude
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.reader import Stack
+from outlast.errors import message_of
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.pieces import Piece
@@ -247,7 +248,7 @@ def _text(piece: Piece, reading: _Reading) -> None:
         reading.ends += log_ends.read_ends(piece.name, last)
         reading.findings.add(log_ends.last_words(piece.name, last))
     except OSError as error:
-        reading.notes.skip(error.strerror or str(error), piece.name)
+        reading.notes.skip(message_of(error), piece.name)
     if lines.cut_count:
         were = "line" if lines.cut_count == 1 else "lines"
         reading.notes.say(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.errors import UsageError
+from outlast.errors import UsageError, message_of
 from outlast.model.texts import some
 from outlast.runtime import run_folder
 from outlast.runtime.tiers.disk_tier import DiskTier
@@ -30,8 +30,7 @@ def find(where: str | Path | None, *, step: int | None = None) -> Place:
     try:
         place = _one(where) or Place(DiskTier(_root(where)))
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{where} cannot be read: {said}") from None
+        raise UsageError(f"{where} cannot be read: {message_of(error)}") from None
     if step is None:
         return place
     if place.step not in (None, step):

@@ -30,7 +30,7 @@ from pathlib import Path
 import xxhash
 
 from outlast.engine import durable
-from outlast.errors import CapacityError, CorruptError, RunFolderError
+from outlast.errors import CapacityError, CorruptError, RunFolderError, message_of
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES, WRITEBACK_BYTES
 from outlast.model.manifest import FileEntry, Manifest, decode_manifest
 from outlast.runtime.given import read_small
@@ -390,8 +390,7 @@ def read_manifest(folder: Path) -> Checkpoint | Refusal:
     except CorruptError as error:
         return Refusal(folder, error.message)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return Refusal(folder, f"its manifest cannot be read: {why}")
+        return Refusal(folder, f"its manifest cannot be read: {message_of(error)}")
     return Checkpoint(folder, manifest)
 
 

@@ -31,11 +31,11 @@ def wait_for_threads(
     Raises CapacityError if they cannot be started for `within_s`.
     """
     first_s = time.monotonic()
-    said = False
+    has_told = False
     while not can_start(GROUP_THREADS_COUNT) and not cancelled():
-        if not said:
+        if not has_told:
             waits()
-            said = True
+            has_told = True
         _look_again(first_s, within_s)
 
 
