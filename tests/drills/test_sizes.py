@@ -100,6 +100,17 @@ def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) 
         assert len(set(drawn)) == 3, (step, drawn)
 
 
+def test_a_batch_that_grows_with_the_ranks_gives_no_sample_twice(tmp_path: Path) -> None:
+    """3 ranks are given 4 batches of 12 samples, then 2 ranks 4 batches of 8: all are others."""
+    more = ("--way", "ddp", "--each", "4")
+    outcomes = [sizes(tmp_path, EACH, *more, workers=3)]
+    outcomes.append(sizes(tmp_path, 2 * EACH, *more, workers=2, flags=("--resume",)))
+    assert [one.code for one in outcomes] == [0, 0], str(outcomes[-1])
+    given = [one for outcome in outcomes for _, _, *some in said(outcome, "samples")
+             for one in some]  # fmt: skip
+    assert len(given) == len(set(given)) == 48 + 32, given
+
+
 def test_replicas_of_shards_become_one_and_two_again(tmp_path: Path) -> None:
     """HSDP: a mesh of 2 x 2, then of 1 x 2, then of 2 x 2."""
     goes_on_with(tmp_path, [4, 2, 4], "--way", "hsdp")

@@ -404,6 +404,18 @@ def test_a_ledger_of_schema_3_is_read_and_goes_on_with_other_ranks(tmp_path: Pat
     assert records.world_size == 5
 
 
+def test_a_session_that_has_just_begun_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Its workers are gone, and there may be others of another number."""
+    path = a_run.lost_run(tmp_path) / "ledger.db"
+    assert read_ledger(path).snapshot
+    wall_s = a_run.META.started_wall_s + 100
+    with closing(Ledger.resume(path, pid=7, started_s=5.0, started_wall_s=wall_s)) as ledger:
+        assert read_ledger(path).snapshot is None
+        ledger.set_snapshot({"step": 1}, now_s=5.5)
+        ledger.flush()
+        assert read_ledger(path).snapshot == {"step": 1}
+
+
 def test_a_new_ledger_has_no_numbers_yet(ledger: Ledger) -> None:
     assert dataclasses.astuple(ledger.newest()) == (-1, -1, -1, 0)
 

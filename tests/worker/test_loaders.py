@@ -158,6 +158,20 @@ MAKERS = {
 }
 
 
+def test_a_position_of_another_global_batch_counts_its_samples() -> None:
+    """Three batches of 4 are two of 6; a position of an older outlast counts batches."""
+    data = TensorDataset(torch.arange(24))
+    before, after = (
+        open_source(DataLoader(data, batch_sampler=StepSampler(data, size)), "loader")
+        for size in (4, 6)
+    )
+    run(before, 3)
+    after.seek(stored(before.position()))
+    assert after.position() == {"step": 2, "of": 6}
+    after.seek({"step": 3})
+    assert after.position() == {"step": 3, "of": 6}
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_seek_gives_the_same_batches_and_moves_no_random_state(kind: str) -> None:
     """Method: run on and note positions; then, in a new loader with another random state, seek to

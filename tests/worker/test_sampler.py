@@ -130,6 +130,31 @@ def test_a_seek_gives_what_running_there_gives() -> None:
         assert other.indices(step) == running[step]
 
 
+@given(
+    length=st.integers(1, 100),
+    before=st.integers(1, 12),
+    after=st.integers(1, 12),
+    steps=st.integers(0, 60),
+    last=st.booleans(),
+)
+def test_another_global_batch_goes_on_behind_the_samples_that_were_given(
+    length: int, before: int, after: int, steps: int, last: bool
+) -> None:
+    """No sample of the epoch comes again, and less than one new batch is left out."""
+    if last and length < max(before, after):
+        return  # that makes no batch
+    old = StepSampler(length, before, drop_last=last)
+    new = StepSampler(length, after, drop_last=last)
+    epoch = old.epoch_of(steps)
+    given_before = sum(len(old.global_indices(step)) for step in range(epoch * len(old), steps))
+    begin = new.step_behind(steps, before)
+    assert epoch <= new.epoch_of(begin) <= epoch + 1
+    passed = sum(len(new.global_indices(step)) for step in range(epoch * len(new), begin))
+    assert passed < given_before + after
+    assert passed >= given_before or new.epoch_of(begin) > epoch
+    assert new.step_behind(steps, after) == steps, "the same size is the same step"
+
+
 def test_without_shuffle_the_order_is_that_of_the_data() -> None:
     sampler = StepSampler(range(10), 4, shuffle=False, drop_last=False)
     assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

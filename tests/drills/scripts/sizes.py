@@ -3,6 +3,7 @@
 --way       ddp; fsdp (FSDP2, in parts of unequal size; one parameter has fewer rows than ranks);
             hsdp (replicas of two shards)
 --by-rank   each rank has a random seed of its own
+--each N    the global batch has N samples for each rank, and not 12
 --own       each rank trains a model of its own, which cannot be divided
 Each rank prints `begin RANK STEP DIGEST` where it goes on, `end RANK STEP DIGEST` at its end, with
 the digest of parameters, optimizer and buffers; `drew RANK STEP NUMBER`, a random number of each
@@ -55,7 +56,8 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.9)
     data = TensorDataset(torch.arange(96))
-    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=12))
+    size = args.each * run.world_size if args.each else 12
+    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=size))
     state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     begun = False
     for step in run.steps(state, until=args.steps, log_every=0):
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--way", choices=["ddp", "fsdp", "hsdp"], default="fsdp")
     parser.add_argument("--by-rank", action="store_true")
     parser.add_argument("--own", action="store_true")
+    parser.add_argument("--each", type=int, default=0)
     args = parser.parse_args()
     outlast.main(lambda run: train(run, args))
 

@@ -393,7 +393,10 @@ class Ledger:
             self._session(salvage, session, began_s)
             for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
         )
-        return Records(meta[0], parts, self._said(salvage))
+        newest = sessions[-1]
+        # a launcher that has just begun has said nothing yet: what lies there is of the one before
+        begun = newest.seen_s > newest.started_s
+        return Records(meta[0], parts, self._said(salvage) if begun else None)
 
     def _said(self, salvage: Salvage | None) -> dict[str, object] | None:
         try:

@@ -177,10 +177,17 @@ class StepSource(BatchSource):
         self._sampler.bind(rank, world_size)
 
     def position(self) -> dict[str, Any]:
+        if isinstance(self._sampler, StepSampler):
+            return {"step": self.step, "of": self._sampler.batch_size}
         return {"step": self.step}
 
     def seek(self, position: Mapping[str, Any]) -> None:
+        """Go to a position. One of another global batch is taken as the samples given so far."""
         self.step = count_in(position, "step")
+        if "of" in position and isinstance(self._sampler, StepSampler):
+            size = count_in(position, "of")
+            if size != self._sampler.batch_size:
+                self.step = self._sampler.step_behind(self.step, size)
         if self._loader.persistent_workers:
             self._iterator = None  # the DataLoader keeps it with its workers, and resets it
         else:

@@ -119,11 +119,11 @@ class StepSampler:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        return (
-            self.length // self.batch_size
-            if self.drop_last
-            else math.ceil(self.length / self.batch_size)
-        )
+        return self._batches_of(self.batch_size)
+
+    def _batches_of(self, batch_size: int) -> int:
+        """Return how many batches of such a size an epoch has."""
+        return self.length // batch_size if self.drop_last else math.ceil(self.length / batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         start = self._next
@@ -152,6 +152,16 @@ class StepSampler:
     def seek(self, step: int) -> None:
         """Let the next `iter()` begin with the batch of `step`, which counts from 0."""
         self._next = step
+
+    def step_behind(self, steps: int, batch_size: int) -> int:
+        """Return the step that goes on behind the first `steps` batches of another size.
+
+        No sample comes twice in that epoch. If what was given is no whole number of batches of this
+        size, the samples up to the next whole one are left out.
+        """
+        epoch, batch = divmod(steps, max(1, self._batches_of(batch_size)))
+        here = math.ceil(batch * batch_size / self.batch_size)
+        return epoch * len(self) + min(here, len(self))
 
     def epoch_of(self, step: int) -> int:
         """Return the epoch of `step`. Both count from 0."""
