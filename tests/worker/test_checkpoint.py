@@ -218,6 +218,23 @@ def test_objects_that_would_run_code_are_loaded_by_request_only(tmp_path: Path) 
     assert found["random"].tolist() == [0, 1, 2]
 
 
+def test_an_object_that_fails_without_a_text_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of whatever reads the bytes may have no text, and then its kind is the reason."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    save(tmp_path, 1, {"random": np.arange(3)})
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(CheckpointException) as caught:
+        outlast.checkpoint.load({"random": None}, tmp_path)
+    assert "random is an object that cannot be read without running code: AssertionError" in str(
+        failure(caught.value)
+    )
+
+
 def test_a_missing_key_is_dcps_error_and_no_damage(tmp_path: Path) -> None:
     save(tmp_path, 1, {"x": torch.ones(2)})
     with pytest.raises(CheckpointException, match="Missing key"):

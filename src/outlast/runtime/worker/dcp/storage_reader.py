@@ -30,6 +30,7 @@ from outlast.runtime.tiers.image import TensorSpec
 from outlast.runtime.tiers.tensor_record import Record, Stored, Whole
 from outlast.runtime.tiers.tier import Tier
 from outlast.runtime.worker.dcp.chunks import read_record, read_verified
+from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.tensors import bytes_of, dtype_of, is_live, view_of
 
 
@@ -163,7 +164,7 @@ class Reader(StorageReader):
             except Exception as error:  # boundary: whatever the unpickler finds in these bytes
                 raise StateError(
                     f"{name} is an object that cannot be read without running code:"
-                    f" {str(error).splitlines()[0]}",
+                    f" {one_line(error)}",
                     hint="Reader(..., weights_only=False), if you trust who wrote the checkpoint",
                 ) from None
         return io.BytesIO(data)
