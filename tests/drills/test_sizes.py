@@ -172,6 +172,22 @@ def test_models_of_their_own_are_not_divided(tmp_path: Path) -> None:
     assert again.code == 0, str(again)
 
 
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_all_ranks_lost_right_behind_the_change_restart_with_the_same_bits(
+    tmp_path: Path, way: str
+) -> None:
+    """Each of the three is killed as soon as it has joined; two had written the checkpoint."""
+    before = sizes(tmp_path, EACH, "--way", way, workers=2)
+    marks = [{"mark": "joined", "rank": rank, "do": "SIGKILL"} for rank in range(3)]
+    after = sizes(tmp_path, 2 * EACH, "--way", way, workers=3, flags=("--resume",), marks=marks)
+    assert after.code == 0, str(after)
+    assert len(after.interruptions) >= 1, str(after)
+    held = {digest for _, _, digest in said(before, "end")}
+    assert {digest for _, _, digest in said(after, "begin")} == held, str(after)
+    assert len({digest for _, _, digest in said(after, "end")}) == 1, str(after)
+    account_sums_up(after, [2, 3])
+
+
 def test_what_lies_in_shared_memory_is_passed_over(tmp_path: Path) -> None:
     """The launcher is killed, and one rank less goes on from the checkpoint. A rank of the new
     session is then killed: nothing of the old images may be taken for a newer state.

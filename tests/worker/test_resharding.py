@@ -11,13 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from outlast.errors import StateError
 from outlast.model.manifest import Manifest
+from outlast.runtime.tiers import dividing
 from outlast.runtime.tiers.image import Piece, TensorSpec
 from outlast.runtime.tiers.local import Checkpoint, checkpoint_folder, write_manifest, write_shard
 from outlast.runtime.worker.checkpoints import load_checkpoint
 from outlast.runtime.worker.resharding import load_resharded
+from outlast.runtime.worker.sampler import StepSampler
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import piece
 
@@ -116,6 +120,21 @@ def test_shards_of_any_number_of_ranks_come_together(
     assert load_resharded(after, checkpoint, 0) == []
     assert bits(after) == bits(before)
     assert after.private.tensors()[0] == before.private.tensors()[0]
+
+
+def test_the_launcher_sees_the_same_in_what_ranks_have_written(tmp_path: Path, alone: None) -> None:
+    """It reads the texts without torch, so their form has to stay what it knows."""
+    state = trained(shard=True)
+    assert dividing.why_not(sharded(tmp_path / "whole", state, 3)) == ""
+    assert "do not make a whole" in dividing.why_not(sharded(tmp_path / "hole", state, 3, drop=0))
+    data = TensorDataset(torch.arange(8))
+    for loader, expected in (
+        (DataLoader(data, batch_sampler=StepSampler(data, 4)), ""),
+        (StatefulDataLoader(data, batch_size=2), "StatefulDataLoader"),
+    ):
+        one = State(model=nn.Linear(1, 1), loader=loader)
+        said = dividing.why_not(replicated(tmp_path / f"loader-{expected}", [one]))
+        assert expected in said if expected else not said, said
 
 
 def test_a_part_that_no_rank_has_is_named(tmp_path: Path, alone: None) -> None:
