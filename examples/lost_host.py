@@ -82,11 +82,11 @@ def train(folder: Path, args: argparse.Namespace) -> tuple[str, int]:
             with out.open("wb") as file:
                 runs.append(hosts.start(host, command, out=file, env=env))
         at = chance.randrange(args.steps // 4, args.steps // 2)
-        print(f"host {lost} is to be lost behind step {at}; its output and others: {outs[0]}, ...")
+        print(f"host {lost} is to be lost after step {at}; its output and others: {outs[0]}, ...")
         step = wait_for_step(folder, at, runs[0])
         if step:
             hosts.kill(lost)
-            print(f"host {lost} was killed behind step {step}", flush=True)
+            print(f"host {lost} was killed after step {step}", flush=True)
         codes = [run.wait(END_S) for host, run in enumerate(runs) if host != lost or not step]
     print(outs[0].read_text(errors="replace")[-3000:])
     if any(codes):

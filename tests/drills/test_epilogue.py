@@ -56,7 +56,7 @@ def test_a_script_that_fails_behind_the_last_step_is_not_run_again(
     outcome = struck(tmp_path, at="after", **fault)
     assert outcome.code == 1, str(outcome)
     ran_once(outcome)
-    assert "error: rank 1 failed behind the last step" in outcome.stderr, str(outcome)
+    assert "error: rank 1 failed after the last step" in outcome.stderr, str(outcome)
     assert why in outcome.report["reason"], outcome.report["reason"]
     assert f"all {STEPS} steps are committed" in outcome.report["reason"], outcome.report["reason"]
     assert [(one["ranks"], one["rung"]) for one in outcome.interruptions] == [([1], "stop")]

@@ -57,7 +57,7 @@ def test_a_rank_that_leaves_its_loop_alone_is_named_with_its_line(
     """To start all ranks again would lead them to the same place, so nothing is repeated."""
     outcome, line = ran(tmp_path, leaves, phase)
     assert outcome.code == 1, outcome
-    assert "behind step 5, rank" in outcome.stderr, outcome
+    assert "after step 5, rank" in outcome.stderr, outcome
     assert f"rank 1 has left its loop at {tmp_path}/train.py:{line}" in outcome.stderr, outcome
     assert outcome.stderr.count("have gone different ways") == 1, outcome
     assert "hint: " in outcome.stderr, outcome

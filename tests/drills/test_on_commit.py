@@ -62,6 +62,6 @@ def test_work_that_fails_on_all_ranks_ends_the_run_when_it_fails_again(tmp_path:
     outcome = drilled(tmp_path, str(script), workers=2)
     assert outcome.code == 1, outcome
     assert [one["mechanism"] for one in outcome.interruptions] == ["exception"] * 2, outcome
-    assert "error: every rank raised behind step " in outcome.stderr, outcome
+    assert "error: every rank raised after step " in outcome.stderr, outcome
     assert "last error: OSError: the disk is full" in outcome.stderr, outcome
     assert "`outlast run --resume` goes on from there" in outcome.stderr, outcome

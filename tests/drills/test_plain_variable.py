@@ -25,7 +25,7 @@ def test_a_phase_that_a_replaced_rank_would_skip_ends_the_run(tmp_path: Path) ->
     assert not outcome.digests, str(outcome)
     for said in (
         "plain_variable.py:",
-        "behind step 6, rank 0 enters the phase 'halve', and rank 1 goes on to the next step",
+        "after step 6, rank 0 enters the phase 'halve', and rank 1 goes on to the next step",
         "run.values",
     ):
         assert said in outcome.stderr, str(outcome)

@@ -73,7 +73,7 @@ def test_a_script_that_raises_at_its_end_fails_the_run_once_all_have_ended() -> 
     over.exits(0, 0, None, "exit")
     (end,) = over.ends
     assert (end.exit_code, end.state, end.traceback) == (1, "failed", "trace")
-    assert "rank 1 failed behind the last step: Boom: no; all 4 steps are committed" in end.reason
+    assert "rank 1 failed after the last step: Boom: no; all 4 steps are committed" in end.reason
 
 
 def test_a_rank_that_misses_a_failed_peer_is_not_blamed() -> None:

@@ -125,7 +125,7 @@ def test_the_run_names_a_process_that_does_not_end_and_kills_none() -> None:
         coordinator.on_message(Finished(worker, 1, STEPS, False), now_s=run.now_s)
     wait = describe_wait(coordinator.run, {})
     assert wait is not None
-    assert wait.what == "ranks 0, 1 to end, behind the last step"
+    assert wait.what == "ranks 0, 1 to end, after the last step"
     out: list[Output] = []
     for at_s in (10.0, 20.0):
         word = WorkerLingers(second, run.now_s, run.now_s + at_s, "a.py:3 in saves")
@@ -139,5 +139,5 @@ def test_the_run_names_a_process_that_does_not_end_and_kills_none() -> None:
     assert wait is not None
     assert wait.what == (
         "rank 1 to end: the script is over, and the process goes on;"
-        " rank 0 to end, behind the last step"
+        " rank 0 to end, after the last step"
     )

@@ -155,7 +155,7 @@ def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -
     world = a_world(mode, fault("raise", 1, mark), spares=1)
     end = ran(world)
     assert (end.state, end.exit_code) == ("failed", 1)
-    assert "behind the last step" in end.reason
+    assert "after the last step" in end.reason
     assert world.committed == world.options.steps
     assert [one.rung.value for one in world.interruptions.values() if one.rung] == ["stop"]
 

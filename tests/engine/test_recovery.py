@@ -360,7 +360,7 @@ def test_what_all_ranks_raise_twice_is_not_tried_a_third_time() -> None:
     )
     first, second = again_and_again(raised, default_budgets(None), 2)
     assert (first.rung, second.rung) == (Rung.RESPAWN, Rung.STOP)
-    assert second.reason.startswith("every rank raised behind step 10, and again after all ranks")
+    assert second.reason.startswith("every rank raised after step 10, and again after all ranks")
     assert second.reason.endswith("last error: KeyError: 'loss'")
     for other in (replace(raised, error="OSError: full"), replace(raised, reached=11)):
         verdict = decide_rung(situation=other, spares=(), budgets=left_by(first), world_size=4)

@@ -98,7 +98,7 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays() -> None:
     assert homes(world) == {"node-1", "node-2"}
     assert [one["node"] for one in events(world, DRAINING)] == ["node-0"]
     assert answers(world) == [
-        ("waits", "the ranks of node-0 move behind the step in flight"),
+        ("waits", "the ranks of node-0 move after the step in flight"),
         ("waits", "the run does not train now; then the ranks of node-0 move"),
         ("waits", "the first step without node node-0 is committed"),
         ("done", "node node-0 is drained"),

@@ -406,8 +406,8 @@ def test_a_script_of_another_kind_is_not_judged_by_its_syntax(
 @pytest.mark.parametrize(
     ("own", "named"),
     [
-        (["--nproc-per-node", "4"], "--nproc-per-node behind the script's name goes"),
-        (["--lr", "1", "--nproc_per_node=4", "--spares=1"], "--nproc_per_node, --spares behind"),
+        (["--nproc-per-node", "4"], "--nproc-per-node after the script's name goes"),
+        (["--lr", "1", "--nproc_per_node=4", "--spares=1"], "--nproc_per_node, --spares after"),
         (["--resume", "--name", "x"], ""),
     ],
 )

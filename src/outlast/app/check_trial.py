@@ -127,7 +127,7 @@ class _Check:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
             seen += self._meters(found)
         seen += _warnings(peace)
-        seen.append(f"Not seen: what the script does only behind step {self._wishes.steps}.")
+        seen.append(f"Not seen: what the script does only after step {self._wishes.steps}.")
         remarks, undetermined = self._judged(peace, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
 
@@ -189,7 +189,7 @@ class _Check:
         )  # fmt: skip
         if not war.struck:
             return self._findings([], undetermined=[f"it ended before step {behind}"])
-        said = f"Tried: a rank was killed behind step {behind}; "
+        said = f"Tried: a rank was killed after step {behind}; "
         said += resumption(war.steps, killed_behind=behind) + "."
         return self._findings([], seen=[said, *_warnings(peace)])
 

@@ -237,7 +237,7 @@ class _Drill:
         if self._plain:
             notes.append(
                 "The script makes no outlast call. So it is restarted as a whole, and goes on from"
-                " its own checkpoint: steps behind that are done again, and its state is not"
+                " its own checkpoint: steps after that are done again, and its state is not"
                 " compared."
             )
         if varies:
@@ -306,7 +306,7 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
                 hint="leave it out; --run-dir in front of `--` names the drill's folder",
             )
         if name in OURS:
-            raise UsageError(f"{word} stands behind `--`", hint=f"give {name} in front of `--`")
+            raise UsageError(f"{word} stands after `--`", hint=f"give {name} in front of `--`")
     if args.nproc_per_node < 1:
         raise UsageError("--nproc-per-node 0: no rank", hint="give 1 or more")
     if args.html is not None:

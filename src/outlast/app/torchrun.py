@@ -252,7 +252,7 @@ def _late(script_args: Sequence[str]) -> list[str]:
         return []
     names, go = ", ".join(late), "goes" if len(late) == 1 else "go"
     return [
-        f"warning: {names} behind the script's name {go} to the script: options of `outlast run`"
+        f"warning: {names} after the script's name {go} to the script: options of `outlast run`"
         " come before it"
     ]
 

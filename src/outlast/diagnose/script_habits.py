@@ -61,7 +61,7 @@ def _handlers(calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
         if given in _SIGNALS:
             yield (
                 call.lineno,
-                f"a handler for {given}: `outlast run` takes that signal, and ends all ranks behind"
+                f"a handler for {given}: `outlast run` takes that signal, and ends all ranks after"
                 " the same step without calling it",
                 "put what it does into `finally:` around the loop, or let `outlast run"
                 " --checkpoint-every` save",

@@ -40,7 +40,7 @@ def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
         f" {one.step} again with what the interrupted attempt had left"
     )
     if changes:
-        what += f"; the state differs behind step {changes}"
+        what += f"; the state differs after step {changes}"
     line = last_set(source, one.function, one.name)
     return Remark(line, what, _advice(one), file=one.file, about=one.name)
 
@@ -126,7 +126,7 @@ def state_remark(found: Comparison, loop: Loop) -> Remark:
     parts = some(sorted({part for parts in found.state.values() for part in parts}))
     return Remark(
         loop.line,
-        f"the state differs behind step {found.differs_from} from that of a run without a failure"
+        f"the state differs after step {found.differs_from} from that of a run without a failure"
         f" ({ranks}: {parts}), and no variable that can be seen explains it",
         "look for what is kept outside run.state(...): iterators, generators, closures, files, and"
         " state of libraries",
@@ -139,7 +139,7 @@ def unseen_remark(found: Comparison, place: tuple[str, str, str], source: str) -
     file, function, name = place
     return Remark(
         last_set(source, function, name),
-        f"{name} is an iterator whose position is not kept, and the state differs behind step"
+        f"{name} is an iterator whose position is not kept, and the state differs after step"
         f" {found.differs_from} from that of a run without a failure",
         "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state and"
         " read step.batch",
@@ -179,7 +179,7 @@ def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remar
         if unset
         else hints[-1]
         if hints and "outlast report" not in hints[-1]
-        else "mend this first; arguments of the script go behind `--`"
+        else "mend this first; arguments of the script go after `--`"
     )
     if placed := _PLACE.search(what):
         line, what = int(placed["line"]), what[: placed.start()] + what[placed.end() :]

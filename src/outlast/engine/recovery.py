@@ -225,7 +225,7 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
         if again and not budgets.restarts_paid:
             # The script would only fail once more: what all ranks raise twice is its own error.
             return _stop(
-                f"every rank raised behind step {situation.reached}, and again after all ranks had"
+                f"every rank raised after step {situation.reached}, and again after all ranks had"
                 " been started again",
                 situation,
             )

@@ -74,7 +74,7 @@ class Codec:
             value, end = _READ(text)
             if end != len(text):
                 raise CorruptError(
-                    f"a message that goes on behind its end: {text[end : end + 40]!r}"
+                    f"a message that goes on after its end: {text[end : end + 40]!r}"
                 )
             form, fields = self._fields(value)
         except ValueError as error:

@@ -310,7 +310,7 @@ print("trained", flush=True)
 @pytest.mark.parametrize(
     ("hook", "where"),
     [
-        ("on_train_batch_end", "behind the optimizer's step, in on_train_batch_end"),
+        ("on_train_batch_end", "after the optimizer's step, in on_train_batch_end"),
         ("on_train_start", "in front of the first update"),
     ],
 )

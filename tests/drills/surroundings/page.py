@@ -24,7 +24,7 @@ happened to, with exit code 0, and without standing still for longer than 30 sec
 ends, a sentence on the console names the cause.
 
 Moments: *start* (no step is committed yet), *training*, *regroup* (right after a rank was killed),
-*checkpoint* (one is being written), *end* (behind the last step). Where the moment makes no
+*checkpoint* (one is being written), *end* (after the last step). Where the moment makes no
 difference, some are drawn.
 
 """

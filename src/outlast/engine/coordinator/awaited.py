@@ -83,7 +83,7 @@ def _to_end(run: Run) -> Awaited | None:
     what = [f"{_ranks(stay)} to end: the script is over, and the process goes on"] if stay else []
     if all(m.script.finished or m.script.lingers for m in live):
         behind = [m for m in live if not m.script.lingers]
-        what += [f"{_ranks(behind)} to end, behind the last step"] if behind else []
+        what += [f"{_ranks(behind)} to end, after the last step"] if behind else []
     return Awaited("; ".join(what), None) if what else None
 
 

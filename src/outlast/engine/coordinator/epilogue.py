@@ -51,7 +51,7 @@ class Epilogue:
         if member.path.raised:
             return []  # the same message has come twice
         member.path.raised = error, traceback
-        kind, why = Mechanism.EXCEPTION, f"rank {member.rank} failed behind the last step"
+        kind, why = Mechanism.EXCEPTION, f"rank {member.rank} failed after the last step"
         return self._fail(now_s, member, kind, at_s, why)
 
     def script_exited(self, now_s: float, member: Member, message: WorkerExited) -> list[Output]:
@@ -59,7 +59,7 @@ class Epilogue:
         if member.path.raised:
             return []  # its script has said why
         member.path.raised = message.error or f"exit code {message.exit_code}", ""
-        why = f"rank {member.rank} (pid {member.process.pid}) left behind the last step"
+        why = f"rank {member.rank} (pid {member.process.pid}) left after the last step"
         return self._fail(now_s, member, Mechanism.EXIT, message.fault_s, why)
 
     def _fail(

@@ -305,7 +305,7 @@ class Requests:
             return f"the first step without node {node} is committed{then}"
         if not self.run.course.is_in(Stage.TRAINING):
             return f"the run does not train now; then the ranks of {node} move{then}"
-        return f"the ranks of {node} move behind the step in flight{then}"
+        return f"the ranks of {node} move after the step in flight{then}"
 
     # --- answers -------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Agreement:
             step = member.session.machine.committed
             member.refuse(
                 DivergedError(
-                    f"{user_line()}: behind step {step}, rank {member.rank()} {does}, and rank"
+                    f"{user_line()}: after step {step}, rank {member.rank()} {does}, and rank"
                     f" {other.rank} {other.does}: the ranks' scripts have gone different ways",
                     hint=(
                         "let something decide that a replaced rank knows too: step.number, or a"
@@ -110,11 +110,11 @@ class Agreement:
             step = member.session.machine.committed
             member.refuse(
                 DivergedError(
-                    f"behind step {step}, rank {other.rank} {other.does}, and rank"
+                    f"after step {step}, rank {other.rank} {other.does}, and rank"
                     f" {member.rank()} goes on to the next step: the ranks' scripts have gone"
                     " different ways",
                     hint=(
-                        "leave the loop on all ranks behind the same step: let a value decide that"
+                        "leave the loop on all ranks after the same step: let a value decide that"
                         " is reduced over the ranks, and kept by run.values"
                     ),
                 )

@@ -60,7 +60,7 @@ def alone_hint() -> str:
     ):
         if library in sys.modules:
             return f"give {given} where there is no GPU"
-    return "wrap it in DistributedDataParallel, or in run.replicate behind outlast.join()"
+    return "wrap it in DistributedDataParallel, or in run.replicate after outlast.join()"
 
 
 class WatchedRank(Protocol):

@@ -167,7 +167,7 @@ class Transaction:
     def _has_next(self, session: Session | None) -> bool:
         if session is None:
             return not self._machine.is_over
-        self.attachment.look_for_edits("behind the block of a step")
+        self.attachment.look_for_edits("after the block of a step")
         goes_on = self._driver.run(self._machine.next_step())
         if goes_on and self.member.pages is not None:
             self.member.pages.goes_on_to("goes on to the next step")
@@ -280,7 +280,7 @@ class Transaction:
             self._arrive()
         if not self._attached:
             return False  # the run is in a later call of run.steps, and this phase is done
-        self.attachment.look_for_edits("behind the block of a step")
+        self.attachment.look_for_edits("after the block of a step")
         while self._driver.run(self._machine.before_phase()):
             session.enter(Phase.VOTE)
             try:
@@ -302,7 +302,7 @@ class Transaction:
         if held is not None and not held.entered and not self._rehearsal.runs:
             self._refuse_at(
                 f"the phase {name!r} is entered before the block of step {held.number}",
-                hint="put it behind the block: `with step:` first",
+                hint="put it after the block: `with step:` first",
             )
 
     def enter_phase(self, attempt: Attempt) -> None:
@@ -387,7 +387,7 @@ class Transaction:
         ):
             return  # this rank has nothing to vote for, or no peer to vote with
         self.member.script.left_loop_at = user_line()
-        self.attachment.look_for_edits("behind the block of a step")
+        self.attachment.look_for_edits("after the block of a step")
         if not self._driver.run(self._machine.leave_early()):
             what = (
                 f"step {self.committed + 1} was interrupted and the loop was left by"

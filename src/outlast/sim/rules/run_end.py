@@ -41,7 +41,7 @@ VERDICTS = {
     STRUCK: (),
     "whole restarts": (),
     "budget": (),
-    "behind the last step": ("raise", "exit"),
+    "after the last step": ("raise", "exit"),
 }
 WAITS_S = {
     f"] in {waits_s:g} s": waits_s for waits_s in (limits.NODE_WAIT_S, limits.ENROL_WAIT_S)

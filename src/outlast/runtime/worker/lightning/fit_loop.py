@@ -151,7 +151,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         batches = self.epoch_loop.batch_progress.total.ready
         if batches != self._calendar.batches_behind(done):
             raise UsageError(
-                f"the checkpoint was saved behind {batches} batches and {done} updates, which are"
+                f"the checkpoint was saved after {batches} batches and {done} updates, which are"
                 f" {self._calendar.batches_behind(done)} batches here",
                 hint="resume with the loader, the accumulation and the number of ranks of before",
             )
@@ -390,7 +390,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         """
         name = "validate, end epoch, save"
         swaps = any(isinstance(one, WeightAveraging) for one in self.trainer.callbacks)
-        return f"{name} behind update {number}" if swaps else name
+        return f"{name} after update {number}" if swaps else name
 
     # --- counters ---------------------------------------------------------------------------------
 

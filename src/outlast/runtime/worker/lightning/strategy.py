@@ -288,7 +288,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
         if self._where is Where.TAIL:
             self._run._membership.refuse(
                 UsageError(
-                    f"{what} behind the optimizer's step, in on_train_batch_end: another rank may"
+                    f"{what} after the optimizer's step, in on_train_batch_end: another rank may"
                     " have committed this update and will not come to it",
                     hint="communicate in training_step, on_before_optimizer_step or"
                     " on_train_epoch_end",
