@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+import time
 from pathlib import Path
 
 from outlast.errors import CorruptError
+from outlast.runtime import clock
 
+_LOOK_S = 0.02  # a lock of another program is tried again this often
 BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
 
 
@@ -23,3 +27,21 @@ def refuse_odd_files(path: Path) -> None:
             raise CorruptError(
                 f"{name} is not an ordinary file", hint="remove it; outlast writes none like it"
             )
+
+
+def write_ahead(connection: sqlite3.Connection, *, patience_s: float) -> None:
+    """Let the ledger have a log that is written ahead, so that readers never hold up its writer.
+
+    SQLite itself does not wait for the lock that this takes, so this tries again for `patience_s`.
+    Raises sqlite3.Error.
+    """
+    over_s = clock.now_s() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or clock.now_s() > over_s:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return

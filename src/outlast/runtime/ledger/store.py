@@ -53,7 +53,7 @@ from outlast.model.records import (
     began_on_each_clock,
 )
 from outlast.model.step_buckets import merged, to_merge
-from outlast.runtime.ledger.files import BESIDE, refuse_odd_files
+from outlast.runtime.ledger.files import BESIDE, refuse_odd_files, write_ahead
 from outlast.runtime.ledger.rows import (
     KEYS,
     PUT,
@@ -121,9 +121,9 @@ class Ledger:
         with _as_our_errors(path):
             if not lasts:
                 ledger._connection.execute("PRAGMA synchronous = OFF")
+            write_ahead(ledger._connection, patience_s=_BUSY_AT_START_S)
             ledger._connection.executescript(
-                f"PRAGMA journal_mode = WAL; BEGIN; {schema()} PRAGMA user_version ="
-                f" {LEDGER_VERSION}; COMMIT;"
+                f"BEGIN IMMEDIATE; {schema()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
             )
             ledger._put("meta", meta)
         first = Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s)
@@ -179,7 +179,7 @@ class Ledger:
             # The coordinator does this while agents wait for it: the disk may take its time later.
             there.execute("PRAGMA synchronous = OFF")
             self._connection.backup(there)
-            there.execute("PRAGMA journal_mode = WAL")
+            write_ahead(there, patience_s=_BUSY_S)
             there.execute("PRAGMA synchronous = NORMAL")
         self.close()
         ledger = Ledger(path, there, self.session)
@@ -514,7 +514,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != LEDGER_VERSION:
         connection.executescript(
-            f"BEGIN; {upgrade(version)} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
+            f"BEGIN IMMEDIATE; {upgrade(version)} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
         )
 
 
