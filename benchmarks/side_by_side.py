@@ -40,6 +40,7 @@ class Commit:
     generation: int
     members: int
     at_s: float
+    host: str
 
 
 @dataclass(frozen=True)

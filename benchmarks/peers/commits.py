@@ -12,6 +12,7 @@ may go on; TURN_STEPS is how many steps a turn has.
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import torch
 from train_gpt import BATCH as EXAMPLES_BATCH
 from train_gpt import Corpus
 
+HOST = socket.gethostname()
 BATCH = int(os.environ.get("BATCH", EXAMPLES_BATCH))  # sequences per step, over all ranks together
 
 _file = (
@@ -37,6 +39,7 @@ def committed(*, rank: int, step: int, generation: int, members: int) -> None:
         "step": step,
         "generation": generation,
         "members": members,
+        "host": HOST,
         "at_s": at_s,
     }
     os.write(_file, json.dumps(line).encode() + b"\n")
