@@ -9,7 +9,7 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
-from outlast.errors import CorruptError, OutlastError
+from outlast.errors import CorruptError, OutlastError, message_of
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece
@@ -37,7 +37,7 @@ def write_checkpoint(
     try:
         local.write_manifest(folder, manifest)
     except (OutlastError, OSError, MemoryError) as error:
-        return "", str(error) or "the launcher gets no more memory"
+        return "", message_of(error) or "the launcher gets no more memory"
     return str(folder), ""
 
 
@@ -72,7 +72,7 @@ def save_images(
         )  # fmt: skip
         local.write_manifest(folder, manifest)
     except (OutlastError, OSError, MemoryError) as error:
-        return "", str(error) or "the launcher gets no more memory"
+        return "", message_of(error) or "the launcher gets no more memory"
     return str(folder), ""
 
 

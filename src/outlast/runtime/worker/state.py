@@ -162,9 +162,10 @@ class State:
 
     @property
     def sharded(self) -> bool:
-        """Return whether no other rank holds what this rank holds.
+        """Return whether this rank seals parameters and optimizer state in its own images.
 
-        This is true of distributed tensors, and of values that differ between ranks.
+        This is so of distributed tensors, and of values that differ between ranks. Otherwise all
+        ranks hold the same, and a replacement takes it from any of them.
         """
         return self.distributed or self.differs_by_rank
 

@@ -16,6 +16,7 @@ from outlast.model.messages import Ping, Pong, StoreUp
 from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.worker import groups
+from outlast.runtime.worker.error_text import one_line
 
 
 def serve(spec: ChildSpec, channel_fd: int) -> int:
@@ -30,7 +31,7 @@ def serve(spec: ChildSpec, channel_fd: int) -> int:
         # without DNS: a lost answer would stall every rank for 5 s
         store = groups.serve(host, port, (int(ports[0]), int(ports[1])) if ports else None)
     except (RuntimeError, OSError) as error:
-        print(f"outlast: no store on {host}:{port}: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"outlast: no store on {host}:{port}: {one_line(error)}", file=sys.stderr)
         return 1
     channel.send(StoreUp(host=host, port=store.port))
     for message in channel:  # this ends with the launcher
