@@ -5,6 +5,7 @@ The hosts are network namespaces on this machine, as in test_hosts.py.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -42,8 +43,12 @@ def said(run: HostRun, host: int, text: str) -> bool:
     return text in (run.folder.parent / f"host{host}.out").read_text()
 
 
-def stopped_without_loss(run: HostRun) -> dict[str, Any]:
-    """Stop the run by command. Return its report: no committed step was lost."""
+def stopped_without_loss(run: HostRun, *, killed: bool = False) -> dict[str, Any]:
+    """Stop the run by command. Return its report: no committed step was lost.
+
+    `killed`: processes were killed. One that is killed after the vote of a step does not do its
+    on-commit call, and nobody else does it.
+    """
     done = subprocess.run(
         [OUTLAST, "stop", str(run.folder)], capture_output=True, text=True, timeout=90
     )
@@ -55,8 +60,11 @@ def stopped_without_loss(run: HostRun) -> dict[str, Any]:
     for one in report["interruptions"]:
         assert (one["steps_lost"], one["steps_repeated"] <= 1) == (0, True), one
     for rank in range(2):
-        steps = [step for of, step, _ in run.commits if of == rank]
-        assert steps == list(range(1, len(steps) + 1)), f"rank {rank}: {steps}\n{run}"
+        commits = [(step, pid) for of, step, pid in run.commits if of == rank]
+        assert commits[0][0] == 1, f"rank {rank}: {commits}\n{run}"
+        for (before, left), (after, came) in itertools.pairwise(commits):
+            may_lack = int(killed and left != came)
+            assert 1 <= after - before <= 1 + may_lack, f"rank {rank}: {commits}\n{run}"
     return report
 
 
@@ -183,7 +191,7 @@ def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
     three_hosts.kill(2)
     del run.processes[2]
     goes_on(run)
-    report = stopped_without_loss(run)
+    report = stopped_without_loss(run, killed=True)
     assert [one["ranks"] for one in report["interruptions"]] == [[1], [1]]
 
 
@@ -209,7 +217,7 @@ def test_a_killed_launcher_comes_back_as_a_spare_and_as_a_voter(
     del run.processes[0]
     run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
     goes_on(run)
-    report = stopped_without_loss(run)
+    report = stopped_without_loss(run, killed=True)
     leads = [one for one in report["node_events"] if one["kind"] == "leads"]
     assert ["host0", "host1", "host2"] in [sorted(one["voters"]) for one in leads[1:]], leads
 

@@ -48,9 +48,10 @@ def test_a_ledger_that_is_locked_until_the_end_is_a_warning(tmp_path: Path) -> N
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(300)
 def test_a_ledger_that_was_locked_for_a_while_lacks_nothing(tmp_path: Path) -> None:
     steps = 1_000
-    with Drill(tmp_path, "ddp.py", "--steps", steps) as drill:
+    with Drill(tmp_path, "ddp.py", "--steps", steps, within_s=240.0) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         with locked(tmp_path):
             os.kill(drill.pid_of(1), signal.SIGKILL)
