@@ -84,7 +84,7 @@ def look(drill: Drill, survivor: int) -> Look:
     found: list[Look] = []
 
     def looks() -> bool:
-        assert alive(survivor), f"rank 0 was replaced, though nothing struck it\n{drill}"
+        assert alive([survivor]), f"rank 0 was replaced, though nothing struck it\n{drill}"
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError):
             found.append(_look(drill, survivor))
         return bool(found)
