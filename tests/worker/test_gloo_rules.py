@@ -47,9 +47,12 @@ def _reduces_until_a_peer_is_gone(rank: Rank, board: str, seed: int) -> tuple[in
         timeout_s=60.0,
         watch=None,
     )
+    store.set(f"built/{rank.rank}", b"")
     with open(board, "r+b") as file:
         entered = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
     if rank.rank == VICTIM:
+        # a rank that still connects would fail to build its group, which is another rule
+        store.wait([f"built/{one}" for one in range(RANKS)])
         threading.Thread(
             target=_kill_itself, args=(time.perf_counter() + at_s,), daemon=True
         ).start()
