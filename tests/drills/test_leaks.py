@@ -1,8 +1,9 @@
 """After many faults a run holds no more than after ten: descriptors, sockets, threads, memory.
 
 60 faults here; more by `OUTLAST_FAULTS=1000 pytest tests/drills/test_leaks.py -m drill -s`, which
-prints what was measured. The launcher, rank 0 (which survives all of them), the zygote and the
-store host of that moment are looked at.
+prints what was measured. The launcher, rank 0, the zygote and the store host of that moment are
+looked at. Nothing strikes rank 0, but gloo blocks it for ever once in some fifty faults, and then
+it is replaced (docs/explanation/assumptions.md). Its next process is compared with nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills._pids import alive, below, zombies_of
+from tests.drills._pids import below, zombies_of
 from tests.drills._run import Drill
 
 FAULTS = int(os.environ.get("OUTLAST_FAULTS", "60"))
@@ -64,6 +65,7 @@ class Look:
     """All that a run holds at one moment."""
 
     held: dict[str, Held]
+    rank_0: int  # its process
     processes: int
     zombies: int
     vault_files: int
@@ -83,25 +85,24 @@ class Look:
         return "\n".join([*lines, rest])
 
 
-def look(drill: Drill, survivor: int) -> Look:
+def look(drill: Drill) -> Look:
     """Look at all of them. A helper that is being replaced just then is waited for."""
     found: list[Look] = []
 
     def looks() -> bool:
-        assert alive([survivor]), f"rank 0 was replaced, though nothing struck it\n{drill}"
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError):
-            found.append(_look(drill, survivor))
+            found.append(_look(drill))
         return bool(found)
 
     drill.until(looks, "a look at processes that all live")
     return found[0]
 
 
-def _look(drill: Drill, survivor: int) -> Look:
+def _look(drill: Drill) -> Look:
     launcher = drill.process.pid
     pids = {
         "launcher": launcher,
-        "rank 0": survivor,
+        "rank 0": drill.pid_of(0),
         "zygote": drill.zygote(),
         "store": drill.store(),
     }
@@ -109,6 +110,7 @@ def _look(drill: Drill, survivor: int) -> Look:
     files = [path.stat() for path in paths if path.is_file()]
     return Look(
         {name: Held.of(pid) for name, pid in pids.items()},
+        pids["rank 0"],
         len(below(launcher)),
         len(zombies_of(launcher)),
         len(files),
@@ -116,11 +118,11 @@ def _look(drill: Drill, survivor: int) -> Look:
     )
 
 
-def settled(drill: Drill, survivor: int) -> Look:
+def settled(drill: Drill) -> Look:
     """A look at a run that has had its rest from the newest fault."""
     at = drill.step
     drill.until(lambda: drill.step >= at + 100, "a hundred steps in peace")
-    return look(drill, survivor)
+    return look(drill)
 
 
 def strike(drill: Drill, number: int) -> int:
@@ -150,32 +152,28 @@ def test_no_resource_is_held_for_each_past_fault(tmp_path: Path) -> None:
     begun_s = time.monotonic()
     with Drill(tmp_path, "quick.py", *arguments, workers=2, within_s=within_s) as drill:
         drill.until(lambda: drill.step >= 20 and drill.oldest_of(2) >= 20, "step 20")
-        survivor = drill.pid_of(0)
         faults = strikes = 0
         while faults < EARLY:
             faults, strikes = faults + strike(drill, strikes), strikes + 1
-        early = settled(drill, survivor)
+        early = settled(drill)
         print(f"\nafter {faults} faults\n{early}", flush=True)
         while faults < FAULTS:
             faults, strikes = faults + strike(drill, strikes), strikes + 1
             if strikes % SHOWN_EACH == 0:
                 lasted_s = time.monotonic() - begun_s
-                print(
-                    f"after {faults} faults, {lasted_s:.0f} s\n{look(drill, survivor)}", flush=True
-                )
-        late = [settled(drill, survivor)]
+                print(f"after {faults} faults, {lasted_s:.0f} s\n{look(drill)}", flush=True)
+        late = [settled(drill)]
 
         rested = drill.step
 
         def is_over() -> bool:
-            late.append(look(drill, survivor))
+            late.append(look(drill))
             return not grown(early, late[-1]) or drill.step >= rested + 2_000
 
         # what is held for a moment is no leak: a thread that copies the state just now, say
         drill.until(is_over, "a moment in which no more is held than before")
         lasted_s = time.monotonic() - begun_s
         print(f"after {faults} faults, {lasted_s:.0f} s\n{late[-1]}", flush=True)
-        assert drill.pid_of(0) == survivor, "rank 0 was to survive them all"
         assert not grown(early, late[-1]), grown(early, late[-1])
 
 
@@ -184,6 +182,8 @@ def grown(early: Look, late: Look) -> list[str]:
     more = FAULTS - EARLY
     said = []
     for name, after in late.held.items():
+        if name == "rank 0" and early.rank_0 != late.rank_0:
+            continue  # another process
         before = early.held[name]
         if after.descriptors > before.descriptors + 1 or after.sockets > before.sockets + 1:
             said.append(f"{name}: descriptors or sockets: {before}, then {after}")
