@@ -69,7 +69,8 @@ def test_a_host_that_is_cut_off_in_silence_is_replaced_and_fences_itself(
 
 def test_a_node_without_the_token_is_turned_away(tmp_path: Path, three_hosts: Hosts) -> None:
     """Host 0 leads, and host 1 has another token. It ends at once and says why."""
-    run = HostRun(three_hosts, tmp_path, nodes=2, spares=0)
+    # it trains for as long as the stranger takes to come
+    run = HostRun(three_hosts, tmp_path, "--steps", 1_000_000, nodes=2, spares=0)
     run.until(lambda: "leads the run" in (tmp_path / "host0.out").read_text(), "a leader")
     stranger = run.start(2, token="a secret of somebody else, 32 bytes")
     assert stranger.wait(60) == 2, str(run)
