@@ -60,6 +60,7 @@ class Contestant:
     command   starts it on each host; {folder} is a folder that all hosts see
     ready     says by that folder whether the fifth host stands ready
     faults    those that it is struck by
+    waits     it begins once the fifth host is there as well
     """
 
     name: str
@@ -67,6 +68,7 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[Path], bool] = lambda folder: True
     faults: tuple[str, ...] = FAULTS
+    waits: bool = True
     limit_s: float = 120.0
 
 
@@ -109,7 +111,9 @@ def contestants() -> list[Contestant]:
 
     def theirs(name: str, script: str) -> Contestant:
         command = (*torchrun, str(PEERS / script), *ENDLESS, *saving)
-        return Contestant(name, command, own_store, faults=("killed", "cut"), limit_s=180.0)
+        return Contestant(
+            name, command, own_store, faults=("killed", "cut"), waits=False, limit_s=180.0
+        )
 
     return [
         ours("outlast-ddp", "with_outlast.py"),
@@ -151,8 +155,8 @@ class Trial:
         try:
             for host in range(HOSTS + 1):
                 self._start(host)
-                if host == HOSTS - 1:
-                    # who trains is decided before the fifth host comes
+                if host == HOSTS - 1 and not self.contestant.waits:
+                    # otherwise the fifth host might be one of those that train
                     self.wait_for(lambda: bool(self.commits), self.contestant.limit_s)
         except BaseException:
             self.__exit__()
