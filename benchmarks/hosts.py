@@ -16,10 +16,11 @@ What is timed is from the fault to the first step that the fifth host commits, l
 median of those before). Each fault strikes a start of its own.
 
 torchrun meets at the first host (c10d), and writes a checkpoint each step into a folder that all
-hosts see. In its favour, its agents look for lost ones each second, and take one for lost after two
-(5 s and three by default), and the workers of each start have a store of their own (without it
-restarts often fail). Under `cut` its process group has a time-out of 10 s, as torch's own is
-30 minutes. Without the host that it meets at, it is over: `leader` is not tried there.
+hosts see. In its favour, the workers of each start have a store of their own, because restarts
+often fail without it. Its agents look for lost ones as by default: with shorter times, on two
+cores, they take living ones for lost. Under `cut` its process group has a time-out of 10 s, as
+torch's own is 30 minutes. Without the host that it meets at, it is over: `leader` is not tried
+there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -35,10 +35,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from side_by_side import HOME, PEERS, Commit, write_result
+from side_by_side import HOME, PEERS, Commit, CommitLog, summary, write_result
 
 sys.path.insert(0, str(HOME))  # the hosts are those of the tests
 
@@ -100,7 +101,7 @@ def contestants() -> list[Contestant]:
         sys.executable, "-m", "torch.distributed.run", "--nnodes", str(HOSTS),
         "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", meets, "--rdzv-id", "hosts", "--local-addr", "{address}",
-        "--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=2,is_host={leads}",
+        "--rdzv-conf", "is_host={leads}",
     )  # fmt: skip
     saving = ("--checkpoint", "{folder}/checkpoint", "--timeout", "10")
     own_store = {"GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -147,33 +148,25 @@ class Trial:
         )
         self.folder = Path(self._scratch.name)
         self.hosts = Hosts(HOSTS + 1)
-        self.commits: list[Commit] = []
-        self._read_bytes = 0
+        self._log = CommitLog(self.folder / "commits")
+        self._closing = ExitStack()
 
     def __enter__(self) -> Trial:
-        self.hosts.__enter__()
-        try:
+        with ExitStack() as closing:
+            closing.enter_context(self._scratch)
+            closing.enter_context(self.hosts)
             for host in range(HOSTS + 1):
                 self._start(host)
                 if host == HOSTS - 1 and not self.contestant.waits:
                     # otherwise the fifth host might be one of those that train
-                    self.wait_for(lambda: bool(self.commits), self.contestant.limit_s)
-        except BaseException:
-            self.__exit__()
-            raise
+                    self.wait_for(lambda: bool(self._log.commits), self.contestant.limit_s)
+            self._closing = closing.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hosts.__exit__()
-        self._scratch.cleanup()
+        self._closing.close()
 
     def _start(self, host: int) -> None:
-        paths = os.pathsep.join([str(HOME / "src"), str(HOME / "examples"), str(PEERS)])
-        environment = (
-            os.environ
-            | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths}
-            | self.contestant.environment
-        )
         command = [
             word.replace("{folder}", str(self.folder))
             .replace("{address}", Hosts.address(host))
@@ -181,6 +174,7 @@ class Trial:
             for word in self.contestant.command
         ]
         with (self.folder / f"host{host}.out").open("wb") as out:
+            environment = self._log.environment(self.contestant.environment)
             self.hosts.start(host, command, out=out, env=environment, cwd=self.folder)
 
     def output(self) -> str:
@@ -191,25 +185,10 @@ class Trial:
 
     def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Return whether `condition` holds before the time is over."""
-        over_s = time.monotonic() + limit_s
-        while time.monotonic() < over_s:
-            self._follow()
-            if condition():
-                return True
-            time.sleep(0.02)
-        return False
-
-    def _follow(self) -> None:
-        path = self.folder / "commits"
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(self._read_bytes)
-                whole = file.read().rpartition(b"\n")[0]
-            self._read_bytes += len(whole) + 1 if whole else 0
-            self.commits += [Commit(**json.loads(line)) for line in whole.splitlines()]
+        return self._log.wait_for(condition, limit_s)
 
     def steps_of(self, rank: int) -> list[Commit]:
-        return [commit for commit in self.commits if commit.rank == rank]
+        return [commit for commit in self._log.commits if commit.rank == rank]
 
     def is_settled(self) -> bool:
         """Return whether all ranks have trained for long enough, and a spare host stands ready."""
@@ -223,7 +202,6 @@ class Trial:
         """
         if not self.wait_for(self.is_settled, self.contestant.limit_s):
             return None
-        self._follow()
         at_s = [commit.at_s for commit in self.steps_of(0)][2:]
         step_s = statistics.median(after - before for before, after in itertools.pairwise(at_s))
         host = 0 if fault == "leader" else chance.randrange(1, HOSTS)
@@ -234,28 +212,13 @@ class Trial:
             self.hosts.kill(host)
 
         def firsts() -> list[Commit]:
-            return [commit for commit in self.commits if commit.host == SPARE]
+            return [commit for commit in self._log.commits if commit.host == SPARE]
 
         if not self.wait_for(lambda: bool(firsts()), self.contestant.limit_s):
             return Strike(step_s, None, 0)
         first = firsts()[0]
         before = max(one.step for one in self.steps_of(first.rank) if one.at_s < struck_s)
         return Strike(step_s, first.at_s - struck_s - step_s, max(0, before + 1 - first.step))
-
-
-def summary(strikes: list[Strike]) -> dict:
-    back_s = [strike.seconds for strike in strikes if strike.seconds is not None]
-    return {
-        "strikes": len(strikes),
-        "came_back": len(back_s),
-        "median_s": round(statistics.median(back_s), 3) if back_s else None,
-        "max_s": round(max(back_s), 3) if back_s else None,
-        "step_s": (
-            round(statistics.median(strike.step_s for strike in strikes), 3) if strikes else None
-        ),
-        "most_lost": max((strike.lost for strike in strikes), default=0),
-        "all_s": [round(one, 3) for one in back_s],
-    }
 
 
 def main() -> int:
@@ -294,7 +257,8 @@ def main() -> int:
                     f" {strike.lost} lost",
                     flush=True,
                 )
-            results[f"{contestant.name} {fault}"] = summary(strikes)
+            most = max((strike.lost for strike in strikes), default=0)
+            results[f"{contestant.name} {fault}"] = {**summary(strikes), "most_lost": most}
     print(f"\n{'':26}{'came back':>10}{'median s':>10}{'max s':>10}{'step s':>10}{'lost':>6}")
     for who, one in results.items():
         figures = "".join(

@@ -30,7 +30,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from _timing import paired_ratio
-from side_by_side import PEERS, WORKERS, Contestant, Strike, Trial, outlast, torchrun, write_result
+from side_by_side import (
+    PEERS,
+    WORKERS,
+    Contestant,
+    Strike,
+    Trial,
+    outlast,
+    summary,
+    torchrun,
+    write_result,
+)
 
 ENDLESS = ("--steps", "1000000")
 STRIKES = 5  # in each start, against another checkout
@@ -124,20 +134,6 @@ def against(source: Path, how: signal.Signals, rounds: int, chance: random.Rando
     ratio = paired_ratio(medians[ours.name], medians[theirs.name])
     print(f"\noutlast beside before, {rounds} starts of each: {ratio.text(unit=' x')}")
     return {name: summary(strikes) for name, strikes in struck.items()}
-
-
-def summary(strikes: list[Strike]) -> dict:
-    back_s = [strike.seconds for strike in strikes if strike.seconds is not None]
-    return {
-        "strikes": len(strikes),
-        "came_back": len(back_s),
-        "median_s": round(statistics.median(back_s), 4) if back_s else None,
-        "max_s": round(max(back_s), 4) if back_s else None,
-        "step_s": (
-            round(statistics.median(strike.step_s for strike in strikes), 4) if strikes else None
-        ),
-        "all_s": [round(one, 4) for one in back_s],
-    }
 
 
 def main() -> int:

@@ -17,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parent
@@ -77,6 +78,52 @@ class Strike:
     seconds: float | None
 
 
+class CommitLog:
+    """The commits of all workers, as the file tells that they append to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.commits: list[Commit] = []
+        self._read_bytes = 0
+
+    def follow(self) -> list[Commit]:
+        """Read what has been committed since the last call. Return all commits so far."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+            self._read_bytes += len(whole) + 1 if whole else 0
+            self.commits += [Commit(**json.loads(line)) for line in whole.splitlines()]
+        return self.commits
+
+    def wait_for(
+        self,
+        condition: Callable[[], bool],
+        limit_s: float,
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Follow until `condition` holds. Return False if the time or the contestant ends first."""
+        over_s = time.monotonic() + limit_s
+        while time.monotonic() < over_s:
+            self.follow()
+            if condition():
+                return True
+            if is_over():
+                return False
+            time.sleep(0.01)
+        return False
+
+    def environment(self, more: Mapping[str, str], *, source: Path | None = None) -> dict[str, str]:
+        """Return the environment of workers that append to this file.
+
+        `source` is where outlast is imported from; None: from this checkout.
+        """
+        paths = os.pathsep.join([str(source or HOME / "src"), str(HOME / "examples"), str(PEERS)])
+        ours = {"OMP_NUM_THREADS": "1", "COMMITS": str(self.path), "PYTHONPATH": paths}
+        return {**os.environ, **ours, **more}
+
+
 class Trial:
     """A contestant at work. On leaving, it and all workers that ever committed are ended."""
 
@@ -86,17 +133,12 @@ class Trial:
             prefix="outlast-bench-", ignore_cleanup_errors=True
         )
         self.folder = Path(self._scratch.name)
-        self.commits: list[Commit] = []
-        self._read_bytes = 0
+        self._log = CommitLog(self.folder / "commits")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that __exit__ runs
 
     def __enter__(self) -> Trial:
-        source = self.contestant.source or HOME / "src"
-        paths = os.pathsep.join([str(source), str(HOME / "examples"), str(PEERS)])
-        environment = (
-            os.environ
-            | {"OMP_NUM_THREADS": "1", "COMMITS": str(self.folder / "commits"), "PYTHONPATH": paths}
-            | self.contestant.environment
+        environment = self._log.environment(
+            self.contestant.environment, source=self.contestant.source
         )
         command = [word.replace("{folder}", str(self.folder)) for word in self.contestant.command]
         with (self.folder / "output").open("wb") as output:
@@ -123,7 +165,7 @@ class Trial:
             self._process.kill()
             self._process.wait()
         for pid in {commit.pid for commit in self.commits}:
-            if b"COMMITS=" + str(self.folder / "commits").encode() in environment_of(pid):
+            if b"COMMITS=" + str(self._log.path).encode() in environment_of(pid):
                 os.kill(pid, signal.SIGKILL)
         self._scratch.cleanup()
 
@@ -138,28 +180,16 @@ class Trial:
     def output(self) -> str:
         return (self.folder / "output").read_text(errors="replace")[-3000:]
 
+    @property
+    def commits(self) -> list[Commit]:
+        return self._log.commits
+
     def follow(self) -> list[Commit]:
-        """Read what has been committed since the last call. Return all commits so far."""
-        path = self.folder / "commits"
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(self._read_bytes)
-                whole = file.read().rpartition(b"\n")[0]
-            self._read_bytes += len(whole) + 1 if whole else 0
-            self.commits += [Commit(**json.loads(line)) for line in whole.splitlines()]
-        return self.commits
+        return self._log.follow()
 
     def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Return whether `condition` holds before the time is over and the contestant ends."""
-        over_s = time.monotonic() + limit_s
-        while time.monotonic() < over_s:
-            self.follow()
-            if condition():
-                return True
-            if self.exit_code is not None:
-                return False
-            time.sleep(0.01)
-        return False
+        return self._log.wait_for(condition, limit_s, is_over=lambda: self.exit_code is not None)
 
     def latest(self) -> list[Commit]:
         """Return the commits of the newest membership, or none while a worker has not committed."""
@@ -212,6 +242,31 @@ class Trial:
             # A contestant may leave a stopped process alone. The next strike has to find four.
             os.kill(struck_pid, signal.SIGKILL)
         return Strike(self.contestant.name, rank, step_s, seconds)
+
+
+class Struck(Protocol):
+    """One strike, with the two figures that every summary has."""
+
+    @property
+    def step_s(self) -> float: ...
+
+    @property
+    def seconds(self) -> float | None: ...
+
+
+def summary(strikes: Sequence[Struck]) -> dict:
+    """Return how many came back, after what time, and how long a step took before."""
+    back_s = [strike.seconds for strike in strikes if strike.seconds is not None]
+    return {
+        "strikes": len(strikes),
+        "came_back": len(back_s),
+        "median_s": round(statistics.median(back_s), 4) if back_s else None,
+        "max_s": round(max(back_s), 4) if back_s else None,
+        "step_s": (
+            round(statistics.median(strike.step_s for strike in strikes), 4) if strikes else None
+        ),
+        "all_s": [round(one, 4) for one in back_s],
+    }
 
 
 def environment_of(pid: int) -> bytes:
