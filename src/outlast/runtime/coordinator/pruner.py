@@ -13,6 +13,7 @@ from pathlib import Path
 from outlast.engine.durable import Retention
 from outlast.errors import OutlastError
 from outlast.model.limits import PRUNE_WAIT_S
+from outlast.runtime.coordinator.saves import why_failed
 from outlast.runtime.tiers import local
 
 
@@ -66,10 +67,8 @@ class Pruner:
         while self._goes_on():
             try:
                 local.prune(self._root, self._retention.last, every=self._retention.every)
-            except OutlastError as error:  # boundary: training goes on
-                self._error = error.message
-            except (OSError, MemoryError) as error:  # boundary: training goes on
-                self._error = str(error) or "the launcher gets no more memory"
+            except (OutlastError, OSError, MemoryError) as error:  # boundary: training goes on
+                self._error = why_failed(error)
 
     def _goes_on(self) -> bool:
         with self._lock:

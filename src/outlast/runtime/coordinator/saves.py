@@ -9,12 +9,18 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
-from outlast.errors import CorruptError, OutlastError, message_of
+from outlast.errors import CorruptError, OutlastError
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault
+
+
+def why_failed(error: OutlastError | OSError | MemoryError) -> str:
+    """Return why the launcher could not write or remove a checkpoint, without a hint."""
+    text = error.message if isinstance(error, OutlastError) else str(error)
+    return text or "the launcher gets no more memory"
 
 
 def write_checkpoint(
@@ -37,7 +43,7 @@ def write_checkpoint(
     try:
         local.write_manifest(folder, manifest)
     except (OutlastError, OSError, MemoryError) as error:
-        return "", message_of(error) or "the launcher gets no more memory"
+        return "", why_failed(error)
     return str(folder), ""
 
 
@@ -72,7 +78,7 @@ def save_images(
         )  # fmt: skip
         local.write_manifest(folder, manifest)
     except (OutlastError, OSError, MemoryError) as error:
-        return "", message_of(error) or "the launcher gets no more memory"
+        return "", why_failed(error)
     return str(folder), ""
 
 
