@@ -101,9 +101,12 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
     `workers` is the number of ranks on all nodes. Raises UsageError.
     """
     ended_well = records.sessions[-1].session.state == "ended"
-    if not from_scratch and not _is_own(records):
-        _check_ranks(records, root=root, workers=workers, ended_well=ended_well)
-    if from_scratch or not ended_well or local.newest_good(root).checkpoint is not None:
+    if from_scratch:
+        return
+    is_found = not _is_own(records) and _found_to_divide(
+        records, root=root, workers=workers, ended_well=ended_well
+    )
+    if is_found or not ended_well or local.newest_good(root).checkpoint is not None:
         return
     if records.newest_step > 0 and not records.calls_outlast:
         raise UsageError(
@@ -124,20 +127,22 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
     )
 
 
-def _check_ranks(records: Records, *, root: Path, workers: int, ended_well: bool) -> None:
-    """Refuse a number of ranks among which the newest checkpoint cannot be divided.
+def _found_to_divide(records: Records, *, root: Path, workers: int, ended_well: bool) -> bool:
+    """Return whether a good checkpoint was found that another number of ranks can go on from.
 
-    What lies in shared memory can go on only with as many ranks as it has.
+    None is looked for where all have the number that is asked for. Raises UsageError for a number
+    among which the newest one cannot be divided. What lies in shared memory can go on only with as
+    many ranks as it has.
     """
     size = records.world_size
     there = local.checkpoints(root)
     if workers == size and all(one.manifest.world_size == size for one in there):
-        return
+        return False
     run = records.meta.run
     found = local.newest_good(root, foreign=lambda one: why_foreign(one, run)).checkpoint
     if found is None:
         if workers == size or ended_well or not records.newest_step:
-            return  # there is nothing to divide: no state was lost, or `check` says what is missing
+            return False  # nothing to divide: no state was lost, or `check` says what is missing
         raise UsageError(
             f"this run has had {count(size, 'rank')}, this command asks for {workers}, and there is"
             f" no checkpoint in {root} to divide among them",
@@ -148,7 +153,7 @@ def _check_ranks(records: Records, *, root: Path, workers: int, ended_well: bool
         )
     saved = found.manifest.world_size
     if saved == workers or not (reason := dividing.why_not(found)):
-        return
+        return True
     raise UsageError(
         f"{found.folder} was written by {count(saved, 'rank')}, and cannot be divided among"
         f" {workers}: {reason}",
@@ -194,7 +199,7 @@ def passes_over_vault(records: Records, vault: Vault) -> str:
     """
     size, before = records.sizes[-1], records.sizes[-2:][0]
     # a launcher that was killed before it began may have left the vault of the one before it
-    before = max(before, *(rank + 1 for rank in vault.ranks() if rank >= size), 0)
+    before = max([before, *(rank + 1 for rank in vault.ranks() if rank >= size)])
     if size == before:
         return ""
     return (
