@@ -126,8 +126,10 @@ class Ledger:
                 f"BEGIN IMMEDIATE; {schema()} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
             )
             ledger._put("meta", meta)
-        first = Session(1, pid, meta.started_s, meta.started_wall_s, seen_s=meta.started_s)
-        ledger._begin(replace(first, world_size=meta.world_size))
+        started_s, size = meta.started_s, meta.world_size
+        ledger._begin(
+            Session(1, pid, started_s, meta.started_wall_s, seen_s=started_s, world_size=size)
+        )
         return ledger
 
     @classmethod
@@ -143,8 +145,10 @@ class Ledger:
             _upgrade(connection)
             last = connection.execute("SELECT max(session) FROM sessions").fetchone()[0]
         ledger = cls(path, connection, session=(last or 0) + 1)
-        session = Session(ledger.session, pid, started_s, started_wall_s, seen_s=started_s)
-        ledger._begin(replace(session, world_size=world_size))
+        number = ledger.session
+        ledger._begin(
+            Session(number, pid, started_s, started_wall_s, seen_s=started_s, world_size=world_size)
+        )
         return ledger
 
     @classmethod
