@@ -26,7 +26,7 @@ from outlast.planner.scenario import Extent, Job
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What one failure takes: ranks, in rising order, and seats whose node is lost."""
+    """The ranks that one failure takes, in rising order, and the seats whose node is lost."""
 
     ranks: tuple[int, ...]
     seats: tuple[int, ...]

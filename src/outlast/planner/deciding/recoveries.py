@@ -20,7 +20,7 @@ NONE = Strike((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a failure takes, and how it shows.
+    """The processes that a failure takes, and how it shows.
 
     It takes processes, some with their nodes. Ranks whose script raised live on.
     """
@@ -33,7 +33,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost since training stopped.
+    """The losses since training stopped.
 
     dead     ranks, and seats whose node is lost, that nobody has replaced
     without  ranks that hold nothing, replaced or not

@@ -54,7 +54,7 @@ PY_SPY_MISSING = "py-spy is not installed (pip install py-spy): no stacks of Pyt
 
 @dataclass(slots=True)
 class Collected:
-    """What was gathered, counted by kind, and what was not, in sentences."""
+    """The gathered evidence, counted by kind, and sentences about what is lacking."""
 
     folder: Path
     at_s: float = field(default_factory=time.time)

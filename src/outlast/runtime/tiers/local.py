@@ -72,7 +72,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search for the newest good checkpoint has found.
+    """The result of a search for the newest good checkpoint.
 
     `checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer
     ones that are not, newest first.

@@ -76,7 +76,7 @@ class Tier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search for the newest good checkpoint has found.
+    """The result of a search for the newest good checkpoint.
 
     step      None if there is none
     refused   newer ones that are not good, newest first, and why

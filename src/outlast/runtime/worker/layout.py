@@ -28,7 +28,7 @@ PIECE = "layout/text"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was read from a piece `layout/text`.
+    """The content of a piece `layout/text`.
 
     shards   by name: the shape of the whole, and where this rank's part begins
     """
