@@ -135,15 +135,50 @@ def test_a_voter_that_has_voted_never_supports_the_coordinator_before() -> None:
     assert voter.misses(now_s=9.1)
 
 
+def test_a_candidate_that_gives_up_supports_another_of_the_same_epoch() -> None:
+    """It wanted more votes than it got, and another node was elected in that epoch."""
+    voter = Voter(lease_s=LEASE_S, now_s=0.0)
+    claim = voter.stand("b:1", above=1, now_s=9.0)
+    assert claim == Claim(2, "b:1", 0, 0)
+    assert voter.on_ask(Ask(1), now_s=9.9).missing
+    assert not voter.on_claim(Claim(2, "c:1", 0, 0), now_s=9.9), "its vote is its own so far"
+    voter.withdraw(now_s=10.0)
+    voter.note_leader(2, "c:1")
+    voter.hear(2, now_s=10.1)
+    assert (voter.promised, voter.leader) == (2, "c:1")
+    assert not voter.misses(now_s=10.2)
+    assert not voter.is_loyal(2, now_s=9.9 + LEASE_S), "an agent may go on for so long"
+    assert voter.is_loyal(2, now_s=10.0 + 2 * LEASE_S)
+
+
+def test_a_candidate_that_gives_up_stands_in_a_newer_epoch_the_next_time() -> None:
+    """Those that have voted for it in the first one would not vote again in that one."""
+    voter = Voter(lease_s=LEASE_S, now_s=0.0)
+    assert voter.stand("b:1", above=1, now_s=9.0) == Claim(2, "b:1", 0, 0)
+    voter.withdraw(now_s=10.0)
+    assert (voter.promised, voter.leader) == (0, "")
+    assert voter.stand("b:2", above=1, now_s=10.1) == Claim(3, "b:2", 0, 0)
+
+
+def test_a_candidate_that_has_voted_for_a_newer_one_takes_no_vote_back() -> None:
+    voter = Voter(lease_s=LEASE_S, now_s=0.0)
+    assert voter.stand("b:1", above=1, now_s=9.0) is not None
+    assert voter.on_claim(Claim(3, "c:1", 0, 0), now_s=10.0)
+    voter.withdraw(now_s=10.1)
+    assert (voter.promised, voter.leader) == (3, "c:1")
+    assert not voter.on_claim(Claim(4, "d:1", 0, 0), now_s=10.2)
+
+
 def test_an_agent_goes_on_from_when_it_asked_and_only_with_a_majority() -> None:
     inquiry = Inquiry(VOTERS)
     old = inquiry.ask(now_s=1.0)
     new = inquiry.ask(now_s=2.0)
-    assert inquiry.hear("a", Answer(old.number, True, 1, "")) is None
-    assert inquiry.hear("b", Answer(new.number, True, 1, "")) is None
-    assert inquiry.hear("b", Answer(new.number, True, 1, "")) is None, "one voter, twice"
-    assert inquiry.hear("c", Answer(new.number, False, 1, "")) is None
-    assert inquiry.hear("a", Answer(new.number, True, 1, "")) == 2.0
+    assert inquiry.hear("a", Answer(old.number, True, 1, "", 1, 5)) is None
+    assert inquiry.hear("b", Answer(new.number, True, 1, "", 1, 5)) is None
+    assert inquiry.hear("b", Answer(new.number, True, 1, "", 1, 5)) is None, "one voter, twice"
+    assert inquiry.hear("c", Answer(new.number, False, 1, "", 1, 7)) is None
+    assert inquiry.hear("a", Answer(new.number, True, 1, "", 1, 5)) == 2.0
+    assert inquiry.newest == Position(1, 7), "of all voters that have answered"
 
 
 @pytest.mark.parametrize("count", [3, 5])

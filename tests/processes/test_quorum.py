@@ -254,7 +254,7 @@ def test_voters_are_asked_over_the_network(token: bytes | None) -> None:
     port = VoterPort(
         loop, "run", FACTS, token=token,
         answer=lambda message: (
-            Answer(message.number, True, 1, "") if isinstance(message, Ask) else None
+            Answer(message.number, True, 1, "", 1, 5) if isinstance(message, Ask) else None
         ),
     )  # fmt: skip
     caller = Caller(WIRE_VERSION, "1.0", "run", "b", "")
@@ -272,4 +272,4 @@ def test_voters_are_asked_over_the_network(token: bytes | None) -> None:
         assert loop.run_until(lambda: len(heard) > 0, within_s=10.0)
         calls.ask(named, Ask(3))
         assert loop.run_until(lambda: len(heard) > 1, within_s=10.0)
-    assert heard == [("a", Answer(2, True, 1, "")), ("a", Answer(3, True, 1, ""))]
+    assert heard == [("a", Answer(2, True, 1, "", 1, 5)), ("a", Answer(3, True, 1, "", 1, 5))]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from outlast.engine.cluster.voting import Position
 from outlast.errors import CapacityError
-from outlast.model.messages import Admitted, Kept, Message, Voters
-from outlast.model.records import Meta
+from outlast.model.messages import Admitted, Grant, Kept, Message, Voters
+from outlast.model.records import Event, Meta
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.agent.dialler import Caller
@@ -23,6 +23,8 @@ from outlast.runtime.loop import Loop
 LEASE_S = 0.2
 FACTS = Admitted("run-1", "/runs/1", "/runs/1/checkpoints", LEASE_S)
 TOKEN = b"a secret of this test, 32 bytes!"
+
+_led: dict[tuple[str, int], int] = {}  # where an elected node listened, and its epoch
 
 
 class Node:
@@ -48,6 +50,7 @@ class Node:
         election.ledger.close()
         if self.cannot:
             raise CapacityError("the disk is full")
+        _led[election.listening.getsockname()[:2]] = election.epoch
         election.listening.close()
         self.elections.append(election)
 
@@ -60,27 +63,38 @@ class Node:
     def follow(self, address: tuple[str, int]) -> None:
         self.follows.append(address)
 
+    def be_led(self) -> None:
+        """Let the elected coordinator that this node follows prolong its lease from now on."""
+        epoch = _led.get(self.follows[-1]) if self.follows else None
+        if epoch is not None:
+            self.epoch = epoch
+            self.standby.on_link(Grant(1, 1, clock.now_s()))
+
     def look(self) -> None:
+        self.be_led()
         if not self.elections:
             self.standby.look()
         self.loop.call_at(clock.now_s() + LEASE_S / 5, self.look)
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    """Nodes b and c vote, and so did a, which led and is gone. They hold the same copy."""
+@contextmanager
+def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]]:
+    """Let these nodes vote, and a, which led and is gone. Those that lag lack its last record."""
     meta = Meta("run-1", "train", 2, "1.0", clock.now_s(), 1.7e9)
     with ExitStack() as stack:
         loop = stack.enter_context(closing(Loop()))
-        ledger = stack.enter_context(closing(Ledger.create(tmp_path / "a.db", meta, pid=1)))
-        there = {name: Node(loop, name, tmp_path) for name in "bc"}
+        ledger = stack.enter_context(closing(Ledger.create(folder / "a.db", meta, pid=1)))
+        there = {name: Node(loop, name, folder) for name in names}
         for node in there.values():
             stack.callback(node.standby.close)
-        addresses = ("127.0.0.1:1", there["b"].address, there["c"].address)
-        named = Voters(1, ("a", "b", "c"), addresses)
+        addresses = ("127.0.0.1:1", *(node.address for node in there.values()))
+        named = Voters(1, ("a", *there), addresses)
+        away: set[str] = set()
         copies = Copies(
             epoch=1, own="a", lease_s=LEASE_S, wrote=lambda position: None,
-            send=lambda name, message: there[name].standby.on_link(message),
+            send=lambda name, message: (
+                None if name in away else there[name].standby.on_link(message)
+            ),
         )  # fmt: skip
         for node in there.values():
             node.standby.on_link(named)
@@ -88,6 +102,15 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
         for node in there.values():
             assert node.said == [Kept(1, copies.newest, node.said[0].seen_s)]  # type: ignore[union-attr]
             assert node.standby.voter.position == Position(1, copies.newest)
+        away |= set(lags)
+        copies.add(Event(clock.now_s(), 1.7e9, "told", {"text": "the last that a has told"}))
+        yield there
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
+    """Nodes b and c vote, and so did a, which led and is gone. They hold the same copy."""
+    with voters(tmp_path, "bc") as there:
         yield there
 
 
@@ -144,3 +167,42 @@ def test_a_leader_that_comes_back_is_told_who_leads_though_nobody_votes(
         assert a.loop.run_until(lambda: bool(a.follows), within_s=20.0)
     assert a.follows[-1] == winner.follows[-1]
     assert not a.went_on, "those that name the leader count as if they missed it"
+
+
+@pytest.mark.parametrize(
+    ("names", "lags"), [("bc", "b"), ("bc", "c"), ("bcde", "b"), ("bcde", "bc"), ("bcde", "bcd")]
+)
+def test_those_that_lack_a_record_follow_the_one_that_is_elected(
+    tmp_path: Path, names: str, lags: str
+) -> None:
+    """The first to ask for votes may be one that gets none, and another leads in its epoch."""
+    with voters(tmp_path, names, lags) as there:
+        for node in there.values():
+            node.look()
+        loop = there["b"].loop
+        assert loop.run_until(lambda: any(node.elections for node in there.values()), within_s=20.0)
+        (winner,) = (name for name, node in there.items() if node.elections)
+        assert winner not in lags
+        (election,) = there[winner].elections
+        led = [node for name, node in there.items() if name != winner]
+        assert loop.run_until(
+            lambda: all(node.epoch == election.epoch for node in led), within_s=20.0
+        )
+        assert loop.run_until(
+            lambda: not any(node.standby.voter.misses(now_s=clock.now_s()) for node in led),
+            within_s=20.0,
+        ), "a voter goes on asking for the coordinator that it is led by"
+
+
+def test_one_that_asked_for_votes_in_vain_follows_the_one_that_is_elected(tmp_path: Path) -> None:
+    """Node b gave up in the epoch in which another node is elected without its vote."""
+    with voters(tmp_path, "bcde") as there:
+        b, others = there["b"], [there[name] for name in "cde"]
+        assert b.standby.voter.stand("127.0.0.1:1", above=1, now_s=clock.now_s() + LEASE_S)
+        for node in others:
+            node.look()
+        assert b.loop.run_until(lambda: any(node.elections for node in others), within_s=20.0)
+        b.standby.voter.withdraw(now_s=clock.now_s())
+        b.look()
+        assert b.loop.run_until(lambda: b.epoch > 1, within_s=20.0)
+        assert not b.standby.voter.misses(now_s=clock.now_s())

@@ -17,7 +17,7 @@ from outlast.model.limits import MESSAGE_MAX_BYTES
 from outlast.model.messages import Message
 from outlast.model.shorten import shortened
 
-WIRE_VERSION = 4  # of the form of all messages; both ends of a connection have the same
+WIRE_VERSION = 5  # of the form of all messages; both ends of a connection have the same
 
 _CODEC = Codec(typing.get_args(Message))
 

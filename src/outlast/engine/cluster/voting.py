@@ -10,7 +10,8 @@ coordinators from deciding at the same time.
                another coordinator is silent for ever; one that has told an agent that the
                coordinator is missing is silent until that agent's lease is over.
     Votes      A voter gives its vote in an epoch once, while it misses the coordinator itself, and
-               only to a candidate that holds all that it holds (`Voter.on_claim`).
+               only to a candidate that holds all that it holds (`Voter.on_claim`). A candidate
+               that gives up takes its own vote back (`Voter.withdraw`). Nobody else does that.
 
 Two majorities have a voter in common. So a new coordinator holds every decision that counted, and
 the one before it has no authority left a lease after its successor was elected.
@@ -131,6 +132,8 @@ class Voter:
     promised   the newest epoch that it has given its vote in, or whose coordinator it follows
     leader     where the coordinator of that epoch listens; "" for the first
     position   the newest record that it holds
+
+    While its node is a candidate, the promise is its own (`stand`).
     """
 
     def __init__(self, *, lease_s: float, now_s: float) -> None:
@@ -141,13 +144,22 @@ class Voter:
         self._heard_s = now_s
         self._silent_until_s = -math.inf
         self._voted_until_s = -math.inf  # by then a candidate that got this vote must have led
+        self._stood = 0  # the newest epoch that this node wanted to lead in
+        self._before = (0, "")  # what it had promised before that
+        self._named = (0, "")  # an epoch, and who leads in it, as a node says that hears this one
 
     def hear(self, epoch: int, *, now_s: float) -> None:
         """Note that the coordinator of `epoch` has prolonged this node's lease."""
         if epoch >= self.promised:
             self._heard_s = now_s
-            if epoch > self.promised:
+            if self._named[0] == epoch:
+                self.promised, self.leader = self._named
+            elif epoch > self.promised:
                 self.promised, self.leader = epoch, ""
+
+    def note_leader(self, epoch: int, leader: str) -> None:
+        """Note where the coordinator of `epoch` listens, as a node says that hears it."""
+        self._named = (epoch, leader)
 
     def misses(self, *, now_s: float) -> bool:
         """Return whether the coordinator has not been heard of for too long."""
@@ -165,7 +177,7 @@ class Voter:
             # that might give that agent's ranks away. A candidate that it has just voted for makes
             # none so early (`takes_over_after_s`).
             self._silent_until_s = now_s + void_after_s(self._lease_s)
-        return Answer(ask.number, missing, self.promised, self.leader)
+        return Answer(ask.number, missing, self.promised, self.leader, *self.position)
 
     def on_claim(self, claim: Claim, *, now_s: float) -> bool:
         """Return whether the candidate gets this voter's vote."""
@@ -180,12 +192,44 @@ class Voter:
         self._silent_until_s = -math.inf
         return True
 
+    def stand(self, leader: str, *, above: int, now_s: float) -> Claim | None:
+        """Vote for this node itself. Return the question that it asks for the others' votes.
+
+        leader  where it listens, as HOST:PORT
+        above   the epoch of the coordinator that is missing
+
+        Returns None if this node may not vote for itself now, as `on_claim` says.
+        """
+        before = (self.promised, self.leader)
+        epoch = max(self.promised, self._stood, above) + 1
+        claim = Claim(epoch, leader, *self.position)
+        if not self.on_claim(claim, now_s=now_s):
+            return None
+        self._stood, self._before = epoch, before
+        return claim
+
+    def withdraw(self, *, now_s: float) -> None:
+        """Take back this node's vote for itself: it will never lead in the epoch that it stood for.
+
+        Another node may have been elected in that epoch, or in one before it. This voter would
+        neither obey nor support it, and would ask for ever. While it stood, agents were told that
+        they may go on, so it is silent until their leases are over.
+        """
+        if self.promised == self._stood:
+            self.promised, self.leader = self._before
+            self._voted_until_s = -math.inf
+            self._silent_until_s = now_s + void_after_s(self._lease_s)
+
 
 class Inquiry:
-    """Ask the voters, for an agent that misses the coordinator, and count their answers."""
+    """Ask the voters, for an agent that misses the coordinator, and count their answers.
+
+    newest   the newest record that any of them holds, as far as they have answered
+    """
 
     def __init__(self, voters: tuple[str, ...]) -> None:
         self.voters = voters
+        self.newest = Position(0, 0)
         self._number = 0
         self._asked_s = 0.0
         self._missing: set[str] = set()
@@ -201,7 +245,10 @@ class Inquiry:
 
         Return when the newest question was asked, if a majority misses the coordinator too.
         """
-        if answer.number != self._number or not answer.missing or node not in self.voters:
+        if node not in self.voters:
+            return None
+        self.newest = max(self.newest, Position(answer.at_epoch, answer.at_number))
+        if answer.number != self._number or not answer.missing:
             return None  # of an older question, or no vote that the coordinator is missing
         self._missing.add(node)
         return self._asked_s if len(self._missing) >= majority(len(self.voters)) else None

@@ -243,8 +243,14 @@ class Standby:
         absence, self._absence = self._absence, None
         if absence is not None:
             self._calls.close()
-            if absence.attempt is not None:
-                absence.attempt.listening.close()
+            self._give_up(absence)
+
+    def _give_up(self, absence: _Absence) -> None:
+        """Give up an attempt to take over, if there is one: no vote for it counts any more."""
+        attempt, absence.attempt = absence.attempt, None
+        if attempt is not None:
+            attempt.listening.close()
+            self.voter.withdraw(now_s=clock.now_s())
 
     def _answer(self, message: Message) -> Message | None:
         """Return the answer to another node's question; None: it gets none."""
@@ -264,9 +270,8 @@ class Standby:
         A new coordinator of two nodes names no voters. The one before it still asks those that it
         had named, and would never learn who leads now.
         """
-        return Answer(
-            ask.number, missing=False, epoch=self.voter.promised, leader=self.voter.leader
-        )
+        promised, leader = self.voter.promised, self.voter.leader
+        return Answer(ask.number, False, promised, leader, at_epoch=0, at_number=0)
 
     def _hear(self, node: str, message: Message) -> None:
         """Handle a voter's answer to this node's question."""
@@ -280,9 +285,20 @@ class Standby:
             if asked_s is not None:
                 absence.since_s = asked_s if absence.since_s is None else absence.since_s
                 agent.goes_on(asked_s)
-            if message.epoch > max(agent.epoch, self.voter.promised) and message.leader:
-                # Whoever it is, a majority has to vote for it before it lets anybody in.
-                self._follow(message.leader)
+            if message.leader and message.epoch > agent.epoch:
+                self._hear_of_leader(message)
+
+    def _hear_of_leader(self, answer: Answer) -> None:
+        """Follow the coordinator that a node names, unless a newer one has got this node's vote.
+
+        Whoever it is, a majority has to vote for it before it lets anybody in. One that another
+        node hears was elected, so it is followed whatever this node has promised.
+        """
+        if not answer.missing:
+            self.voter.note_leader(answer.epoch, answer.leader)
+            self._follow(answer.leader)
+        elif answer.epoch > self.voter.promised:
+            self._follow(answer.leader)
 
     def _follow(self, leader: str) -> None:
         """Let the agent connect to this leader, at HOST:PORT."""
@@ -294,21 +310,24 @@ class Standby:
     def _take_a_turn(self, absence: _Absence, now_s: float) -> None:
         """Ask for votes, if it is this node's turn."""
         attempt = absence.attempt
+        begins_s = limits.CLAIM_LEASES * self._place.facts.lease_s  # within that, it has to lead
         if attempt is not None:
-            lease_s = self._place.facts.lease_s
-            if now_s < attempt.claimed_s + limits.CLAIM_LEASES * lease_s:
+            if now_s < attempt.claimed_s + begins_s:
                 return  # votes may still come
-            attempt.listening.close()
-            absence.attempt, absence.since_s = None, now_s
+            self._give_up(absence)
+            absence.since_s = now_s
         if absence.since_s is None or self._kept.ledger is None:
             return  # others still hear the coordinator, or this node has nothing to go on from
         turn = self._named.nodes.index(self._place.caller.node) - 1
-        if now_s >= absence.since_s + turn * limits.CLAIM_STAGGER_S:
+        waits_s = turn * limits.CLAIM_STAGGER_S
+        if absence.inquiry.newest > self.voter.position:
+            waits_s += begins_s  # a voter that holds more refuses its vote, and comes first
+        if now_s >= absence.since_s + waits_s:
             self._claim(absence, now_s)
 
     def _claim(self, absence: _Absence, now_s: float) -> None:
         """Ask all voters for their votes."""
-        place, position = self._place, self.voter.position
+        place = self._place
         try:
             listening = listen_in(place.address, place.ports)
         except OSError as error:
@@ -316,12 +335,11 @@ class Standby:
             self._tell(f"warning: this node cannot take the run over: {error.strerror}")
             return
         leader = f"{place.address}:{listening.getsockname()[1]}"
-        epoch = max(self.voter.promised, self._named.epoch) + 1
-        claim = Claim(epoch, leader, position.epoch, position.number)
-        if not self.voter.on_claim(claim, now_s=now_s):
+        claim = self.voter.stand(leader, above=self._named.epoch, now_s=now_s)
+        if claim is None:
             listening.close()
             return  # this node has promised its own vote to another one
-        absence.attempt = _Attempt(epoch, now_s, listening, {place.caller.node})
+        absence.attempt = _Attempt(claim.epoch, now_s, listening, {place.caller.node})
         self._calls.ask(self._named, claim)
 
     def _on_vote(self, absence: _Absence, node: str, claimed: Claimed) -> None:
@@ -329,6 +347,8 @@ class Standby:
         attempt, nodes = absence.attempt, self._named.nodes
         if attempt is None or claimed.epoch != attempt.epoch or not claimed.granted:
             return  # the vote is for an older attempt, or it is none
+        if self.voter.promised != attempt.epoch:
+            return  # this node itself has voted for a newer candidate since
         attempt.votes.add(node)
         if len(attempt.votes & set(nodes)) < majority(len(nodes)):
             return  # more votes are needed
@@ -351,5 +371,6 @@ class Standby:
             # supervision boundary: the others miss this node, and elect another one
             self._tell(f"warning: this node was elected to lead the run, and cannot: {error}")
             listening.close()
+            self.voter.withdraw(now_s=clock.now_s())
         else:
             self._follow(leader)
