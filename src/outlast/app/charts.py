@@ -54,7 +54,7 @@ class Bars:
     rows: tuple[tuple[str, float, float], ...]
     say_x: Callable[[float], str]
     base: float = 0.0
-    notes: tuple[str, ...] = field(default=())  # what stands behind each row
+    notes: tuple[str, ...] = field(default=())  # the text at the end of each row
 
 
 Chart: TypeAlias = Curves | Bars

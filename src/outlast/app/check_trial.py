@@ -5,7 +5,7 @@ rank, whose place a spare takes, and in step 6 rank 0. The state may then differ
 that explains it. In that case the script runs in peace once more, to see whether it gives other
 results by itself.
 
-A script without outlast calls runs in peace, then with one rank killed behind step 4, to see with
+A script without outlast calls runs in peace, then with one rank killed after step 4, to see with
 which step it goes on.
 """
 

@@ -134,7 +134,7 @@ def words_of(parser: argparse.ArgumentParser) -> Words:
 def words_of_help(text: str) -> Words:
     """Return the words in the text of --help, where the parser is in another process.
 
-    An option's line names it first, and its help behind two spaces.
+    An option's line names it first, and its help after two spaces.
     """
     words = Words()
     for line in map(str.strip, text.splitlines()):

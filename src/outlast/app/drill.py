@@ -40,7 +40,7 @@ from outlast.sim.drill_calendar import Calendar, draw, without_hangs
 
 UNDETERMINED = 3
 TAIL_LINES = 12
-TAIL_S = 5.0  # of training behind the last fault, in which it is survived
+TAIL_S = 5.0  # of training after the last fault, in which it is survived
 STANDSTILL_S = 300.0  # a run under fire without a new step for so much longer than all of its steps
 NEAREST_S = 0.5  # faults that come nearer than this on average come faster than a recovery
 NOT_OURS = ("--run-dir", "--resume", "--from-scratch", "--nnodes", "--node-rank")

@@ -1,7 +1,7 @@
 """A few lines at the bottom of a terminal that stay in place while other output passes above them.
 
 What passes may be much: the lines of all workers. So the panel is laid out once for each snapshot,
-and only its bytes are written again behind a line that has passed.
+and only its bytes are written again after a line that has passed.
 
     panel = Panel(console)
     panel.draw(["training  step 12", "2 workers"])

@@ -245,7 +245,7 @@ _NEVER_OF_SCRIPTS = (
 
 
 def _late(script_args: Sequence[str]) -> list[str]:
-    """Return a warning if options that look like ours stand behind the script's name."""
+    """Return a warning if options that look like ours stand after the script's name."""
     given = [word.partition("=")[0] for word in script_args if word.startswith("--")]
     late = [word for word in given if word[2:].replace("_", "-") in _NEVER_OF_SCRIPTS]
     if not late:
@@ -404,7 +404,7 @@ def _program(asked: dict[str, Any], spares: int) -> Program:
         return Program(script, "program", args)
     if asked["module"]:
         if script.endswith(".py") and os.path.exists(script):
-            # Python would train while it imports the module, and fail behind that
+            # Python would train while it imports the module, and fail after that
             raise UsageError(
                 f"-m takes the name of a module, and {script} is a path",
                 hint=f"leave -m out, or write `-m {script.removesuffix('.py').replace('/', '.')}`",

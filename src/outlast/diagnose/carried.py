@@ -222,7 +222,7 @@ class _Reading:
     calls: CalledReads | None = None
 
     def block(self, body: list[ast.stmt], known: set[str]) -> set[str]:
-        """Return the names that are surely set behind the statements."""
+        """Return the names that are surely set after the statements."""
         for statement in body:
             known = self._statement(statement, known)
         return known

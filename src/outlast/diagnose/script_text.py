@@ -169,7 +169,7 @@ def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
             name.startswith("torch.distributed.")
             and last_name(name) in COLLECTIVES
             and call.lineno < steps[0]
-            # a function that stands above may well be called behind
+            # a function that stands above may well be called after
             and _function_at(tree, call.lineno) in (here, None)
         ):
             yield Remark(

@@ -124,7 +124,7 @@ def _looked_at(feed: _Feed) -> Iterator[bytes]:
 
 
 class _Feed:
-    """A batch of lines, and then what comes behind it."""
+    """A batch of lines, and then what comes after it."""
 
     def __init__(self, batch: Iterable[bytes], source: Iterator[bytes]) -> None:
         self.batch = deque(batch)
@@ -140,7 +140,7 @@ class _Feed:
 def _closing_brace(first: bytes) -> Callable[[bytes], bool]:
     """Return a test for the closing line.
 
-    Its brace is two columns left of the first key, behind the same prefix.
+    Its brace is two columns left of the first key, after the same prefix.
     """
     closing = first[: first.index(b'"class"')][:-2] + b"}"
     return lambda line: line.rstrip() == closing

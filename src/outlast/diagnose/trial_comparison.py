@@ -35,7 +35,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Keep what one rank saw at one moment. `prints` have a type behind the digits."""
+    """Keep what one rank saw at one moment. `prints` have a type after the digits."""
 
     pid: int
     loop: Loop
@@ -79,7 +79,7 @@ class Comparison:
 
     variables      that were not kept, each once
     state          by rank, the parts of run.state that differ at the end of the last step
-    differs_from   the first step behind which a part of the state differs; 0: none does
+    differs_from   the first step after which a part of the state differs; 0: none does
     own            parts of the state that differ before any rank was replaced
     last_step      the last step that every rank has ended in both runs
     unseen         iterators of the script that cannot be compared, as (file, function, name)

@@ -30,7 +30,7 @@ def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
     """Name a variable that was not kept.
 
     source    the text of the file that it lives in
-    changes   the step behind which the state differs; 0: the state is the same
+    changes   the step after which the state differs; 0: the state is the same
     """
     what = (
         f"{one.name} is not kept: rank {one.rank}, which was replaced in step {one.step}, began"

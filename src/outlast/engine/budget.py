@@ -23,7 +23,7 @@ class Budget:
     capacity: int
     refill_steps: int
     spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
-    error: tuple[int, str] = (-1, "")  # what a token was last wanted for, and behind which step
+    error: tuple[int, str] = (-1, "")  # what a token was last wanted for, and after which step
 
     def left(self, *, step: int) -> int:
         """Return the tokens in stock when `step` is the newest committed step.
@@ -63,7 +63,7 @@ class Budget:
 class Budgets:
     """One budget per expensive rung, and how often the run was interrupted where.
 
-    An interruption counts at the step behind which it came, until a later step has been executed. A
+    An interruption counts at the step after which it came, until a later step has been executed. A
     fault that the run itself makes hits at one place. Steps that are executed again count for that,
     too, but not as progress.
 
@@ -86,7 +86,7 @@ class Budgets:
     strikes: int = 0
     stands_since_s: float = 0.0
     restarts_paid: bool = False
-    # the step behind which interruptions came -> how many
+    # the step after which interruptions came -> how many
     _places: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Budgets:
@@ -101,7 +101,7 @@ class Budgets:
     ) -> int:
         """Count one more interruption while `step` is the newest committed step.
 
-        Return how many interruptions came behind `reached`, kills from outside not counted. That is
+        Return how many interruptions came after `reached`, kills from outside not counted. That is
         the newest step executed since the last interruption, or else the step that the run was to
         go on from.
         """

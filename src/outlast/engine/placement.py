@@ -45,7 +45,7 @@ def keepers(homes: Mapping[int, str]) -> dict[int, str]:
     """Return the node that keeps copies of each rank's images. Empty: there is but one node.
 
     It is the next of the nodes that hold ranks, in the order of their lowest ranks, and the first
-    one behind the last. So every single loss of a node is survived. Of two nodes that are lost at
+    one after the last. So every single loss of a node is survived. Of two nodes that are lost at
     once, the second must not be next to the first: it kept the copies of that one's ranks.
     """
     nodes = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))

@@ -95,7 +95,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
     there = [held for held in live if held.committed == newest]
     phases = max((held.phases for held in there), default=0)
     begun = any(held.begun for held in there)
-    # The script's own code behind the step may change state, so the donor should have run it. A
+    # The script's own code after the step may change state, so the donor should have run it. A
     # rank that applies the step forward runs it before it hands over.
     furthest = (
         [held for held in there if held.begun]

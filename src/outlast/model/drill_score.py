@@ -48,7 +48,7 @@ class Outcome:
 
     interruption   number of the interruption it belongs to; None: the run was not interrupted
     mttr_s         from the strike to the first newly committed step; None: not interrupted
-    survived       a step was committed behind it, or the run ended well
+    survived       a step was committed after it, or the run ended well
     said           the class of the verdict, and how sure it is
     judged         "right", "wrong", "unknown", or "" where there was nothing to diagnose
     """

@@ -335,7 +335,7 @@ PROGRESS_FROM_BYTES = 256 << 20
 PROGRESS_FROM_DUMPS_COUNT = 1_000
 
 # --- a script that `outlast check` tries
-TRIAL_STEPS = 8  # a rank is replaced in steps 4 and 6, so each is seen before, within and behind
+TRIAL_STEPS = 8  # a rank is replaced in steps 4 and 6, so each is seen before, within and after
 TRIAL_KILL_STEPS = (4, 6)
 TRIAL_STEPS_LEAST = 7
 TRIAL_LIMIT_S = 180.0

@@ -42,6 +42,6 @@ def is_own_bug(traceback: str) -> bool:
     frames = list(_FRAME.finditer(traceback))
     if not frames:
         return False
-    after = traceback[frames[-1].end() :].splitlines()[1:]  # behind the rest of the frame's line
+    after = traceback[frames[-1].end() :].splitlines()[1:]  # after the rest of the frame's line
     error = next((line for line in after if line and not line[0].isspace()), "")
     return raised_here(frames[-1][1], error)

@@ -26,7 +26,7 @@ Facts = Mapping[str, object]  # a JSON object
 RESUMED = "resumed"
 
 # Kind of the event with the first step of a session of a script without outlast calls. step: the
-# one that it goes on behind, by its own checkpoint; None: that is not known.
+# one that it goes on after, by its own checkpoint; None: that is not known.
 WENT_ON = "went_on"
 
 LEADS = "node_leads"  # kind of the event with which a node begins to lead: node, epoch, voters
@@ -126,7 +126,7 @@ class Interruption:
     restored_s          state is in place on all ranks of the next generation
     regrouped_s         so long before that as it took to hand state over and to load it
     tier                the costliest tier that state was taken from; None: nothing was restored
-    resumed_s           first new commit: of a step behind the one that was gone on from, for which
+    resumed_s           first new commit: of a step after the one that was gone on from, for which
                         all ranks voted, the replaced ones included. A child (parent set) resumes
                         together with its parent. Of a script whose steps are not seen: when all
                         its processes ran again

@@ -21,7 +21,7 @@ _CONTROL = re.compile(
 def cut_at_word(text: str, most_count: int) -> str:
     """Return the text in at most `most_count` characters.
 
-    A longer text ends behind a whole word, with an ellipsis in place of the rest. Where one word
+    A longer text ends after a whole word, with an ellipsis in place of the rest. Where one word
     takes more than half of the room (a path, a number), that word is cut.
     """
     if len(text) <= most_count:

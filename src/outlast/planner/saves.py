@@ -11,7 +11,7 @@ Method     Position x is reached (x - begin) pace after the beginning, and the s
            save of a tier already dealt with, so that the next tier goes on from there. Where all
            shorter intervals divide a longer one, each of its rounds takes as long, and a division
            tells; else it is guessed from the mean pace and put right. The guess is four intervals
-           off at most: by all stalls of one round, before and behind, which are no more than the
+           off at most: by all stalls of one round, before and after, which are no more than the
            mean pace spends on one longest interval. A tier holds what had been saved, stalls over,
            `write` seconds ago. That is asked in the same way, of the runs in which it makes a
            difference.

@@ -57,7 +57,7 @@ class DrilledRun:
     path       the run's folder
     code       the exit code of `outlast run`
     fired      the faults that have fired
-    ends       the state of each rank behind the last step; empty if the script never says it
+    ends       the state of each rank after the last step; empty if the script never says it
     pace_s     seconds for a step, as seen from outside; 0.0 if fewer than two were seen
     trained_s  from the third step to the last
     usage      of the launcher: the most of its first minute, and the last; None: it was over before
@@ -168,7 +168,7 @@ class _Watching:
         self._began: tuple[float, int] | None = None  # when it trained, and with which step
         self._usage_s = 0.0
         self._settled: Usage | None = None  # the most of the first minute
-        self._usage: tuple[Usage, int] | None = None  # what was seen last, and behind which step
+        self._usage: tuple[Usage, int] | None = None  # what was seen last, and after which step
         self._seen: set[RunProcess] = set()
 
     def until_over(self, watch: Callable[[Glance], None], patience_s: float) -> None:

@@ -16,7 +16,7 @@ class OutputQueue:
         self._outputs: deque[Output] = deque()
 
     def do(self, outputs: Iterable[Output]) -> None:
-        """Carry out `outputs` now, or behind those that are being carried out."""
+        """Carry out `outputs` now, or after those that are being carried out."""
         running = bool(self._outputs)
         self._outputs.extend(outputs)
         if running:

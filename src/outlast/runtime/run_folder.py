@@ -49,7 +49,7 @@ def folder_name(text: str) -> str:
 
 
 def stamped(name: str) -> str:
-    """Return `name` behind the time of now in UTC: 20260102T030405Z-name."""
+    """Return `name` with the present time in UTC in front of it: 20260102T030405Z-name."""
     return f"{datetime.fromtimestamp(clock.wall_s(), timezone.utc):%Y%m%dT%H%M%SZ}-{name}"
 
 

@@ -5,9 +5,9 @@
     run.send(worker, signal.SIGKILL)    # False: it is gone, or it is not what it was
 
 A process is struck only if it is a child of that launcher, has the title that outlast gave it, and
-began when it was found. This is checked again behind an open pidfd, so a number that the kernel has
-given to another process meanwhile is never struck. The launcher itself has to be the one that was
-started: its start time is kept.
+began when it was found. All of this is checked again once its pidfd is open. So a pid that the
+kernel has given to another process meanwhile is never struck. The launcher itself has to be the one
+that was started: its start time is kept.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from outlast.model.drill_plan import Plan
 from outlast.model.terms import FailureClass
 
 FIRST_STEP = 4  # a run that has done fewer does not train yet
-WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave lies behind the one before
+WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave lies after the one before
 # a rank that is stopped for longer than this, in seconds, hangs: it is replaced
 DRAWN_FOR_S = (0.5, 4.0)
 
@@ -148,7 +148,7 @@ def _even(plan: Plan, chance: random.Random) -> Sequence[float]:
 
 
 def _waves(plan: Plan, chance: random.Random) -> Sequence[float]:
-    """Return the times of what is drawn, or their steps: a share comes closely behind another."""
+    """Return the times of what is drawn, or their steps: a share comes closely after another."""
     over = plan.over_steps - FIRST_STEP if plan.over_steps else plan.over_s
     followers = sum(chance.random() < plan.waves for _ in range(plan.count))
     times = [chance.uniform(0.0, over) for _ in range(max(1, plan.count - followers))]

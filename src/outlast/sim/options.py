@@ -100,7 +100,7 @@ class Options:
     def pieces(self, step: int) -> int:
         """Return how many pieces of the script's own code lie between `step` and the next one.
 
-        There is one, and one more behind a phase.
+        There is one, and one more after a phase.
         """
         return 2 if step == self.phase_after else 1
 
@@ -239,7 +239,7 @@ def draw_pace(stream: Stream, options: Options) -> Options:
 
 
 def draw_moves(stream: Stream, options: Options) -> Options:
-    """Draw whether the script changes private state behind its blocks, as it draws checkpoints."""
+    """Draw whether the script changes private state after its blocks, as it draws checkpoints."""
     moves = stream.pick(("", "", "", "alike", "apart", "apart"))
     short = options.steps < LONG_LIFE_STEPS and options.recovery_mode not in ("plain", "sharded")
     return replace(options, moves=moves) if short and not options.failures else options

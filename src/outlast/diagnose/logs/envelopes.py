@@ -185,7 +185,7 @@ def _always(found: Found) -> bool:
 
 
 def _is_no_syslog(found: Found) -> bool:
-    """Return False for lines of syslog, and of programs that log a level behind the time."""
+    """Return False for lines of syslog, and of programs that log a level after the time."""
     texts = [one["text"] or b"" for one in found]
     return sum(_SYSLOG.match(text) is not None for text in texts) < 0.5 * len(texts)
 

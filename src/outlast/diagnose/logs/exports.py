@@ -1,10 +1,10 @@
 """Exports of logs that hold one record over many lines.
 
-    gcloud logging read          documents of YAML, one a record, behind lines of `---`
+    gcloud logging read          documents of YAML, one a record, after lines of `---`
     ... --format json, Grafana   an array of objects, each over many lines
     aws logs filter-log-events   such an array, in an object
     kubectl get ... -o json      the same: each pod, node or event of the list is a record
-    jq '.[]', stern -o ppextjson objects one behind the other, each over many lines
+    jq '.[]', stern -o ppextjson objects one after the other, each over many lines
 
 Each record becomes one line of JSON, which `json_lines.py` opens. Whatever is no such record stays
 as it is: a file of settings in YAML for example. Exports that stand on one long line, and answers

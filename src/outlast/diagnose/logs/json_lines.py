@@ -8,7 +8,7 @@
     the program     {"event": "...", "level": "error", "exception": "Traceback ..."} of structlog,
                     loguru and the like; such a record may lie within one of the others
 
-A record of a program keeps what it says besides its message: behind the message, as JSON. A line
+A record of a program keeps what it says besides its message: after the message, as JSON. A line
 of journald becomes what journalctl prints of it as text.
 
 Not opened: numbers without a message, such as metrics.

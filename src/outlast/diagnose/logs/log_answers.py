@@ -117,7 +117,7 @@ class _Text:
         return True
 
     def passes(self, pattern: re.Pattern[str]) -> bool:
-        """Go behind what the pattern matches here."""
+        """Move past what the pattern matches here."""
         while len(self.held) - self.at < _HEAD_CHARACTERS and self.more():
             pass
         found = pattern.match(self.held, self.at)
@@ -127,7 +127,7 @@ class _Text:
         return True
 
     def begins(self) -> str:
-        """Return the letter here, behind blanks and commas; "" at the end."""
+        """Return the letter here, after blanks and commas; "" at the end."""
         while self.at >= len(self.held):
             if not self.more():
                 return ""
@@ -135,7 +135,7 @@ class _Text:
         return self.held[self.at : self.at + 1] or (self.begins() if self.more() else "")
 
     def value(self) -> Any:
-        """Return the value here and go behind it; None if it is broken or too long."""
+        """Return the value here and move past it; None if it is broken or too long."""
         while True:
             try:
                 found, self.at = _DECODER.raw_decode(self.held, self.at)
@@ -150,7 +150,7 @@ class _Text:
         return None
 
     def left(self) -> str:
-        """Return what is held of the lines behind this one."""
+        """Return what is held of the lines after this one."""
         while "\n" not in self.held[self.at :]:
             self.at = len(self.held)
             if not self.more():

@@ -164,7 +164,7 @@ class WentOn:
     def block(
         self, lines: Sequence[bytes], raised: Sequence[tuple[int, Finding, str]]
     ) -> list[tuple[str, Finding]]:
-        """Return each exception after which the log goes on, behind the rule that says how.
+        """Return each exception after which the log goes on, with the rule that says how.
 
         `raised` are the exceptions in this block: at which place, and the text of their lines.
         """

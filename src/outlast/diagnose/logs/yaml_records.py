@@ -1,6 +1,6 @@
 """The part of YAML in which tools print a record: mappings of mappings and texts.
 
-A text is plain, quoted in one of two ways, or a block behind `|`; a plain or quoted one may go on
+A text is plain, quoted in one of two ways, or a block after `|`; a plain or quoted one may go on
 over several lines. Lists, anchors and types are not read: a list's lines are passed over, and a
 number stays a text.
 

@@ -193,7 +193,7 @@ def needles_of(pattern: str) -> tuple[bytes, ...]:
     """Return literals of which every match of the pattern contains at least one.
 
     Empty if there are none of four characters. It understands what the tables use: top-level text,
-    one level of (?:a|b) groups, and quantifiers behind single characters and groups.
+    one level of (?:a|b) groups, and quantifiers after single characters and groups.
     """
     alternatives = _split(pattern)
     if len(alternatives) > 1:

@@ -1,7 +1,7 @@
 """NVIDIA's Xid and SXid codes: what each says, by itself.
 
 Sources: NVIDIA, Xid errors catalogue (analyzing-xid-catalog, 2025-10); GPU memory error management
-guide; fabric manager user guide, appendix D. What follows another code (43, 45, 63 behind 48, 145
+guide; fabric manager user guide, appendix D. What follows another code (43, 45, 63 after 48, 145
 and 154 beside 149) is an effect there; alone it keeps its own, weaker meaning.
 
 This module is pure: no clock, no files, no torch.

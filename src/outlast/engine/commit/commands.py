@@ -125,7 +125,7 @@ class SealMoved:
 
 @dataclass(frozen=True, slots=True)
 class TakeBackTail:
-    """Undo what the script's code behind an interrupted block has changed."""
+    """Undo what the script's code after an interrupted block has changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class StepStage(Enum):
 class Wishes:
     """Hold what some rank was asked for, as far as all ranks know it by a vote.
 
-    stop  the run is to end behind the step
+    stop  the run is to end after the step
     save  a checkpoint of the step is to be written
     """
 
@@ -65,7 +65,7 @@ class Wishes:
     save: bool = False
 
 
-# the script runs on behind a block that does not count
+# the script runs on after a block that does not count
 _LEFT_BEHIND = (StepStage.CUT, StepStage.REPEAT)
 _ROLLED_BACK = (StepStage.IDLE, StepStage.REPEAT)
 
@@ -86,7 +86,7 @@ class CommitMachine:
                 loss.backward()
                 optimizer.step()        vote_early   prepare and vote, then apply
                                         end_block    commit, or be repeated
-            code behind the block       (belongs to the step; sealed by the next settle)
+            code after the block       (belongs to the step; sealed by the next settle)
 
     A step that votes late (see late_votes.py) applies first and votes when the next step or phase
     is asked for. An early vote can show that this is needed. Then it is *put off*. A *phase*
@@ -332,9 +332,9 @@ class CommitMachine:
         del cause  # its traceback holds this frame, and would be kept alive by it
 
     def _settle(self, kind: str) -> Flow[None]:
-        """Vote if that is due, and seal. The script has done all that it does behind a block.
+        """Vote if that is due, and seal. The script has done all that it does after a block.
 
-        What the script does behind the block of a step belongs to that step. A rank that is lost
+        What the script does after the block of a step belongs to that step. A rank that is lost
         later comes back with what it had here.
         """
         if self.stage is StepStage.LATE:
@@ -371,7 +371,7 @@ class CommitMachine:
     def end_phase(self, number: int) -> Flow[bool]:
         """Vote on a phase that was done here. Return False if it is to be done again.
 
-        number   how many phases were done behind the step before this one
+        number   how many phases were done after the step before this one
         """
         yield PreparePhase(self.committed, number + 1)
         try:

@@ -1,12 +1,12 @@
 """Where in the script a rank stood when an image of its private state was sealed, and which image
 its successor begins from.
 
-    prepared n   n phases behind the step are done, and the script's code behind the last of them
+    prepared n   n phases after the step are done, and the script's code after the last of them
                  has not run yet. With n = 0, the vote of the step is next.
     entered n    everything that comes before phase n has run
     begun n      everything that comes before the next step has run, n phases among it
 
-Two images of one rank and one step can differ, because the script may change state behind the
+Two images of one rank and one step can differ, because the script may change state after the
 block of a step. A successor has to begin with what its predecessor had where the survivors stand.
 """
 
@@ -38,8 +38,8 @@ class Place:
     """A place in the script.
 
     kind     PREPARED, ENTERED or BEGUN
-    phases   how many phases behind the step are done
-    calls    1 if run.steps was called again behind the step, else 0
+    phases   how many phases after the step are done
+    calls    1 if run.steps was called again after the step, else 0
     still    the script has come further since, up to the next step or phase, and nothing has moved
     """
 
@@ -111,7 +111,7 @@ def choose_image(
 
     The choice is the image that was sealed last, of those that are not later than the place where
     the survivors stand. The survivors stand in the next step or right before it (`begun`), or
-    behind so many phases; and in the next call of run.steps, or (calls=0) before it. There is at
+    after so many phases; and in the next call of run.steps, or (calls=0) before it. There is at
     least one image. Where all are later than the survivors, the earliest is taken.
     """
 

@@ -9,13 +9,13 @@ keeps an undo copy of the shared state, because its optimizers have run by the t
     unproven   It is the first step of a run. It is not known yet whether all ranks hold the same
                parameters. They are compared before this step is committed.
     goes on    A backward runs after the optimizer (GANs). A repeat needs the old parameters.
-    movers     Private state that differs between ranks changes behind the optimizer. A rank that is
+    movers     Private state that differs between ranks changes after the optimizer. A rank that is
                lost there would take with it what no other rank knows. So the step must not be
                committed yet, so that it can be repeated as a whole.
 
 The last two are seen in the first step in which they happen, and hold from the next step on.
 
-Movers may begin to change behind the block of any step. Whether they differ is not known before a
+Movers may begin to change after the block of any step. Whether they differ is not known before a
 vote compares them, and the early vote of the next step would come before they move again. So that
 vote does not count: all ranks *put it off* to the end of the step.
 """

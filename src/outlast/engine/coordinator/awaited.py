@@ -77,7 +77,7 @@ def _nodes(run: Run) -> str:
 
 
 def _to_end(run: Run) -> Awaited | None:
-    """Describe the wait for scripts behind their last step, and for processes that do not end."""
+    """Describe the wait for scripts after their last step, and for processes that do not end."""
     live = run.roster.live()
     stay = [m for m in live if m.script.lingers]
     what = [f"{_ranks(stay)} to end: the script is over, and the process goes on"] if stay else []

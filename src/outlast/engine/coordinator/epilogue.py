@@ -47,7 +47,7 @@ class Epilogue:
     def script_raised(
         self, now_s: float, member: Member, *, at_s: float | None, error: str, traceback: str
     ) -> list[Output]:
-        """Note that a script has failed behind the last step. Its process is about to end."""
+        """Note that a script has failed after the last step. Its process is about to end."""
         if member.path.raised:
             return []  # the same message has come twice
         member.path.raised = error, traceback

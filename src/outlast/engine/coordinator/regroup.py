@@ -8,9 +8,9 @@
     planned     plans.py gives each member its plan for the next generation
     resumed     all members have joined, and a step is committed
 
-Read this file from top to bottom, and plans.py behind "decided". A fault in any stage leads back to
-"detected". Nothing here waits: each deadline is a timer, and what it leads to needs no other
-process.
+Read this file from top to bottom as far as "decided", then plans.py, then "resumed". A fault in any
+stage leads back to "detected". Nothing here waits: each deadline is a timer, and what the timer
+does needs no other process.
 
 This module is pure.
 """

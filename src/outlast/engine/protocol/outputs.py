@@ -153,7 +153,7 @@ class SaveLast:
     """Write the state of `step` from the vault to the disk, because the run gives up.
 
     The images of all ranks are in their slots. Under replicated state, the transfer image has what
-    all ranks hold alike. The driver carries this out before any output behind it.
+    all ranks hold alike. The driver carries this out before any output after it.
 
     kept   the copies that all ranks have sealed of this step are written, and no images
     """

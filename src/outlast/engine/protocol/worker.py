@@ -6,7 +6,7 @@
 
 A worker is DETACHED while its main thread has taken no plan: it boots, is parked, or runs the
 user's set-up code outside of any group. It has nothing to lose, so the listener answers Leave. The
-main thread takes the newest plan once it gets to where plans are taken. A worker is FINISHED behind
+main thread takes the newest plan once it gets to where plans are taken. A worker is FINISHED after
 its last step. The listener answers Leave there too, and the main thread is woken from whatever the
 script does.
 """
@@ -77,8 +77,8 @@ class WorkerMachine:
     prepared    the newest step whose image is sealed for a vote
     passed      the newest step whose vote this rank saw pass, or was told of
     sealed      steps of sharded state that lie sealed, the newest first
-    phases      how many phases behind `committed` are done
-    begun       the step after `committed` was asked for, so all phases lie behind
+    phases      how many phases after `committed` are done
+    begun       the step after `committed` was asked for, so all phases are done
     over        no step follows `committed`
     cut         the script is leaving out of the middle of a step (sys.exit)
     """

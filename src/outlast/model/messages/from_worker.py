@@ -138,7 +138,7 @@ class Joined:
 class Committed:
     """This worker has committed its first step in its generation.
 
-    is_new   the step lies behind the one that the generation goes on from: all ranks have voted for
+    is_new   the step lies after the one that the generation goes on from: all ranks have voted for
              it, so all of them are in the generation. Survivors may finish a step that is not new
              alone; then a second message tells of the first new one
     """

@@ -64,7 +64,7 @@ class _Gzip:
 class Unpacked:
     """The content of a compressed stream, all of its members one after the other.
 
-    Bytes behind the last member that begin no other are not read. `read` raises Damaged, and
+    Bytes after the last member that begin no other are not read. `read` raises Damaged, and
     EOFError if the stream was cut short.
     """
 
@@ -92,7 +92,7 @@ class Unpacked:
         return b""
 
     def _next(self) -> bool:
-        """Go to the member behind the one that ended. Return False if there is none.
+        """Go to the member after the one that ended. Return False if there is none.
 
         Zeros between members are filling.
         """

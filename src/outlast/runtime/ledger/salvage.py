@@ -1,7 +1,7 @@
 """Read what is left of a ledger that was damaged, and say what is not.
 
 A page of the file that cannot be read takes the rows on it along. Rows are read by their number, so
-that indices may be damaged too; behind a page that cannot be read, the next readable row is looked
+that indices may be damaged too; after a page that cannot be read, the next readable row is looked
 for. A row whose values make no record is left out as well.
 """
 

@@ -317,7 +317,7 @@ class Ledger:
     def _keep_index_whole(self) -> None:
         """Give the file ledger.db-shm its length back, if it was cut short.
 
-        SQLite maps that file, and a process that reads behind the end of a mapped file dies of
+        SQLite maps that file, and a process that reads past the end of a mapped file dies of
         SIGBUS. SQLite sees by its checksum that what the file held is gone, and makes it again. A
         cut in the microseconds that a transaction takes is not covered.
         """

@@ -157,7 +157,7 @@ def write_image(
     metadata: Mapping[str, str],
     header_bytes_reserved: int = 0,
 ) -> Written:
-    """Write an image to the start of `target`. Everything behind its length stays as it is.
+    """Write an image to the start of `target`. Everything after its length stays as it is.
 
     `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header
     needs. Raises StateError for names, dtypes or sizes that no image can hold. Raises CapacityError
@@ -253,7 +253,7 @@ class Header(NamedTuple):
     """The header of an image: what lies where in it.
 
     data_begin   where the tensors begin in the image
-    spans        each tensor's spec, and where it begins and ends behind `data_begin`
+    spans        each tensor's spec, and where it begins and ends after `data_begin`
     """
 
     metadata: Mapping[str, str]

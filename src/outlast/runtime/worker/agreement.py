@@ -5,7 +5,7 @@ start, after the first step, and piece by piece with each vote from then on (sam
 
 Another is where their scripts are: in which step or phase (script_position.py).
 
-The last is which private parts move in the same way behind the vote. It decides whether a
+The last is which private parts move in the same way after the vote. It decides whether a
 successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
 """
 

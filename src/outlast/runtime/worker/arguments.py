@@ -30,7 +30,7 @@ class _Wrong(Exception):
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Parse the command line behind `outlast run`. Return one of the answers above."""
+    """Parse the command line after `outlast run`. Return one of the answers above."""
     parser = _parser()
 
     def error(message: str) -> NoReturn:

@@ -66,7 +66,7 @@ class StepsCall:
                    as repeated
     first_step     no step of this call has ended yet
     first          the first step of a run that has no state yet
-    begun_behind   the step behind which this call began, as long as that is the newest; -1 before
+    begun_behind   the step after which this call began, as long as that is the newest; -1 before
     again          the plan and the peer's image that this process began with, where that peer was
                    in the next call of run.steps already (see `begin_steps_call`)
     donate_s       how long this rank took to hand its state over, in the regroup at hand
@@ -160,7 +160,7 @@ class Attachment:
                 self._leave_if_reentering()
 
     def _begin_behind(self, step: int) -> int:
-        """Begin a run that has no state yet behind `step`, which the script itself has restored.
+        """Begin a run that has no state yet after `step`, which the script itself has restored.
 
         Return `step`. The loader goes to its place if it can find that by counting.
         """
@@ -359,7 +359,7 @@ class Attachment:
             ddp.restore_views(wrapped)  # gradients that loading has set belong into DDP's buckets
 
     def begin_steps_call(self, step: int) -> None:
-        """Begin another call of run.steps, behind `step`.
+        """Begin another call of run.steps, after `step`.
 
         This process may have taken the state of peers that were in this call already. Then what the
         script does between the two calls was done to that state twice. So the state that the peers
@@ -454,7 +454,7 @@ class Attachment:
         )
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
-        """Take what moved behind the vote of `step` from the peer that hands over.
+        """Take what moved after the vote of `step` from the peer that hands over.
 
         This rank was lost between that vote and its next image.
         """
@@ -588,5 +588,5 @@ class Attachment:
 
 
 def _is_a_call_ahead(donated: Image | None, step: int) -> bool:
-    """Return whether the peer that handed over had called run.steps again, behind `step`."""
+    """Return whether the peer that handed over had called run.steps again, after `step`."""
     return donated is not None and donated.metadata.get("begun_behind") == str(step)

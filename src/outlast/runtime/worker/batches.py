@@ -50,7 +50,7 @@ class Batches:
     def fetch(self, number: int) -> None:
         """Fetch the batches of step `number`, and hold that step.
 
-        Raises what the loader and the data set raise. The next call goes on behind the batches that
+        Raises what the loader and the data set raise. The next call goes on after the batches that
         came.
         """
         while self._source is not None and len(self._drawn) < self.accumulate:

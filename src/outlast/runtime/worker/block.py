@@ -88,7 +88,7 @@ class Block:
     def _swallowed(self) -> BaseException | None:
         """Return the exception that the block caught although it was not meant for it, or None.
 
-        A step that was refused or interrupted is not committed behind that.
+        A step that was refused or interrupted is not committed after that.
         """
         refused = self._hooks.refused or self._member.guards.refused
         if refused is not None or self._machine.has_passed:

@@ -307,7 +307,7 @@ class CommitDriver:
         self._put_copy_back()
 
     def _take_back_tail(self) -> None:
-        """Undo what the loop's code behind an interrupted block did, before it is given away."""
+        """Undo what the loop's code after an interrupted block did, before it is given away."""
         self._put_copy_back()
         self._attachment.state.roll_back()
 

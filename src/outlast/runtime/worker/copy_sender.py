@@ -4,7 +4,7 @@
     a vote    `wait`: no rank votes before the copy of its newest image lies at its keeper
 
 So once a vote has passed, the step before it outlives the loss of any one node. An image is not
-written over while it is sent, because its slot is taken again behind the next vote only.
+written over while it is sent, because its slot is taken again after the next vote only.
 """
 
 from __future__ import annotations

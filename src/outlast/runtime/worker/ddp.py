@@ -250,8 +250,8 @@ def leave_buckets(ddp: DistributedDataParallel) -> None:
 def buffer_syncs(replicas: Iterable[DistributedDataParallel]) -> list[bool]:
     """Return, for each of `replicas`, whether its next forward sends the buffers of rank 0 to all.
 
-    DDP decides that by the last forward: it does so behind one with gradients to be summed, and not
-    behind one under no_grad or no_sync.
+    DDP decides that by the last forward: it does so after one with gradients to be summed, and not
+    after one under no_grad or no_sync.
     """
     return [one.require_forward_param_sync for one in replicas]
 

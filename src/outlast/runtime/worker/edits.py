@@ -1,12 +1,12 @@
 """Edits: parameters that the script changes itself, and how a repeat takes that back.
 
 A step that is repeated leaves parameters alone. It was cut short before its vote, and optimizers
-change parameters only behind the vote. Real scripts do more. They move an average of the weights in
-front of the optimizer, in a step that a GradScaler skips, or behind the block. They project
+change parameters only after the vote. Real scripts do more. They move an average of the weights in
+front of the optimizer, in a step that a GradScaler skips, or after the block. They project
 weights. They swap averaged weights in for an evaluation. Done twice, each of these gives wrong
 results, and nothing reports it.
 
-So outlast looks which parameters have changed between the beginning of a step and its vote, behind
+So outlast looks which parameters have changed between the beginning of a step and its vote, after
 its block, or inside a phase. From then on these are copied at each beginning, and put back with
 everything else. This is what it looks at:
 

@@ -202,7 +202,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         ignore_keys: list[str] | None,
         started_s: float,
     ) -> bool:
-        """Do one update, and what is due behind it.
+        """Do one update, and what is due after it.
 
         Return True if something was due, and is done on all ranks. The update is committed then. A
         stop is due, too: no rank may leave the loop before the vote on its update has passed.
@@ -223,7 +223,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if not done:
             # The step was interrupted, and then no phase follows. Or this process replaces another.
             # Then it has repeated the step alone, where accelerate cannot gather, and its peers may
-            # wait in the phase behind the step.
+            # wait in the phase after the step.
             self.control = handler.on_step_begin(args, self.state, self.control)
             self.state.global_step, self.state.epoch = step.number, behind / in_epoch
             self.control = handler.on_step_end(args, self.state, self.control)
@@ -301,7 +301,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._globalstep_last_logged = self.state.global_step
 
     def _progress(self) -> dict[str, Any]:
-        """Return what moves behind the optimizer's step. It is the same on all ranks."""
+        """Return what moves after the optimizer's step. It is the same on all ranks."""
         return {"global_step": self.state.global_step, "epoch": self.state.epoch}
 
     def _load_progress(self, saved: dict[str, Any]) -> None:

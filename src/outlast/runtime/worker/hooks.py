@@ -230,7 +230,7 @@ class OptimizerHooks:
         """Take in that all optimizers of `scaler` have been stepped or skipped by now."""
         if self._inside and any(scaler is one for one in self._scalers) and not self._step.asked:
             self._ask(user_line())
-            # a backward that follows comes after the vote, as it does behind an optimizer
+            # a backward that follows comes after the vote, as it does after an optimizer
             self._step.applied = True
 
     def _ask(self, line: str) -> None:

@@ -86,7 +86,7 @@ class Images:
             vault.reserve_transfer(int((shared + private) * 1.02) + _SLACK_BYTES)
         return private, shared
 
-    # --- at the vote, and behind it ---------------------------------------------------------------
+    # --- at the vote, and after it ----------------------------------------------------------------
 
     def prepare(self, step: int, place: Place) -> None:
         """Seal the private state of `step`, before its vote.

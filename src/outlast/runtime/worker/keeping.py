@@ -1,8 +1,8 @@
 """When the ranks copy their state besides what each step seals: into the vault, and to the disk.
 
     rank 0, before its vote     `wishes`: a copy is due
-    all ranks, after the vote   `agreed`: they copy the state behind this step, or none does
-    behind the step             `is_due`, and then `copied`
+    all ranks, after the vote   `agreed`: they copy the state after this step, or none does
+    after the step              `is_due`, and then `copied`
 
 Under replicated state each live rank holds all of it, so a copy in the vault is needed only if all
 ranks are lost at once, or if there is but one. Rank 0 decides by its own clock, and the vote tells
@@ -32,7 +32,7 @@ class Keeping:
         self.vault = _every(options.get("keep_vault"))
         self.disk = _every(options.get("keep_disk"))
         self._lacks_room = False
-        self._agreed: tuple[int, int] = (0, 0)  # a step, and what all ranks copy behind it
+        self._agreed: tuple[int, int] = (0, 0)  # a step, and what all ranks copy after it
         now_s = clock.now_s()
         self._copied_s = {VAULT: now_s, DISK: now_s}  # when the newest copy was made
         # what the newest copies in the vault took: the first maps memory, and others may be held up
@@ -65,7 +65,7 @@ class Keeping:
         self._agreed = (step, bits & ~VAULT if bits & NO_ROOM else bits)
 
     def is_due(self, where: int, step: int) -> bool:
-        """Return whether all ranks copy the state behind `step` to `where` now."""
+        """Return whether all ranks copy the state after `step` to `where` now."""
         agreed_step, bits = self._agreed
         return agreed_step == step and bool(bits & where)
 

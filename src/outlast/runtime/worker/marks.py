@@ -14,7 +14,7 @@ A fault can also be ordered while the run goes on. OUTLAST_DRILL_FOLDER names a 
 next optimizer call, and notes in `fired-<id>` when that was (`outlast drill`).
 
     stepping   in front of the first optimizer call of a step
-    stepped    behind an optimizer call of a script without outlast calls; `step` counts the calls
+    stepped    after an optimizer call of a script without outlast calls; `step` counts the calls
     prepared   private state of the step is sealed           voting     about to enter the vote
     passed     the vote passed here                          applied    the block is over, the step
                not yet counted

@@ -11,7 +11,7 @@ name first, and then renamed, is the same one. A copy is another.
 A process that has called neither `torch.load` nor a module's `load_state_dict` in front of its
 first step has begun from the first one.
 
-Not seen: which step file objects, and files that other libraries write, were saved behind; weights
+Not seen: which step file objects, and files that other libraries write, were saved after; weights
 that come into a model by neither of these two calls.
 """
 
@@ -52,7 +52,7 @@ class OwnSaves:
                 os.close(fd)
 
     def on_load(self, where: Any) -> None:
-        """Look up behind which step `where` was saved, if this run has saved it."""
+        """Look up after which step `where` was saved, if this run has saved it."""
         key = _key(where)
         if key is not None and not self._several:
             step = next((one["step"] for one in self._noted() if one["file"] == key), None)

@@ -66,7 +66,7 @@ class Attempt:
 def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
     """Give out one attempt after the other, until one is done.
 
-    There is none behind a step that was interrupted. That step comes again, and its phase with it.
+    There is none after a step that was interrupted. That step comes again, and its phase with it.
     """
     while transaction.wants_phase(name):
         attempt = Attempt(transaction, name)

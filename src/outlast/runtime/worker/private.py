@@ -8,11 +8,11 @@
     loader position    (none)             moves when a batch is fetched, and at no other time
 
 A rank seals its private state just before the vote of a step. What the script does after that,
-behind its optimizer call and behind the block, may move parts once more. `movers` are the parts
+after its optimizer call and after the block, may move parts once more. `movers` are the parts
 that were ever seen to do so. A rank that is lost between that seal and the beginning of the next
 step takes them with it. Its successor can take a mover from a peer if the movers are the same on
 all ranks, which `movers_key` tells. If they differ, the step has to vote later (see `undo`).
-What the script changes between two calls of run.steps lies behind no vote that could lose it: a
+What the script changes between two calls of run.steps lies after no vote that could lose it: a
 successor does that code again. It makes no part a mover.
 
 Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.

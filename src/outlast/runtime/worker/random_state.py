@@ -40,7 +40,7 @@ from outlast.runtime.worker import devices, tree
 
 _MT_WORDS = 624
 _MT_BYTES = _MT_WORDS * 4 + 4  # words and position, as NumPy's mt19937_state lays them out
-_FLAG_BYTES = 8  # an int, and what aligns the number behind it
+_FLAG_BYTES = 8  # an int, and what aligns the number after it
 _PREFIX = "random:"
 
 
@@ -219,7 +219,7 @@ def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
 def _python_raw() -> bytes:
     """Return index and words of Python's global generator.
 
-    CPython lays them out behind the object's head.
+    CPython lays them out after the object's head.
     """
     return ctypes.string_at(_python_words(), _MT_BYTES) if _LAID_OUT else b""
 

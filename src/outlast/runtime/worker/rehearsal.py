@@ -2,7 +2,7 @@
 
 A hot spare rehearses one step before it parks, so that its first real step is not slow. A process
 that replaces a rank in place runs the last committed step, so that the script gets to the phases
-behind that step. The survivors wait in one of those phases, or in front of it.
+after that step. The survivors wait in one of those phases, or in front of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rehearsal:
         self._attachment = attachment
         self._batches = batches
         self._replaying = False
-        self._phases_to_skip = 0  # of those behind the replayed step: done by the others
+        self._phases_to_skip = 0  # of those after the replayed step: done by the others
         self._before = (0, "")  # collectives counted, and the first need of a group
 
     def of_spare(self) -> Iterator[Step]:
@@ -41,7 +41,7 @@ class Rehearsal:
             self._member.park()
 
     def replay(self, plan: Regroup) -> Iterator[Step]:
-        """Give out the last committed step. The phases behind it that are done run for nothing."""
+        """Give out the last committed step. The phases after it that are done run for nothing."""
         self._replaying, self._phases_to_skip = True, plan.phases
         yield from self._step(plan.step)
         self._replaying = False

@@ -208,7 +208,7 @@ class Run:
 
         state        what `run.state(...)` returned; always the same object
         until        the number of the last step; steps count from 1, also over restarts
-        first        the number of the first step, for a script that has read the state behind
+        first        the number of the first step, for a script that has loaded the state of step
                      `first - 1` from a file of its own; it counts only where the run itself has
                      no state yet
         accumulate   the number of micro-batches in a step: `step.batches` has that many
@@ -226,8 +226,8 @@ class Run:
         The loader begins with the batches of that step, if it is one over `StepSampler` or
         `run.draw`. Another loader stays where the script has put it. Random state is the script's.
 
-        A rank may `break` out of the loop if all ranks do so at the same step. A rank that is lost
-        after a `break` is not promised to come back behind it.
+        A rank may `break` out of the loop if all ranks do so at the same step. It is not promised
+        that a rank which is lost after its `break` comes back to that place.
 
         It raises UsageError if it is called with another state, or if ranks give different `first`.
         It raises TransactionError if the block of a step was not entered.

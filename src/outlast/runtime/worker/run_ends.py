@@ -30,7 +30,7 @@ def begin(worker: int) -> None:
 
 
 def watched(transaction: Transaction, steps: Iterator[Step], folder: str) -> Iterator[Step]:
-    """Yield the steps, and write down the state behind the last one."""
+    """Yield the steps, and write down the state after the last one."""
     try:
         yield from steps
     except GeneratorExit:  # the script has left the loop

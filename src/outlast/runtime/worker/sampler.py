@@ -154,7 +154,7 @@ class StepSampler:
         self._next = step
 
     def step_behind(self, steps: int, batch_size: int) -> int:
-        """Return the step that goes on behind the first `steps` batches of another size.
+        """Return the step that goes on after the first `steps` batches of another size.
 
         No sample comes twice in that epoch. If what was given is no whole number of batches of this
         size, the samples up to the next whole one are left out.

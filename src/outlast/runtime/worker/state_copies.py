@@ -77,7 +77,7 @@ class Copies:
             self._session.warn(f"no copies of the state are kept in shared memory: {error}")
 
     def make(self, step: int) -> None:
-        """Copy the state behind `step`, and report it.
+        """Copy the state after `step`, and report it.
 
         A copy for which there is no room ends nothing: none is made any more.
         """

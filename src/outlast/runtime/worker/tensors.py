@@ -90,7 +90,7 @@ class OnDevice:
         return self._tensor.nbytes
 
     def start(self, target: memoryview) -> None:
-        """Copy behind everything that the current stream has been given so far."""
+        """Copy after everything that the current stream has been given so far."""
         if not len(self):
             return
         devices.pin(target)  # for memory that was mapped after the room was reserved

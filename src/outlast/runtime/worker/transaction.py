@@ -152,7 +152,7 @@ class Transaction:
         self._attached = True
 
     def _next(self) -> Step | None:
-        """Return the next step, or None behind the last one."""
+        """Return the next step, or None after the last one."""
         session = self.member.session
         while self._has_next(session):
             number = self._machine.committed + 1
@@ -186,7 +186,7 @@ class Transaction:
             if session is None:
                 raise
             # The ladder of recoveries decides. Fetching has changed nothing but the loader, which
-            # goes on behind the batches that came.
+            # goes on after the batches that came.
             self._driver.run(self._machine.recover(error))
             return False
         if session is not None:
@@ -258,7 +258,7 @@ class Transaction:
     def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
         """Keep what `step.log` was given, unless the step is done for nothing.
 
-        The script runs on behind a block that was interrupted. What it logs there does not count.
+        The script runs on after a block that was interrupted. What it logs there does not count.
         """
         if not self._rehearsal.runs and not self._machine.repeats:
             self._payload.log(step, values, reduce, to)

@@ -14,7 +14,7 @@ functions that are active at the loop, and the globals of the modules in the scr
 
 Limits   Not seen: variables of functions that are not active, and inside a generator that goes
          through run.steps, state of native libraries, modules in other folders, and all steps
-         behind the last one.
+         after the last one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Trial:
     def watch(
         self, transaction: Transaction, steps: Iterator[Step], *, until: int
     ) -> Iterator[Step]:
-        """Yield the steps, and note what is there before and behind each.
+        """Yield the steps, and note what is there before and after each.
 
         Behind the last one the script ends, if it would have gone on.
         """
@@ -110,7 +110,7 @@ class Trial:
         part.replace(self._records / f"{name}.json")
 
     def stepped(self, rank: int, number: int, *, known: bool, count: int) -> None:
-        """Note an optimizer step of a script without outlast calls. The script ends behind the
+        """Note an optimizer step of a script without outlast calls. The script ends after the
         last one.
         """
         line = {"rank": rank, "pid": os.getpid(), "step": number if known else None, "count": count}

@@ -15,7 +15,7 @@ class TrialPlan:
     """The plan of one trial.
 
     folder      where workers write
-    steps       the script ends behind this one
+    steps       the script ends after this one
     home        the script's folder
     spare_step  in front of this step the ranks wait for a spare; 0: there is none
     """

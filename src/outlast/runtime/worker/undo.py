@@ -31,7 +31,7 @@ class Undo:
             self._want(f"a backward runs after the optimizer at {line}")
 
     def want_for_movers(self) -> None:
-        """Vote late from the next step on: private parts that differ moved behind the vote.
+        """Vote late from the next step on: private parts that differ moved after the vote.
 
         They may have moved on other ranks only. Then it is for those to tell the user.
         """
@@ -81,7 +81,7 @@ class Undo:
         """Undo what the step did to the shared state.
 
         Return False if there is no copy of what the script changes in front of the optimizer.
-        The copy stays until the next attempt begins, for the script runs on behind a block that was
+        The copy stays until the next attempt begins, for the script runs on after a block that was
         interrupted, and may change the state there again.
         """
         if self._kept:

@@ -45,15 +45,15 @@ class Ballot:
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
     save               this rank was asked for a checkpoint of the step
-    late               this rank votes behind the optimizer
+    late               this rank votes after the optimizer
     unsure             this rank has seen private parts move that no vote has compared yet
-    keep               where this rank wishes a copy of the state behind this step: bits of
+    keep               where this rank wishes a copy of the state after this step: bits of
                        keeping.py
     current, earlier   names and values that were logged in the step in hand and in steps before, to
                        be summed over ranks
-    movers             a checksum of the private parts that change behind the vote; 0 if none do
+    movers             a checksum of the private parts that change after the vote; 0 if none do
     watched            a checksum of the piece of replicated state that is compared in this step. It
-                       is negative if it was taken behind the optimizer, and 0 if nothing is
+                       is negative if it was taken after the optimizer, and 0 if nothing is
                        compared. Checksums that were taken at different times are not compared
     ready_s            how long after the fault was seen this rank was in the generation with its
                        state; where there was no fault: for how long it has been there
@@ -80,7 +80,7 @@ class Outcome:
     stop                        some rank was asked to stop
     save                        some rank was asked for a checkpoint of the step
     unsure                      some rank has seen private parts move that no vote has compared yet,
-                                and no rank votes behind the optimizer
+                                and no rank votes after the optimizer
     keep                        the bits of all ranks' `keep` together
     current, earlier            sums over ranks; None where the names differ between ranks
     same_movers, same_watched   all ranks gave the same number

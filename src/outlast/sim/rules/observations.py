@@ -180,7 +180,7 @@ class StepDone:
 
     owners   living processes that hold its rank
     count    the number of ranks, if several are alike (identical_nodes.py)
-    odd      how many more pieces of the script's code behind the step before have run on that
+    odd      how many more pieces of the script's code after the step before have run on that
              state than there are; below 0: fewer
     """
 

@@ -73,7 +73,7 @@ class WithinBudget(Checker):
 
 
 class UndoesNothing(Checker):
-    """A drain takes no rank back behind a committed step."""
+    """A drain takes no rank back to a step before one that is committed."""
 
     of = (DrainPlanned,)
 

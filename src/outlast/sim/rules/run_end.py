@@ -246,7 +246,7 @@ class NotGivenUp(Checker):
         if isinstance(seen, Planned):
             self._plans += 1
             self._since = [since + 1 for since in self._since]
-            self._done.clear()  # what some had committed before, they may have to go back behind
+            self._done.clear()  # what some had committed before, they may have to take back
         elif isinstance(seen, Regrouped):
             self._ranks = seen.ranks
         elif isinstance(seen, Executed):

@@ -47,7 +47,7 @@ from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.processes import SealedStep, Thread
 
-APART_FROM_STEP = 2  # state that moves apart does so behind this step and all later ones
+APART_FROM_STEP = 2  # state that moves apart does so after this step and all later ones
 KEEP_S = 0.002  # training stands still for a copy in the vault
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
@@ -70,7 +70,7 @@ class CommitCommands:
     """Run the flows of a CommitMachine on a simulated main thread, one at a time.
 
     A rank's state is two numbers: the step that it is of, and how many pieces of the script's own
-    code behind that step have run on it. `begin` keeps both, so that a roll-back can be checked.
+    code after that step have run on it. `begin` keeps both, so that a roll-back can be checked.
     """
 
     def __init__(self, thread: MainThread, late: LateVotes) -> None:

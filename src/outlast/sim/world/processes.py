@@ -128,7 +128,7 @@ class Home(Protocol):
     ) -> None: ...
 
 
-# generation and step, where it lies, how much of the script's own code behind the step its writer
+# generation and step, where it lies, how much of the script's own code after the step its writer
 # had run, its late votes, and how much of that code its private state had seen
 TransferImage = tuple[int, int, Home, int, dict[str, str], int]
 
@@ -162,7 +162,7 @@ class SealedStep(int):
     """An image in a slot: the number of its step, and how it differs from others of that step.
 
     place   where the script stood when it was sealed
-    own     pieces of the script's code behind the step that its private state has seen
+    own     pieces of the script's code after the step that its private state has seen
     """
 
     place: Place
@@ -210,7 +210,7 @@ class Group:
     died or left; `well`: all such members came to their end well. `unheard`: members that wait, and
     have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
     which a member says that it was asked to stop. `saves`: the same for a checkpoint. `lates`: the
-    votes that a member makes behind its optimizer. All that come through know it too.
+    votes that a member makes after its optimizer. All that come through know it too.
     """
 
     # in the order in which they came; a stand-in is one
@@ -273,7 +273,7 @@ class Process:
     collectives: int = 0
     content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
-    ran: int = 1  # pieces of the script's own code behind that step that its state has seen
+    ran: int = 1  # pieces of the script's own code after that step that its state has seen
     own: int = 1  # the same of its private state, where the script moves that there
     began_ran: int = 1  # `ran` when the step in hand was given out
     began_own: int = 1  # and `own`

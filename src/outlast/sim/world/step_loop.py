@@ -6,7 +6,7 @@ The script is this one, where `phase_after` of the options says which step a pha
         with step:
             loss.backward()
             optimizer.step()
-        own code                                     # the first piece behind the step
+        own code                                     # the first piece after the step
         if step.number == phase_after:
             for attempt in run.phase("evaluate"):
                 with attempt: ...
@@ -33,7 +33,7 @@ class StepLoop:
 
     machine   decides what becomes of each step
     late      whether the step in hand votes late
-    past      pieces of its own code behind the newest block that the script is past
+    past      pieces of its own code after the newest block that the script is past
     """
 
     def __init__(self, thread: MainThread) -> None:
@@ -93,7 +93,7 @@ class StepLoop:
             yield "sleep", thread.p.saves_until_s - thread.world.now_s
 
     def _behind_block(self) -> Thread:
-        """Run what stands behind the newest block: own code, a phase, and own code again."""
+        """Run what stands after the newest block: own code, a phase, and own code again."""
         pieces = self._thread.world.options.pieces(self._block)
         self._runs_own(1)
         if self.past < pieces:

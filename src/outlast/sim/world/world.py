@@ -62,7 +62,7 @@ class Shared:
     """The parts that all nodes share. `links` are used if there is only one node.
 
     `image`: generation and step of the transfer image, where it lies, and how much of the script's
-    own code behind the step its writer had run; None: there is none. `image_died`: with its node.
+    own code after the step its writer had run; None: there is none. `image_died`: with its node.
     """
 
     links: Links

@@ -1,8 +1,8 @@
 """The loop around the updates of a fit, in the place of Lightning's fit loop and epoch loop.
 
 `run.steps` gives out the updates. In the block of each step are its batches, the optimizer, the
-schedulers, and the hooks behind a batch. A validation, the end of an epoch and a checkpoint that is
-due behind a batch communicate. So they are in a phase behind the step. All that happens inside is
+schedulers, and the hooks after a batch. A validation, the end of an epoch and a checkpoint that is
+due after a batch communicate. So they are in a phase after the step. All that happens inside is
 Lightning's own: hooks, precision, clipping, logs, callbacks, validation loop, checkpoints.
 
 Lightning's counters follow from the number of the update (updates.py), and are set from it at each
@@ -163,7 +163,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     # --- an update --------------------------------------------------------------------------------
 
     def _one_update(self, step: Step, until: int, *, sanity: bool) -> bool:
-        """Do one update, and what is due behind it. Return False if it is given out again."""
+        """Do one update, and what is due after it. Return False if it is given out again."""
         number, saves = step.number, self._saves_behind(step.number)
         self._begin(number)
         place = self._calendar.place(number - 1)
@@ -176,7 +176,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self._strategy.end_tail()
         if not over:
             # The step was interrupted, and then no phase follows. Or this process replaces another.
-            # Then its peers may wait in a phase behind the step, and it has to come there.
+            # Then its peers may wait in a phase after the step, and it has to come there.
             self._mode.put_back_forward()
             self._count_block(number)
         validates = self._validates_behind(number)
@@ -248,7 +248,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return Done(output, batch, index)
 
     def _end_batch(self, done: Done, *, saves: bool) -> None:
-        """Call the hooks behind a batch, and log its values.
+        """Call the hooks after a batch, and log its values.
 
         Those of checkpoints are left out if one of them saves: ranks have to do that together.
         """
@@ -276,13 +276,13 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         )
 
     def _call_behind_batch(self, done: Done, *, monitoring: bool) -> None:
-        """Call the hooks of callbacks behind a batch: those that watch a metric, or the others."""
+        """Call the hooks of callbacks after a batch: those that watch a metric, or the others."""
         call._call_callback_hooks(
             self.trainer, "on_train_batch_end", *done, monitoring_callbacks=monitoring
         )
 
     def _batch_is_over(self) -> None:
-        """Do what Lightning does behind a batch without a validation."""
+        """Do what Lightning does after a batch without a validation."""
         loop = self.epoch_loop
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
         if not loop._should_accumulate():
@@ -302,14 +302,14 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
             trainer.training = True
             self._mode.put_back_training()
 
-    # --- behind an update -------------------------------------------------------------------------
+    # --- after an update --------------------------------------------------------------------------
 
     def _saves_behind(self, number: int) -> bool:
-        """Return whether a checkpoint may be due behind the last batch of an update."""
+        """Return whether a checkpoint may be due after the last batch of an update."""
         return any(_saves(one, number) for one in self.trainer.callbacks)
 
     def _validates_behind(self, number: int) -> bool:
-        """Return whether Lightning validates behind a batch of an update.
+        """Return whether Lightning validates after a batch of an update.
 
         Within an update that is put off to its end. The counters are those of that end afterwards.
         """
@@ -324,7 +324,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return validates
 
     def _is_due(self, number: int, until: int, *, together: bool) -> bool:
-        """Return whether anything behind an update has to be done by all ranks together.
+        """Return whether anything after an update has to be done by all ranks together.
 
         It follows from the number of the update, and from `should_stop`, which is kept.
         `together`: a checkpoint or a validation is due.
@@ -338,7 +338,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return together or plateau or stops or ends
 
     def _behind(self, number: int, saved: Done | None, *, validates: bool) -> bool:
-        """Do what is due behind an update. Return True if all ranks have done it."""
+        """Do what is due after an update. Return True if all ranks have done it."""
         done, first = False, True
         self._mode.capture()
         for attempt in self._run.phase(self._phase_name(number)):
@@ -366,7 +366,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self.epoch_loop.val_loop._results.clear()
 
     def _save(self, done: Done) -> None:
-        """Call the checkpoints behind a batch. To them, it is not completed yet."""
+        """Call the checkpoints after a batch. To them, it is not completed yet."""
         progress = self.epoch_loop.batch_progress
         for counter in (progress.current, progress.total):
             counter.completed -= 1
@@ -383,7 +383,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         trainer._logger_connector._first_loop_iter = first
 
     def _phase_name(self, number: int) -> str:
-        """Return the name of the phase behind an update.
+        """Return the name of the phase after an update.
 
         A phase has a name of its own if a callback puts other weights into the model for it. It
         writes through `.data`, and what a phase of a new name changes is always put back.
@@ -460,7 +460,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         )
 
     def _progress(self) -> dict[str, Any]:
-        """Return what moves behind the optimizer. It is the same on all ranks."""
+        """Return what moves after the optimizer. It is the same on all ranks."""
         return {
             "number": self._number,
             "schedulers": self.epoch_loop.scheduler_progress.state_dict(),
@@ -476,7 +476,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
 
 
 def _saves(callback: Any, number: int) -> bool:
-    """Return whether a callback may save behind the last batch of an update."""
+    """Return whether a callback may save after the last batch of an update."""
     if not isinstance(callback, Checkpoint):
         return False
     hook = type(callback).on_train_batch_end

@@ -1,7 +1,7 @@
 """What Lightning itself keeps from batch to batch, as plain values that `run.state` takes.
 
     progress     the number of the update, the counters that only Lightning's own checkpoints show,
-                 `should_stop`. They move behind the optimizer, and are the same on all ranks
+                 `should_stop`. They move after the optimizer, and are the same on all ranks
     logged       values that were logged and not yet averaged, and the metrics that callbacks read
     metrics      the state of torchmetrics inside the model, which is neither parameter nor buffer
     callbacks    `state_dict()` of each callback that has one
@@ -42,7 +42,7 @@ _CHECKPOINT = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save
 def logged(trainer: Any) -> dict[str, Any]:
     """Return what the logger connector holds of the training, between two hooks of Lightning.
 
-    Lightning copies the values of a batch to its tables behind the optimizer. They are given here
+    Lightning copies the values of a batch to its tables after the optimizer. They are given here
     as they will be then: so nothing in here moves between the vote and the end of the step.
     """
     connector = trainer._logger_connector

@@ -7,8 +7,8 @@ communicated depends on where the script is:
     before run.steps     nothing: a process that replaces another is here alone. Barriers are left
                          out, broadcasts go over the board (board.py), the rest is refused
     in a step or phase   everything, up to the optimizer of a step
-    behind the optimizer nothing: it is refused, and says what to do
-    behind run.steps     everything
+    after the optimizer  nothing: it is refused, and says what to do
+    after run.steps      everything
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from outlast.runtime.worker.run import Run, join, joined
 class Where(Enum):
     """The places of the script that decide whether it may communicate."""
 
-    ELSEWHERE = "elsewhere"  # no fit, or behind its steps
+    ELSEWHERE = "elsewhere"  # no fit, or after its steps
     SETUP = "setup"  # of a fit, in front of its steps
     STEPS = "steps"
-    TAIL = "tail"  # of a step: behind its optimizer
+    TAIL = "tail"  # of a step: after its optimizer
 
 
 class Environment(ClusterEnvironment):  # type: ignore[misc]
