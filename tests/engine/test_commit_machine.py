@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from outlast.engine.commit.commands import (
+    BookCommit,
     Break,
     CallBack,
     Command,
-    Count,
     Donate,
+    DropUndo,
     Flow,
     HandOver,
     Join,
-    Keep,
     Prepare,
     ProveEqual,
     PutOff,
-    Record,
     RollBack,
     Save,
     SealMoved,
     StandStill,
     TakeBackTail,
+    TellWorkerMachine,
     Vote,
     drive,
 )
@@ -94,15 +94,15 @@ class Rank:
         match command:
             case Prepare():
                 return not self.is_unsure
-            case Record():
+            case TellWorkerMachine():
                 command.act(self.worker)
             case Vote():
                 return Passed(save=self.worker.saves_now, unsure=self.is_unsure)
-            case Keep():
+            case DropUndo():
                 return self.sharded
             case HandOver():
                 return True
-            case Count():
+            case BookCommit():
                 self.worker.now_committed(step=command.step, now_s=0.0)
             case Break():
                 self.worker.broke(mechanism="collective", error="", traceback="", now_s=0.0)
@@ -124,7 +124,7 @@ class Rank:
     def names(self) -> list[str]:
         """The commands since the last call, without what is only recorded."""
         seen, self.seen = self.seen, []
-        return [type(one).__name__ for one in seen if not isinstance(one, Record)]
+        return [type(one).__name__ for one in seen if not isinstance(one, TellWorkerMachine)]
 
     def begin_step(self) -> None:
         assert self.run(self.machine.next_step())
@@ -137,9 +137,9 @@ def test_a_step_is_prepared_then_voted_on_then_kept() -> None:
     rank = Rank()
     rank.begin_step()
     rank.run(rank.machine.vote_early())
-    assert rank.names() == ["Prepare", "Vote", "Deliver"]
+    assert rank.names() == ["Prepare", "Vote", "DeliverVote"]
     assert rank.run(rank.machine.end_block(None))
-    assert rank.names() == ["Keep", "Count", "CallBack"]
+    assert rank.names() == ["DropUndo", "BookCommit", "CallBack"]
     assert (rank.machine.committed, rank.worker.committed) == (1, 1)
 
 
@@ -184,11 +184,11 @@ def test_sharded_state_counts_once_it_is_sealed() -> None:
     rank.begin_step()
     rank.run(rank.machine.vote_early())
     rank.run(rank.machine.end_block(None))
-    assert Count not in map(type, rank.seen)
+    assert BookCommit not in map(type, rank.seen)
     assert CallBack(now=False) in rank.seen
     rank.names()
     rank.run(rank.machine.next_step())
-    assert rank.names() == ["SealMoved", "Count", "Save"]
+    assert rank.names() == ["SealMoved", "BookCommit", "Save"]
 
 
 def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
@@ -223,7 +223,14 @@ def test_an_early_vote_that_comes_too_early_is_put_off(optimizers: int) -> None:
     assert rank.machine.waits_for_vote
     rank.names()
     rank.run(rank.machine.next_step())
-    assert rank.names()[:6] == ["ProveEqual", "Prepare", "Vote", "Deliver", "Keep", "Count"]
+    assert rank.names()[:6] == [
+        "ProveEqual",
+        "Prepare",
+        "Vote",
+        "DeliverVote",
+        "DropUndo",
+        "BookCommit",
+    ]
     assert not rank.late.on, "the next step votes late only if that vote says so"
 
 
@@ -263,7 +270,15 @@ def test_a_rank_finishes_its_step_before_it_is_given_up_for_a_drain() -> None:
     rank.begin_step()
     rank.run(rank.machine.vote_early())
     assert rank.run(rank.machine.end_block(None))
-    assert rank.names() == ["Prepare", "Vote", "Break", "StandStill", "Keep", "Count", "CallBack"]
+    assert rank.names() == [
+        "Prepare",
+        "Vote",
+        "Break",
+        "StandStill",
+        "DropUndo",
+        "BookCommit",
+        "CallBack",
+    ]
     assert rank.run(rank.machine.next_step())
     assert rank.names() == [
         "SealMoved", "Save", "RollBack", "StandStill", "RollBack", "Join"
@@ -391,4 +406,4 @@ def test_no_rank_leaves_before_the_final_state_is_handed_over() -> None:
     rank = Rank()
     rank.machine.until = 0
     assert not rank.run(rank.machine.next_step())
-    assert rank.names()[-5:] == ["Vote", "Deliver", "HandOver", "Vote", "Deliver"]
+    assert rank.names()[-5:] == ["Vote", "DeliverVote", "HandOver", "Vote", "DeliverVote"]

@@ -1,8 +1,8 @@
-"""What the commit machine asks of its driver: the worker with torch, or a simulated world.
+"""The commands of the commit machine. A driver carries them out: the worker, or the simulator.
 
-A flow is a generator that yields commands. Its driver carries each one out and sends the answer
-back; what a command raises is raised inside the flow, at the place where it was asked for. So a
-flow reads from top to bottom, although a step of it may take seconds, real or simulated.
+A flow is a generator that yields commands. The driver carries out each command and sends its answer
+back into the flow. If a command raises, the flow sees that exception at its `yield`. So a flow can
+be read from top to bottom, although one command may take seconds, real or simulated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ T = TypeVar("T")
 
 
 class VoteResult(Protocol):
-    """Tell what all ranks know once a vote has passed.
+    """What all ranks know once a vote has passed. It is the same on every rank.
 
-    stop    a rank was asked to stop
-    save    a rank was asked for a checkpoint of the step
-    unsure  some rank has seen private state move that was not compared yet, and none votes late
+    stop    some rank was asked to stop
+    save    some rank was asked for a checkpoint of the step
+    unsure  no rank votes late, and on some rank private state has begun to move that no vote has
+            compared between the ranks yet (late_votes.py)
     """
 
     @property
@@ -38,6 +39,13 @@ class VoteResult(Protocol):
     def unsure(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TellWorkerMachine:
+    """Call `act` with this rank's WorkerMachine, and send the messages that it returns."""
+
+    act: Callable[[WorkerMachine], list[Output] | None]
+
+
 # --- the two phases of a commit -------------------------------------------------------------------
 
 
@@ -45,8 +53,8 @@ class VoteResult(Protocol):
 class Prepare:
     """Seal the private state of `step`; the script is at `place`.
 
-    The answer is False if this rank has seen state move that was not compared yet. Then nothing is
-    sealed, and the vote will be put off.
+    The answer is True once it is sealed. It is False if this rank has seen state move that no vote
+    has compared yet. Then nothing is sealed, and the step will vote late.
     """
 
     step: int
@@ -57,8 +65,8 @@ class Prepare:
 class Vote:
     """Vote with all ranks for `step`, or between steps (0). The answer is a VoteResult.
 
-    It raises if a peer was lost, and then nothing is known of the others. `closing`: the vote is
-    one of those that end a call of run.steps.
+    It raises if a peer was lost. Then this rank does not know whether the vote passed on the
+    others. `closing`: the vote is one of those that end a call of run.steps.
     """
 
     step: int
@@ -67,14 +75,16 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """Keep an undo copy of `step`, and forget its image if there is one: it votes late."""
+    """Let `step` vote late after all: make an undo copy, and forget its image if it was sealed."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
-    """Act on the other contents of a vote that has passed. `step` is 0 between steps."""
+class DeliverVote:
+    """Hand on what came with a vote that has passed, such as logged values. `step` 0: between
+    steps.
+    """
 
     result: VoteResult
     step: int
@@ -82,31 +92,34 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class ProveEqual:
-    """Compare the ranks if that was not done before. The step is applied, and not committed."""
+    """Compare the state of all ranks, unless that was done before.
 
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Let go of what a repeat would need: the step is applied, and its vote has passed.
-
-    The answer is True if the step counts only once its whole image is sealed (sharded state).
+    The step is applied here, and not committed yet.
     """
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Book the step as committed, as far as this rank is concerned, and say so."""
+class DropUndo:
+    """Drop what a repeat would need, because the step is applied and its vote has passed.
+
+    The answer is True under sharded state: the step is committed only once its image is sealed.
+    """
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookCommit:
+    """Book the step as committed on this rank, and report it to the coordinator."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallBack:
-    """Run the script's on-commit work now, or let it wait until all ranks have sealed."""
+    """Run the script's on-commit callbacks now, or once all ranks are known to have sealed."""
 
     now: bool
 
@@ -116,7 +129,10 @@ class CallBack:
 
 @dataclass(frozen=True, slots=True)
 class SealMoved:
-    """Seal what has changed since the newest image of `step`. `last`: no step follows for now."""
+    """Seal what has changed since the newest image of `step`.
+
+    last   this call of run.steps has no further step
+    """
 
     step: int
     place: Place
@@ -130,9 +146,10 @@ class TakeBackTail:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Save a checkpoint of `step` if one is due, or wanted because the run stops.
+    """Save a checkpoint of `step` if one is due.
 
-    asked  a person asked for it
+    stopping  the run stops after this step, so a last checkpoint may be wanted
+    asked     a person asked for a checkpoint
     """
 
     step: int
@@ -142,7 +159,11 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class PreparePhase:
-    """Seal what the phase with this number has changed. It is done here; its vote comes next."""
+    """Seal what a phase has changed. The phase is done on this rank, and its vote comes next.
+
+    step     the newest committed step
+    phases   how many phases are done after that step, this one included
+    """
 
     step: int
     phases: int
@@ -155,14 +176,15 @@ class RollBackPhase:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPhase:
-    """Make sure that what `PreparePhase` sealed is not restored: the phase did not pass."""
+    """Discard what `PreparePhase` sealed, because the vote of the phase did not pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Leave the state after the last step in the vault, where a successor finds it.
+    """Write the state after the last step into the vault, where a successor finds it.
 
-    The answer is False if nothing has to be handed over, so no rank has to wait for it.
+    The answer is True if the ranks have to wait for that by another vote. It is False under sharded
+    state, which is sealed already.
     """
 
     step: int
@@ -172,24 +194,17 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Tell the worker's protocol machine, and send what it puts out."""
-
-    act: Callable[[WorkerMachine], list[Output] | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Refuse:
-    """End the run: the script or its input cannot work. This command raises `error`."""
+    """End the run, because the script or its input cannot work. This command raises `error`."""
 
     error: OutlastError
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Say that this rank cannot go on in this generation, because of `error`.
+    """Report that this rank cannot go on in this generation, because of `error`.
 
-    `peers_only`: only a lost peer may be the cause. Any other error is raised again.
+    peers_only   raise `error` again, unless a lost peer is its cause
     """
 
     error: BaseException
@@ -208,7 +223,10 @@ class StandStill:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Settle for `plan`: what is not committed goes back. `in_flight`: a step is in hand."""
+    """Undo everything that is not committed, before `plan` is followed.
+
+    in_flight   a step was begun and is not committed, so its changes have to be undone
+    """
 
     plan: Regroup
     in_flight: bool
@@ -223,26 +241,26 @@ class Donate:
 
 @dataclass(frozen=True, slots=True)
 class WaitToBeKilled:
-    """Wait to be killed, so that a successor can take this rank. This command never returns."""
+    """Wait to be killed, so that a successor can take this rank. This command never ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Leave the old group, enter that of `plan`, and say that this rank has joined."""
+    """Leave the old process group, enter that of `plan`, and report that this rank has joined."""
 
     plan: Regroup
 
 
 AfterFault = TakeBackTail | Refuse | Break | StandStill | RollBack | Donate | WaitToBeKilled | Join
 Command = (
-    Record
+    TellWorkerMachine
     | Prepare
     | Vote
     | PutOff
-    | Deliver
+    | DeliverVote
     | ProveEqual
-    | Keep
-    | Count
+    | DropUndo
+    | BookCommit
     | CallBack
     | SealMoved
     | Save
@@ -256,7 +274,7 @@ Flow = Generator[Command, Any, T]
 
 
 def drive(flow: Flow[T], carry_out: Callable[[Command], object]) -> T:
-    """Run `flow` to its end with a driver whose commands return when they are done."""
+    """Run `flow` to its end and return its result. `carry_out` returns a command's answer."""
     try:
         command = next(flow)
         while True:

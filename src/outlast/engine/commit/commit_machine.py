@@ -1,4 +1,4 @@
-"""The two-phase commit of a step, and what a rank does when it is cut short."""
+"""The two-phase commit of a step, and what a rank does when a failure interrupts it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from enum import Enum
 from functools import partial
 
 from outlast.engine.commit.commands import (
+    BookCommit,
     Break,
     CallBack,
-    Count,
-    Deliver,
+    DeliverVote,
     Donate,
+    DropUndo,
     Flow,
     ForgetPhase,
     HandOver,
     Join,
-    Keep,
     Prepare,
     PreparePhase,
     ProveEqual,
     PutOff,
-    Record,
     Refuse,
     RollBack,
     RollBackPhase,
@@ -29,6 +28,7 @@ from outlast.engine.commit.commands import (
     SealMoved,
     StandStill,
     TakeBackTail,
+    TellWorkerMachine,
     Vote,
     VoteResult,
     WaitToBeKilled,
@@ -41,32 +41,32 @@ from outlast.model.messages import Regroup
 
 
 class StepStage(Enum):
-    """The progress of the step that the script has, or will have next."""
+    """The stage of the current step: the one after `CommitMachine.committed`."""
 
-    IDLE = "idle"  # there is no step in turn: the newest one is committed
-    GIVEN = "given"  # the script has the step, and has not entered its block
-    BLOCK = "block"  # the block runs, and its vote has not passed
-    PASSED = "passed"  # the block runs, and its optimizers may apply the step
+    IDLE = "idle"  # the step has not begun
+    GIVEN = "given"  # run.steps has yielded the step, and the script has not entered its block
+    BLOCK = "block"  # the block runs, and the vote has not passed
+    PASSED = "passed"  # the vote has passed, so the optimizers may apply the step
     LATE = "late"  # the block is over, and the vote comes later
-    CUT = "cut"  # the block is over and was interrupted; nothing is rolled back yet
-    REPEAT = "repeat"  # the step is rolled back, and will be given out again
+    CUT = "cut"  # the step was interrupted, and is not rolled back yet
+    REPEAT = "repeat"  # the step is rolled back, and run.steps will yield it again
     LEFT = "left"  # main's function is being left, to be entered again
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """Hold what some rank was asked for, as far as all ranks know it by a vote.
+class AgreedRequests:
+    """Requests that one rank was told, and that all ranks have learned of by a vote.
 
-    stop  the run is to end after the step
-    save  a checkpoint of the step is to be written
+    stop  the run is to end after this step
+    save  a checkpoint of this step is to be written
     """
 
     stop: bool = False
     save: bool = False
 
 
-# the script runs on after a block that does not count
-_LEFT_BEHIND = (StepStage.CUT, StepStage.REPEAT)
+# the step was interrupted: what the script does until run.steps yields it again does not count
+_INTERRUPTED = (StepStage.CUT, StepStage.REPEAT)
 _ROLLED_BACK = (StepStage.IDLE, StepStage.REPEAT)
 
 
@@ -76,8 +76,8 @@ class CommitMachine:
     A step is committed on all ranks, or it is repeated on all of them. For that, each rank first
     *prepares* the step: it seals what a successor would need. Then all ranks *vote*. Once the vote
     has passed, every rank has prepared, so each may *apply* the step (run its optimizers) and
-    *commit* it. A rank that is lost after that finds its sealed image; a rank that is cut short
-    before the vote rolls back.
+    *commit* it. If a rank is lost after its vote has passed, its successor continues from the
+    sealed image. If a rank is interrupted before that, it rolls the step back.
 
     An example, one step as a script goes through it, with the flows that its driver runs::
 
@@ -88,9 +88,9 @@ class CommitMachine:
                                         end_block    commit, or be repeated
             code after the block       (belongs to the step; sealed by the next settle)
 
-    A step that votes late (see late_votes.py) applies first and votes when the next step or phase
-    is asked for. An early vote can show that this is needed. Then it is *put off*. A *phase*
-    between steps is voted on like a step, and repeated like one.
+    A step that votes late (see late_votes.py) is applied first, and its vote comes when the script
+    asks for the next step or phase. If an early vote shows that this is needed, the vote is *put
+    off*. A *phase* between steps is voted on like a step, and repeated like one.
 
     When a peer is lost, a command of a flow raises. The rank then *stands still*: it sends its
     inventory and waits for a plan. It *follows* the plan in `follow`, the only place where plans
@@ -100,7 +100,7 @@ class CommitMachine:
                   and commits it. It follows the plan before its next step or phase.
         repeat    The step is rolled back, the rank joins the next generation, and the same step is
                   given out again.
-        stand     It has finished the step in hand, and stands still once more. It is about to be
+        stand     The rank has finished its step, and stands still once more. It is about to be
                   replaced.
         go back   The plan names an older step. This process ends, or enters main's function again,
                   and restores what the plan says.
@@ -110,24 +110,24 @@ class CommitMachine:
     commands (commands.py), and the worker with torch and the simulated world carry them out. Its
     driver runs one flow at a time.
 
-    What it does not promise: that a committed step survives the loss of all ranks that hold it.
-    That is what checkpoints are for. It does not look for a hang either: a rank that stands in a
-    command until it is killed is the agent's business.
+    It does not promise that a committed step survives the loss of all ranks that hold it. That is
+    what checkpoints are for. It does not look for hangs either. The agent does, and kills a rank
+    that hangs in a command.
     """
 
     def __init__(self, worker: WorkerMachine, late: LateVotes) -> None:
         self.worker = worker
         self.late = late
-        # counts from 0, the state before the first step. It is ahead of the worker's own count
-        # while an image of sharded state is still to be sealed
+        # The newest step that is applied after its vote; 0 is the state before the first step.
+        # Under sharded state it is one ahead of `worker.committed` until the image is sealed.
         self.committed = 0
         self.stage = StepStage.IDLE
-        self.agreed = Wishes()
+        self.agreed = AgreedRequests()
         self.until = 0  # the last step of this call of run.steps
-        self.last_call_ended = -1  # where an earlier call of run.steps ended
-        self._plan: Regroup | None = None  # it was given at a vote, and is followed later
-        self._unsealed = 0  # a step that passed its vote, and counts once it is sealed
-        self._saved = 0  # the step up to which checkpoints were looked after
+        self.last_call_ended = -1  # the last step of the call before; -1: there was none
+        self._plan: Regroup | None = None  # a plan that came at a vote, to be followed later
+        self._unsealed = 0  # a step that has passed its vote and is not sealed yet; 0: none
+        self._saved = 0  # the newest step for which `Save` was asked
 
     @property
     def stopping(self) -> bool:
@@ -141,8 +141,8 @@ class CommitMachine:
 
     @property
     def repeats(self) -> bool:
-        """Return True if the newest block was interrupted, so its step will be given out again."""
-        return self.stage in _LEFT_BEHIND
+        """Return True if the step was interrupted, so run.steps will yield it again."""
+        return self.stage in _INTERRUPTED
 
     @property
     def is_leaving(self) -> bool:
@@ -151,12 +151,12 @@ class CommitMachine:
 
     @property
     def has_passed(self) -> bool:
-        """Return True if the vote of the step in hand has passed, so its optimizers may run."""
+        """Return True if the vote of the step has passed, so its optimizers may run."""
         return self.stage is StepStage.PASSED
 
     @property
     def waits_for_vote(self) -> bool:
-        """Return True if a block is over whose vote comes later."""
+        """Return True if the block of the step is over, and its vote comes later."""
         return self.stage is StepStage.LATE
 
     # --- events that need no command --------------------------------------------------------------
@@ -166,7 +166,9 @@ class CommitMachine:
         self.committed = self._saved = step
 
     def give_out(self) -> None:
-        """Note that the script has the next step. From here on it is taken back as a whole."""
+        """Note that run.steps yields the next step. What the script does from here on is repeated
+        as a whole if the step is interrupted.
+        """
         self.stage, self.worker.cut = StepStage.GIVEN, False
 
     def enter_block(self) -> None:
@@ -174,18 +176,22 @@ class CommitMachine:
         self.stage = StepStage.BLOCK
 
     def drop_block(self) -> None:
-        """Note that an exception which is not for outlast, such as an exit, leaves the block."""
+        """Note that the script leaves the block by an exit or another error that outlast does not
+        handle.
+        """
         self.stage, self.worker.cut = StepStage.CUT, True
 
     def begin_steps_call(self) -> None:
-        """Note that run.steps is called again. A step of the call before may not be committed."""
+        """Note that run.steps is called again. The last step of the call before may have been
+        interrupted; then it is repeated in this call.
+        """
         self.stage = StepStage.REPEAT if self.repeats else StepStage.IDLE
 
     @property
     def is_cut(self) -> bool:
-        """Return True if the step in hand cannot go on to its vote.
+        """Return True if the step was interrupted and must not vote.
 
-        The script may have swallowed the exception that told it so.
+        The script may have caught the exception that was raised to interrupt it.
         """
         cut = self.worker.broken or self._plan is not None
         return cut and self.stage is not StepStage.PASSED
@@ -193,12 +199,12 @@ class CommitMachine:
     # --- the loop ---------------------------------------------------------------------------------
 
     def next_step(self) -> Flow[bool]:
-        """Get to the beginning of the next step. Return False if there is none."""
+        """Settle the step before, and get to the next one. Return False if there is none."""
         if self.stage is StepStage.LEFT:
-            raise Reenter  # the script has swallowed the first one
+            raise Reenter  # the script has caught the one that was raised before
         while True:
             yield from self._settle(BEGUN)
-            yield Record(partial(WorkerMachine.now_begun, over=self.is_over))
+            yield TellWorkerMachine(partial(WorkerMachine.now_begun, over=self.is_over))
             if self.repeats:
                 yield TakeBackTail()
             if self.worker.broken:
@@ -213,9 +219,10 @@ class CommitMachine:
                 return False
 
     def vote_early(self) -> Flow[None]:
-        """Prepare and vote in front of the first optimizer call of a block.
+        """Prepare and vote just before the first optimizer call of a block.
 
-        Raises StepInterrupted where the optimizer must not run. A step that votes late passes.
+        A step that votes late does neither here. It raises StepInterrupted if the optimizer must
+        not run.
         """
         if self.is_cut:
             raise StepInterrupted
@@ -225,7 +232,8 @@ class CommitMachine:
     def end_block(self, objection: BaseException | None) -> Flow[bool]:
         """Leave the block: commit the step, or let it vote late. Return False if it is repeated.
 
-        objection   what the block raised, or why it cannot be committed although it raised nothing
+        objection   what the block raised, or why the step cannot be committed although its block
+                    raised nothing
         """
         if objection is None and self.is_cut:
             objection = StepInterrupted()
@@ -244,9 +252,10 @@ class CommitMachine:
         return False
 
     def leave_early(self) -> Flow[bool]:
-        """Finish the step after which the script has left its loop.
+        """Finish the last step of a script that has left its loop before `until`.
 
-        Return False if that step was interrupted, and so should be repeated but cannot be.
+        Return False if that step was interrupted. It would have to be repeated, and the loop that
+        could do so is gone.
         """
         was_late = self.stage is StepStage.LATE
         yield from self._settle(BEGUN)
@@ -259,20 +268,20 @@ class CommitMachine:
     def finish(self) -> Flow[None]:
         """Report that this rank has finished the last step of this call."""
         self.last_call_ended = self.committed
-        yield Record(partial(WorkerMachine.finished, stopped=self.stopping))
+        yield TellWorkerMachine(partial(WorkerMachine.finished, stopped=self.stopping))
 
     # --- prepare, vote, commit --------------------------------------------------------------------
 
     def _vote(self, place: Place) -> Flow[None]:
-        """Prepare and vote for the step in hand; the script is at `place`.
+        """Prepare the step and vote for it. The script is at `place`.
 
-        Returns when the step may be committed, or when its early vote was put off. Raises
-        StepInterrupted when it is to be repeated.
+        Returns when the step may be committed, or when its early vote was put off. It raises
+        StepInterrupted if the step is to be repeated.
         """
         step = self.committed + 1
         try:
             if (yield Prepare(step, place)):
-                yield Record(partial(WorkerMachine.now_prepared, step=step))
+                yield TellWorkerMachine(partial(WorkerMachine.now_prepared, step=step))
             result: VoteResult = yield Vote(step)
         except OutlastError as error:
             yield Refuse(error)
@@ -287,36 +296,36 @@ class CommitMachine:
             if result.unsure and not self.late.on:
                 yield from self._put_off(step)
                 return
-            yield Record(partial(WorkerMachine.now_passed, step=step))
+            yield TellWorkerMachine(partial(WorkerMachine.now_passed, step=step))
             self._learn(result)
-            yield Deliver(result, step)
+            yield DeliverVote(result, step)
         self.stage = StepStage.PASSED
 
     def _put_off(self, step: int) -> Flow[None]:
         """Let `step` vote late after all. All ranks have seen the same vote, and do the same.
 
-        A rank that has sealed an image forgets it before the step goes on. Where all ranks have
-        one, the step would be brought forward, and not repeated.
+        A rank that has sealed an image for the early vote forgets it first. If all ranks had one
+        when a rank is lost, the run would take the step for prepared, and go forward with it.
         """
         yield PutOff(step)
-        yield Record(partial(WorkerMachine.now_prepared, step=self.committed))
+        yield TellWorkerMachine(partial(WorkerMachine.now_prepared, step=self.committed))
         self.late.put_off()
 
     def _commit(self) -> Flow[None]:
-        """Commit the step in hand. It is applied here, and its vote has passed."""
+        """Commit the step: it is applied here, and its vote has passed."""
         step = self.committed + 1
         self.late.committed()
-        sharded: bool = yield Keep(step)
+        sharded: bool = yield DropUndo(step)
         self.committed, self.stage = step, StepStage.IDLE
         if sharded:
             # The others know that it is sealed from the next vote, which comes after the seal.
             self._unsealed = step
         else:
-            yield Count(step)
+            yield BookCommit(step)
         yield CallBack(now=not sharded)
 
     def _vote_late(self, place: Place) -> Flow[None]:
-        """Vote for a step whose block is over. It is committed by that, or repeated."""
+        """Vote for a step whose block is over. It is then committed, or repeated."""
         if self.worker.broken:
             self.stage = StepStage.CUT
             return  # there is no peer to vote with: the caller stands still
@@ -332,10 +341,11 @@ class CommitMachine:
         del cause  # its traceback holds this frame, and would be kept alive by it
 
     def _settle(self, kind: str) -> Flow[None]:
-        """Vote if that is due, and seal. The script has done all that it does after a block.
+        """Finish the newest step, now that the script asks for the next step or a phase.
 
-        What the script does after the block of a step belongs to that step. A rank that is lost
-        later comes back with what it had here.
+        What the script has done after the block of a step belongs to that step. So this is where a
+        late vote comes, and where the state is sealed from which a successor begins. `kind` says
+        what the script asks for: the next step (BEGUN) or a phase (ENTERED).
         """
         if self.stage is StepStage.LATE:
             yield from self._vote_late(Place(kind, 0))
@@ -347,12 +357,12 @@ class CommitMachine:
             return
         if self._unsealed and not self.worker.broken:
             step, self._unsealed = self._unsealed, 0
-            yield Count(step)
+            yield BookCommit(step)
         if self.committed > self._saved and not self._unsealed:
             self._saved = self.committed
             if asked := self.agreed.save:
-                self.agreed = Wishes(stop=self.stopping)
-                yield Record(WorkerMachine.now_saved)
+                self.agreed = AgreedRequests(stop=self.stopping)
+                yield TellWorkerMachine(WorkerMachine.now_saved)
             yield Save(self.committed, self.stopping, asked)
 
     # --- phases between steps ---------------------------------------------------------------------
@@ -360,8 +370,7 @@ class CommitMachine:
     def before_phase(self) -> Flow[bool]:
         """Finish the step before a phase. Return False if the phase must not run now.
 
-        The block before may have been interrupted. Then its step is not committed, and its peers
-        are not in this phase.
+        If that step was interrupted, it is repeated first, and the peers are not in this phase.
         """
         yield from self._settle(ENTERED)
         if not self.worker.broken and (plan := self._take_plan()) is not None:
@@ -380,7 +389,7 @@ class CommitMachine:
             yield Break(error, peers_only=True)
             plan: Regroup = yield StandStill(in_hook=False)
         else:
-            yield Record(WorkerMachine.now_past_phase)
+            yield TellWorkerMachine(WorkerMachine.now_past_phase)
             return True
         if plan.phases <= number:
             yield RollBackPhase()
@@ -390,25 +399,26 @@ class CommitMachine:
         yield ForgetPhase()
         return False
 
-    # --- when it is cut short ---------------------------------------------------------------------
+    # --- after an interruption --------------------------------------------------------------------
 
     def recover(self, error: BaseException) -> Flow[None]:
-        """Stand still for `error`, and follow the plan. The loop goes on with the same step."""
+        """Stand still because of `error`, and follow the plan. The loop repeats the same step."""
         if isinstance(error, OutlastError):
-            yield Refuse(error)  # it would come again on every attempt
+            yield Refuse(error)  # the error would come again at every attempt
         if self.stage not in _ROLLED_BACK:
             self.stage = StepStage.CUT
         plan = self._take_plan()
         if plan is None or plan.settle == "forward":
-            # A step that failed while a plan applied it is torn: that plan cannot be followed any
-            # more.
+            # A step that fails while it is applied for a "forward" plan is torn. That plan cannot
+            # be followed any more, so report the failure and wait for another plan.
             plan = yield from self._cut_short(error, peers_only=False)
         yield from self.follow(plan)
 
     def follow(self, plan: Regroup) -> Flow[None]:
-        """Follow `plan` into the next generation, and the newest one if a peer is lost meanwhile.
+        """Follow `plan` into the next generation. If a peer is lost on the way, follow the next
+        plan, and so on.
 
-        Raises Reenter where main's function is to be entered again.
+        It raises Reenter if main's function is to be entered again.
         """
         while True:
             try:
@@ -416,7 +426,7 @@ class CommitMachine:
                 if plan.donate:
                     yield Donate(plan)
                 if plan.then == "stand":
-                    # Its node is drained. The step is finished, and what follows is decided now.
+                    # Its node is drained. The step is finished, so wait for the next plan.
                     plan = yield StandStill(in_hook=False)
                     continue
                 if plan.then == "exit":
@@ -427,8 +437,8 @@ class CommitMachine:
                 yield Join(plan)
                 self.committed = max(self.worker.committed, 0)
                 if self.committed == self.last_call_ended:
-                    # A rank that starts afresh begins with the call before this one, and votes at
-                    # the end of that call.
+                    # No step of this call of run.steps is committed yet. A rank that was started
+                    # anew is still in the call before, and votes at its end: vote with that rank.
                     yield from self._vote_between(closing=True)
                     yield from self._hand_over_votes()
                 return
@@ -438,10 +448,10 @@ class CommitMachine:
             del lost  # its traceback holds this frame, and would be kept alive by it
 
     def settle_for(self, plan: Regroup) -> Flow[None]:
-        """Roll back the step in hand, if there is one. A forward step has been applied by now."""
+        """Roll back a step that is not committed. A plan's forward step has been applied by now."""
         in_flight = self.stage not in _ROLLED_BACK or self._unsealed > 0
-        # some may have come through a vote that said so, and some not
-        self.agreed = Wishes()
+        # Some ranks may have seen the vote that told of these requests pass, and others not.
+        self.agreed = AgreedRequests()
         self.late.rolled_back()
         if in_flight and self.stage is not StepStage.IDLE:
             self.stage = StepStage.REPEAT
@@ -449,7 +459,7 @@ class CommitMachine:
         yield RollBack(plan, in_flight)
 
     def hand_over_and_leave(self, plan: Regroup) -> Flow[None]:
-        """Give away what this rank holds, because an error has left main's function."""
+        """Write this rank's state for the others, because an error has left main's function."""
         yield from self.settle_for(plan)
         if plan.donate:
             yield Donate(plan)
@@ -461,22 +471,25 @@ class CommitMachine:
         return plan
 
     def _take_plan(self) -> Regroup | None:
-        """Return the plan that waited for the step, if there is one, and forget it."""
+        """Return the plan that came at a vote and was not followed yet, and forget it; or None."""
         plan, self._plan = self._plan, None
         return plan
 
     # --- the end of run.steps ---------------------------------------------------------------------
 
     def _close(self) -> Flow[bool]:
-        """Vote that all ranks are past the last step, and have sealed it. False: go on."""
+        """Vote that all ranks are past the last step, and have sealed it.
+
+        Return False if a peer was lost. A plan was followed then, and the loop goes on.
+        """
         return (yield from self._unless_cut(self._vote_between(closing=True)))
 
     def _hand_over(self) -> Flow[bool]:
-        """Leave the final state where a successor finds it, before a rank leaves. False: go on."""
+        """Hand over the final state before any rank leaves. Return False as `_close` does."""
         return (yield from self._unless_cut(self._hand_over_votes()))
 
     def _unless_cut(self, flow: Flow[None]) -> Flow[bool]:
-        """Return True if `flow` came to its end, and follow the plan if a peer was lost."""
+        """Return True if `flow` came to its end. If a peer was lost, follow the plan instead."""
         try:
             yield from flow
             return True
@@ -492,13 +505,13 @@ class CommitMachine:
     def _vote_between(self, *, closing: bool) -> Flow[None]:
         result: VoteResult = yield Vote(0, closing)
         self._learn(result)
-        yield Deliver(result, 0)
+        yield DeliverVote(result, 0)
 
     def _learn(self, result: VoteResult) -> None:
-        """Take in what a vote says of wishes that one rank was told, and all are to follow."""
+        """Remember which requests a vote told of, so that all ranks follow them."""
         stop, save = self.agreed.stop or result.stop, self.agreed.save or result.save
         if stop or save:
-            self.agreed = Wishes(stop, save)
+            self.agreed = AgreedRequests(stop, save)
 
     def _hand_over_votes(self) -> Flow[None]:
         if self.stopping:

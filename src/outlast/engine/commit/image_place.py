@@ -1,13 +1,16 @@
-"""Where in the script a rank stood when an image of its private state was sealed, and which image
-its successor begins from.
+"""Places in the script at which images of private state are sealed, and which image a successor
+begins from.
 
-    prepared n   n phases after the step are done, and the script's code after the last of them
-                 has not run yet. With n = 0, the vote of the step is next.
-    entered n    everything that comes before phase n has run
-    begun n      everything that comes before the next step has run, n phases among it
+A script may change state after the block of a step, between phases, and up to the next step. So
+several images of one step may differ, and each says at which place it was sealed:
 
-Two images of one rank and one step can differ, because the script may change state after the
-block of a step. A successor has to begin with what its predecessor had where the survivors stand.
+    prepared n   right after phase n, before the script's own code that follows it. With n = 0:
+                 in the block of the step, just before its vote
+    entered n    as the script enters the phase that follows the first n
+    begun n      as the script asks for the next step, after n phases
+
+A successor has to begin with the state that its predecessor had at the place where the survivors
+stand now.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from outlast.model.limits import SLOTS_COUNT
 
 PREPARED, ENTERED, BEGUN = "prepared", "entered", "begun"
 _ORDER = (PREPARED, ENTERED, BEGUN)
-STILL = {"still": "1"}
+STILL = {"still": "1"}  # nothing has changed between the seal and the next step or phase
 
 
 class Placed(Protocol):
@@ -40,7 +43,7 @@ class Place:
     kind     PREPARED, ENTERED or BEGUN
     phases   how many phases after the step are done
     calls    1 if run.steps was called again after the step, else 0
-    still    the script has come further since, up to the next step or phase, and nothing has moved
+    still    the script has gone on since, up to the next step or phase, and has changed nothing
     """
 
     kind: str
@@ -49,13 +52,14 @@ class Place:
     still: bool = False
 
     def metadata(self) -> dict[str, str]:
-        """Return what travels with the image: "legs" are `calls`, by their name of before."""
+        """Return the place as metadata of an image. "legs" is the older name of `calls`."""
         said = {"place": self.kind, "phases": str(self.phases), "legs": str(self.calls)}
         return said | STILL if self.still else said
 
     @property
     def is_complete(self) -> bool:
-        """Return True if the script had done all that it does before the next step or phase.
+        """Return True if the image has everything that the script did before its next step or
+        phase.
 
         Otherwise parts of the state may have changed after the image was sealed.
         """
@@ -66,10 +70,10 @@ AT_VOTE = Place(PREPARED, 0)  # the vote of a step inside its block
 
 
 def is_between_calls(before: tuple[int, Place] | None, now: tuple[int, Place]) -> bool:
-    """Return True if only code between two calls of run.steps has run since `before`.
+    """Return True if only code between two calls of run.steps has run from `before` to `now`.
 
-    Both are a step and a place where the script had done all that belongs there. A phase between
-    the two calls has a vote of its own, so what follows it is no such code.
+    Each is a step and a complete place after it. The answer is False if a phase lies between them,
+    because a phase has a vote of its own.
     """
     if before is None or not now[1].calls:
         return False
@@ -77,9 +81,9 @@ def is_between_calls(before: tuple[int, Place] | None, now: tuple[int, Place]) -
 
 
 def place_of(metadata: Mapping[str, str]) -> Place:
-    """Read what `Place.metadata` gave.
+    """Return the place that an image's metadata names.
 
-    Images that say nothing (shards) are sealed when the next step begins.
+    Images of shards name none: they are always sealed when the next step begins.
     """
     return Place(
         metadata.get("place", BEGUN),
@@ -90,12 +94,13 @@ def place_of(metadata: Mapping[str, str]) -> Place:
 
 
 def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> int:
-    """Choose the slot for the image of `step`, so that one whole image exists at any moment.
+    """Return the slot for the image of `step`, so that one whole image exists at any moment.
 
-    An image goes beside the newest one. The exception is an image of a step that was not committed:
-    the step is repeated, so the image is written over. What the repeat begins from stays.
+    An image goes into the slot beside the newest one. But if the newest image is of a step that was
+    not committed, that step is being repeated. Its image is overwritten, and the other slot stays,
+    because the repeat begins from it.
 
-    newest        the slot that holds the newest image, -1 if none is known
+    newest        the slot that holds the newest image; -1: none is known
     newest_step   the step of that image
     committed     the newest step that this rank has committed
     """
@@ -107,12 +112,14 @@ def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> 
 def choose_image(
     images: Iterable[tuple[int, ImageT]], *, begun: bool, phases: int, calls: int = 0
 ) -> tuple[int, ImageT, Place]:
-    """Choose the image from which a successor begins; return its slot, the image and its place.
+    """Choose the image from which a successor begins. Return its slot, the image and its place.
 
-    The choice is the image that was sealed last, of those that are not later than the place where
-    the survivors stand. The survivors stand in the next step or right before it (`begun`), or
-    after so many phases; and in the next call of run.steps, or (calls=0) before it. There is at
-    least one image. Where all are later than the survivors, the earliest is taken.
+    Of the images that were sealed no later than the place of the survivors, the latest is chosen.
+    If all are later than that place, the earliest is chosen. `images` has at least one.
+
+    begun    the survivors stand in the next step, or right before it
+    phases   otherwise: after so many phases
+    calls    1 if the survivors are in the next call of run.steps, else 0
     """
 
     def order(place: Place) -> tuple[bool, tuple[int, int, int]]:

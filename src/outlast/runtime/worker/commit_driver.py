@@ -11,22 +11,21 @@ from typing import TypeVar
 
 from outlast.engine.commit.commands import (
     AfterFault,
+    BookCommit,
     Break,
     CallBack,
     Command,
-    Count,
-    Deliver,
+    DeliverVote,
     Donate,
+    DropUndo,
     Flow,
     ForgetPhase,
     HandOver,
     Join,
-    Keep,
     Prepare,
     PreparePhase,
     ProveEqual,
     PutOff,
-    Record,
     Refuse,
     RollBack,
     RollBackPhase,
@@ -34,6 +33,7 @@ from outlast.engine.commit.commands import (
     SealMoved,
     StandStill,
     TakeBackTail,
+    TellWorkerMachine,
     Vote,
     WaitToBeKilled,
     drive,
@@ -81,7 +81,7 @@ class CommitDriver:
     def _carry_out(self, command: Command) -> object:
         """Carry out a command and return its answer. The commands of every step come first."""
         match command:
-            case Record():
+            case TellWorkerMachine():
                 self._session.do(command.act)
             case Prepare():
                 return self._prepare(command)
@@ -89,12 +89,12 @@ class CommitDriver:
                 return self._vote(command.step) if command.step else self._vote_between(command)
             case PutOff():
                 self._put_off(command.step)
-            case Deliver():
-                self._deliver(command)
-            case Keep():
-                return self._keep(command.step)
-            case Count():
-                self._count(command.step)
+            case DeliverVote():
+                self._deliver_vote(command)
+            case DropUndo():
+                return self._drop_undo(command.step)
+            case BookCommit():
+                self._book_commit(command.step)
             case CallBack():
                 self._call_back(now=command.now)
             case SealMoved():
@@ -187,7 +187,7 @@ class CommitDriver:
             self._attachment.agreement.on_place("ends run.steps")
         return self._payload.cast(None)
 
-    def _deliver(self, command: Deliver) -> None:
+    def _deliver_vote(self, command: DeliverVote) -> None:
         assert isinstance(command.result, Outcome)
         if not command.step:
             self._payload.count(command.result, None)
@@ -202,7 +202,7 @@ class CommitDriver:
         if self._attachment.agreement.after_first(step):
             self._attachment.register()
 
-    def _keep(self, number: int) -> bool:
+    def _drop_undo(self, number: int) -> bool:
         attachment = self._attachment
         self._session.mark("applied", number)
         attachment.undo.committed()
@@ -218,7 +218,7 @@ class CommitDriver:
         with self._attachment.member.refusing():
             self._attachment.state.check_signature()
 
-    def _count(self, number: int) -> None:
+    def _book_commit(self, number: int) -> None:
         session, now_s = self._session, clock.now_s()
         session.look_at_lease()
         session.book.commit_step(

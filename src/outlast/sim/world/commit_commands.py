@@ -12,22 +12,21 @@ from typing import Any
 
 from outlast.engine.commit.commands import (
     AfterFault,
+    BookCommit,
     Break,
     CallBack,
     Command,
-    Count,
-    Deliver,
+    DeliverVote,
     Donate,
+    DropUndo,
     Flow,
     ForgetPhase,
     HandOver,
     Join,
-    Keep,
     Prepare,
     PreparePhase,
     ProveEqual,
     PutOff,
-    Record,
     Refuse,
     RollBack,
     RollBackPhase,
@@ -35,6 +34,7 @@ from outlast.engine.commit.commands import (
     SealMoved,
     StandStill,
     TakeBackTail,
+    TellWorkerMachine,
     Vote,
     WaitToBeKilled,
 )
@@ -111,7 +111,7 @@ class CommitCommands:
     def _carry_out(self, command: Command) -> Thread:
         thread = self._thread
         match command:
-            case Record():
+            case TellWorkerMachine():
                 thread.do(command.act(thread.machine))
                 if thread.machine.begun and not thread.machine.over:
                     thread.world.asks_for_step(thread.machine.committed + 1)
@@ -126,16 +126,16 @@ class CommitCommands:
                 return (yield from self._vote(command.step))
             case PutOff():
                 self._copy = thread.p.content
-            case Deliver():
+            case DeliverVote():
                 if command.step:
                     yield from thread.mark("passed")
                 if self._moved_apart(command.step):
                     self._late.want()
-            case Keep():
+            case DropUndo():
                 self._copy = None
                 return thread.sharded
-            case Count():
-                yield from self._count(command.step)
+            case BookCommit():
+                yield from self._book_commit(command.step)
             case CallBack():
                 pass  # the simulated script has no on-commit work
             case SealMoved():
@@ -227,7 +227,7 @@ class CommitCommands:
         options, seen = self._thread.world.options, step > APART_FROM_STEP
         return seen and options.moves == "apart" and options.ranks > 1 and not self._thread.sharded
 
-    def _count(self, step: int) -> Thread:
+    def _book_commit(self, step: int) -> Thread:
         thread = self._thread
         thread.look_at_lease()
         thread.world.has_committed(thread.p, step)
