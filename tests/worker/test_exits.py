@@ -66,3 +66,26 @@ def test_no_parameters_are_no_trouble() -> None:
     exits = BackwardExits([], over=lambda: True)
     exits.install()
     exits.remove()
+
+
+def test_parameters_may_be_frozen_and_unfrozen_between_two_steps() -> None:
+    """As transfer learning in stages does, and GANs: what takes a gradient now has the exits."""
+    model = net()
+    first, last = model[0], model[-1]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    exits = BackwardExits(model.parameters(), over=lambda: True)
+    model.requires_grad_(False)
+    exits.install()
+    last.requires_grad_(True)
+    exits.install()
+    with pytest.raises(StepInterrupted):
+        model(torch.randn(2, 4)).sum().backward()
+    first.requires_grad_(True)
+    last.requires_grad_(False)
+    exits.install()
+    with pytest.raises(StepInterrupted):
+        model(torch.randn(2, 4)).sum().backward()
+    assert first.weight.grad is None
+    exits.remove()
+    assert not any(one._backward_hooks for one in model.parameters())

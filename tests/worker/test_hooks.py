@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from outlast.runtime.worker.hooks import OptimizerHooks, scaler_reset, user_line  # noqa: E402
+from outlast.runtime.worker.unnamed import UnnamedOptimizers  # noqa: E402
 
 KINDS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -349,3 +350,82 @@ def test_a_removed_hook_leaves_the_scaler_as_torch_made_it(asked: Asked) -> None
     assert torch.amp.GradScaler.update is not plain
     hooks.remove()
     assert torch.amp.GradScaler.update is plain
+
+
+class Outer(torch.optim.Optimizer):
+    """Wraps an optimizer whose step does the work, as SAM and Lookahead do."""
+
+    def __init__(self, parameters: Any, *, shares_state: bool = False) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.base = torch.optim.SGD(self.param_groups, momentum=0.9)
+        if shares_state:
+            self.state = self.base.state
+
+    def step(self, closure: Any = None) -> None:
+        self.base.step()
+
+
+@pytest.fixture
+def watched() -> Iterator[Any]:
+    """`watched(model, **optimizers)` begins a block in which unnamed optimizers are looked for."""
+    made: list[OptimizerHooks] = []
+
+    def build(model: nn.Module, **named: Any) -> OptimizerHooks:
+        hooks = OptimizerHooks(
+            named.values(),
+            before_first=lambda: None,
+            unnamed=UnnamedOptimizers(named, dict(model.named_parameters())),
+        )
+        made.append(hooks)
+        hooks.begin()
+        return hooks
+
+    yield build
+    for hooks in made:
+        hooks.remove()
+
+
+def test_an_optimizer_inside_a_named_one_is_refused_by_its_attribute(watched: Any) -> None:
+    """Its momentum would not be kept. The first block may be one that makes it anew."""
+    model = nn.Linear(3, 1)
+    outer = Outer(model.parameters())
+    hooks = watched(model, optimizer=outer)
+    a_step(model)
+    outer.base.step()
+    hooks.end()
+    hooks.begin()
+    with pytest.raises(TransactionError, match="this SGD steps weight, and") as caught:
+        outer.base.step()
+    assert caught.value.hint == "name it as well: run.state(..., base=optimizer.base)"
+    assert hooks.refused is caught.value
+    assert __file__ in str(caught.value)
+
+
+def test_an_unnamed_optimizer_is_refused_where_none_has_a_name(watched: Any) -> None:
+    model = nn.Linear(3, 1)
+    forgotten = torch.optim.AdamW(model.parameters())
+    hooks = watched(model)
+    forgotten.step()
+    hooks.begin()
+    with pytest.raises(TransactionError, match="this AdamW steps weight"):
+        forgotten.step()
+
+
+def test_unnamed_optimizers_with_nothing_to_keep_are_let_pass(watched: Any) -> None:
+    """Made anew in each block, of other parameters, called between blocks, or with the state of a
+    named one.
+    """
+    model, probe = nn.Linear(3, 1), nn.Linear(3, 1)
+    outer = Outer(model.parameters(), shares_state=True)
+    other = torch.optim.AdamW(probe.parameters())
+    between = torch.optim.SGD(model.parameters())
+    hooks = watched(model, optimizer=outer)
+    for _ in range(3):
+        a_step(model)
+        torch.optim.SGD(model.parameters()).step()
+        other.step()
+        outer.step()
+        hooks.end()
+        between.step()
+        hooks.begin()
+    assert hooks.refused is None

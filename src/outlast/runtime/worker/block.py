@@ -18,6 +18,7 @@ from outlast.runtime.worker.commit_driver import CommitDriver
 from outlast.runtime.worker.exits import BackwardExits
 from outlast.runtime.worker.hooks import OptimizerHooks
 from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.unnamed import UnnamedOptimizers
 
 
 class Block:
@@ -37,6 +38,7 @@ class Block:
         self._hooks = OptimizerHooks(
             attachment.state.optimizers.values(), attachment.state.scalers.values(),
             before_first=self._before_optimizer, after_undo=self._backward_after_optimizer,
+            unnamed=UnnamedOptimizers(attachment.state.optimizers, attachment.state.parameters),
         )  # fmt: skip
         parameters = () if attachment.state.sharded else attachment.state.parameters.values()
         self._exits = BackwardExits(

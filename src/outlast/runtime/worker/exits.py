@@ -26,22 +26,23 @@ class BackwardExits:
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, over: Callable[[], bool]) -> None:
-        self._parameters = [
-            parameter for parameter in parameters if parameter.requires_grad and parameter.is_leaf
-        ]
+        self._parameters = [parameter for parameter in parameters if parameter.is_leaf]
         self._over = over
+        self._exits: list[torch.Tensor] = []
         self._handles: list[Any] = []
 
     def install(self) -> None:
         """Watch some parameters, evenly spread over the order in which they were made.
 
-        That is about the order of a backward, turned round. Calling it again changes nothing.
+        That is about the order of a backward, turned round. Calling it again changes nothing,
+        unless the script has frozen one of them meanwhile: then others are chosen.
         """
-        if not self._handles:
-            between = max(1, len(self._parameters) // BACKWARD_EXITS_COUNT)
-            self._handles = [
-                parameter.register_hook(self._look) for parameter in self._parameters[::between]
-            ]
+        if self._handles and all(parameter.requires_grad for parameter in self._exits):
+            return
+        self.remove()
+        parameters = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._exits = parameters[:: max(1, len(parameters) // BACKWARD_EXITS_COUNT)]
+        self._handles = [parameter.register_hook(self._look) for parameter in self._exits]
 
     def remove(self) -> None:
         for handle in self._handles:

@@ -24,9 +24,11 @@ from typing import Any
 import torch
 from torch.amp import grad_scaler as _grad_scaler
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from outlast.errors import TransactionError
 from outlast.runtime.worker.peers import is_peer_failure
+from outlast.runtime.worker.unnamed import UnnamedOptimizers
 
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _OUTSIDE = (OURS, str(Path(torch.__file__).parent) + os.sep)
@@ -131,6 +133,7 @@ class OptimizerHooks:
     after_undo    called in front of a backward that runs after an optimizer was applied in this
                   step (GANs). Only an undo copy can then take back what the vote let pass. Called
                   at most once a step
+    unnamed       judges the optimizers that were not registered
     """
 
     def __init__(
@@ -140,8 +143,10 @@ class OptimizerHooks:
         *,
         before_first: Callable[[], None],
         after_undo: Callable[[], None] = lambda: None,
+        unnamed: UnnamedOptimizers | None = None,
     ) -> None:
         self.optimizers = list(optimizers)
+        self._unnamed = unnamed
         self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]
         self._before_first = before_first
         self._after_undo = after_undo
@@ -174,6 +179,8 @@ class OptimizerHooks:
         self._install()
         self._step = _StepCalls()
         self._inside = True
+        if self._unnamed is not None:
+            self._unnamed.begin()
         self.lost = self.refused = None
 
     def end(self) -> None:
@@ -191,7 +198,11 @@ class OptimizerHooks:
             torch.amp.GradScaler.update = _update  # type: ignore[method-assign]
 
     def _install(self) -> None:
-        if self._handles or not self.optimizers:
+        if self._handles:
+            return
+        if self._unnamed is not None:
+            self._handles.append(register_optimizer_step_pre_hook(self._pre_of_any))
+        if not self.optimizers:
             return
         for optimizer in self.optimizers:
             self._handles += [
@@ -222,6 +233,17 @@ class OptimizerHooks:
             raise
         self._step.lines[id(optimizer)] = line
         self._ask(line)
+
+    def _pre_of_any(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not self._inside or self._unnamed is None:
+            return
+        try:
+            self._unnamed.check(optimizer, user_line)
+        except TransactionError as error:
+            self.refused = error
+            raise
 
     def _post(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._step.applied = self._inside
