@@ -1,4 +1,4 @@
-"""The step in turn keeps its batches until it is committed, and an error in fetching costs none."""
+"""The current step keeps its batches until it is committed, and an error in fetching costs none."""
 
 from __future__ import annotations
 

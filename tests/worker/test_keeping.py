@@ -27,27 +27,27 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
 
 
 def test_nothing_is_copied_unless_it_was_asked_for() -> None:
-    assert Keeping({}).wishes(7, rank=0) == 0
+    assert Keeping({}).wanted(7, rank=0) == 0
     assert not Keeping({}).copies_to_vault
 
 
 def test_only_rank_0_asks_for_a_copy(now: Now) -> None:
     keeping = Keeping({"keep_vault": EACH_FIVE, "keep_disk": EACH_FIVE})
-    assert [keeping.wishes(step, rank=0) for step in (4, 5, 6, 10)] == [
+    assert [keeping.wanted(step, rank=0) for step in (4, 5, 6, 10)] == [
         0, VAULT | DISK, 0, VAULT | DISK,
     ]  # fmt: skip
-    assert keeping.wishes(5, rank=1) == 0
+    assert keeping.wanted(5, rank=1) == 0
 
 
 def test_a_time_counts_from_the_copy_before(now: Now) -> None:
     keeping = Keeping({"keep_disk": TEN_SECONDS})
     now.s += 9.9
-    assert keeping.wishes(1, rank=0) == 0
+    assert keeping.wanted(1, rank=0) == 0
     now.s += 0.2
-    assert keeping.wishes(2, rank=0) == DISK
+    assert keeping.wanted(2, rank=0) == DISK
     keeping.copied(DISK, cost_s=0.5)
     now.s += 9.0
-    assert keeping.wishes(3, rank=0) == 0
+    assert keeping.wanted(3, rank=0) == 0
 
 
 @given(st.floats(0.0, 60.0), st.floats(0.0, 20_000.0))
@@ -59,7 +59,7 @@ def test_copies_by_the_clock_cost_no_more_than_their_share(cost_s: float, later_
         keeping = Keeping({"keep_vault": AUTO})
         keeping.copied(VAULT, cost_s=cost_s)
         found.s += later_s
-        asked = keeping.wishes(1, rank=0)
+        asked = keeping.wanted(1, rank=0)
     waited_s = found.s - Now.s
     assert (asked == VAULT) == (waited_s >= max(KEEP_LEAST_S, cost_s / KEEP_SHARE))
 
@@ -70,7 +70,7 @@ def test_a_copy_that_was_held_up_once_does_not_make_the_next_ones_rare(now: Now)
     for cost_s in (1.0, 0.001, 1.0):
         keeping.copied(VAULT, cost_s=cost_s)
     now.s += 0.001 / KEEP_SHARE + 0.01
-    assert keeping.wishes(1, rank=0) == VAULT
+    assert keeping.wanted(1, rank=0) == VAULT
 
 
 def test_all_ranks_copy_what_the_vote_on_that_step_said() -> None:
@@ -86,7 +86,7 @@ def test_no_rank_copies_once_one_has_no_room() -> None:
     short, other = Keeping({"keep_vault": AUTO}), Keeping({"keep_vault": AUTO})
     short.give_up_vault()
     assert not short.copies_to_vault
-    bits = short.wishes(8, rank=1)
+    bits = short.wanted(8, rank=1)
     assert bits == NO_ROOM
     other.agreed(8, bits | VAULT | DISK)
     assert not other.is_due(VAULT, 8)

@@ -534,7 +534,7 @@ NAMED = (
     Mutant(
         "an_agent_that_wakes_follows_orders_first",
         SESSION,
-        "return self._look_at_lease(now_s) or self._take(message, now_s)",
+        "return self._fence_if_lease_is_out(now_s) or self._take(message, now_s)",
         "return self._take(message, now_s)",
     ),
     Mutant(

@@ -148,7 +148,7 @@ class AgentSession:
         connection.
         """
         self._link.opens()
-        late = self._look_at_lease(now_s)
+        late = self._fence_if_lease_is_out(now_s)
         return [*late, *self._enrol(images, copies, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
@@ -188,7 +188,7 @@ class AgentSession:
 
     def on_link(self, message: LinkMessage, *, now_s: float) -> list[Output]:
         """Handle a message from the coordinator, unless the lease is out."""
-        return self._look_at_lease(now_s) or self._take(message, now_s)
+        return self._fence_if_lease_is_out(now_s) or self._take(message, now_s)
 
     def _take(self, message: LinkMessage, now_s: float) -> list[Output]:
         match message:
@@ -222,7 +222,7 @@ class AgentSession:
 
         The driver has asked the voters then, and a majority of them misses the coordinator too.
         """
-        return self._look_at_lease(now_s) or self.lease.goes_on(asked_s=asked_s)
+        return self._fence_if_lease_is_out(now_s) or self.lease.goes_on(asked_s=asked_s)
 
     def leave_out_beats(self, *, asked_s: float) -> None:
         """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""
@@ -265,9 +265,9 @@ class AgentSession:
         match timer:
             case SessionTimer.LEASE:
                 self.lease.rang(now_s=now_s)
-                return self._look_at_lease(now_s) or self.lease.watch()
+                return self._fence_if_lease_is_out(now_s) or self.lease.watch()
             case SessionTimer.BATCH:
-                return self._look_at_lease(now_s) or self._send_batch(now_s)
+                return self._fence_if_lease_is_out(now_s) or self._send_batch(now_s)
             case SessionTimer.BEAT:
                 return self._beat(now_s)
             case _:
@@ -275,7 +275,7 @@ class AgentSession:
 
     def _beat(self, now_s: float) -> list[Output]:
         """Ask for the lease to be prolonged."""
-        out = self._look_at_lease(now_s)
+        out = self._fence_if_lease_is_out(now_s)
         if not self._link.is_in:
             return out
         return [
@@ -294,7 +294,7 @@ class AgentSession:
         until_s = self.lease.until_s
         return -math.inf if self.fenced or until_s is None else until_s
 
-    def _look_at_lease(self, now_s: float) -> list[Output]:
+    def _fence_if_lease_is_out(self, now_s: float) -> list[Output]:
         """Fence the node if its lease is out.
 
         This comes before anything else: an agent that has stood still finds orders and news that
@@ -327,7 +327,7 @@ class AgentSession:
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
         """Take in what a worker says."""
-        late = self._look_at_lease(now_s)
+        late = self._fence_if_lease_is_out(now_s)
         self.housed.hear(message.worker, message)
         return [*late, *self.pass_on(self.agent.on_worker(message, now_s=now_s), now_s=now_s)]
 
@@ -359,7 +359,7 @@ class AgentSession:
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
         """Take in what the process host says."""
-        late = self._look_at_lease(now_s)
+        late = self._fence_if_lease_is_out(now_s)
         self.housed.on_event(message)
         out = self.pass_on(self.agent.on_event(message, now_s=now_s), now_s=now_s)
         return [*late, *out, *self._check_empty()]
@@ -369,7 +369,7 @@ class AgentSession:
 
         The driver calls this with the outputs of the agent's ticks.
         """
-        out = self._look_at_lease(now_s)
+        out = self._fence_if_lease_is_out(now_s)
         for output in outputs:
             if isinstance(output, ToCoordinator):
                 out += self._say(output.message, now_s)

@@ -1,12 +1,11 @@
-"""What all ranks have to agree on.
+"""What all ranks have to agree on, and how it is checked.
 
-One thing is that their replicated state is the same. That is a claim until it is looked at: at the
-start, after the first step, and piece by piece with each vote from then on (sameness.py).
-
-Another is where their scripts are: in which step or phase (script_position.py).
-
-The last is which private parts move in the same way after the vote. It decides whether a
-successor can take such parts from a peer (private.py), or all ranks vote late (undo.py).
+replicated state   is it the same on all ranks? Checked at the start, after the first step, and
+                   piece by piece with the votes from then on (sameness.py)
+position           are all scripts in the same step or phase? (script_position.py)
+movers             are the private parts that change after a vote the same on all ranks? If
+                   so, a successor can take them from a peer (private.py). If not, all ranks
+                   vote late (undo.py)
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Agreement:
-    """Keep what all ranks agree on, and how they come to it.
+    """Check what all ranks have to agree on, and remember the results.
 
-    `movers` are the private parts that were the same on all ranks in the newest vote. `alike` are
-    the ranks that hold the same shards as this one (HSDP), itself among them; empty: none do.
+    movers   the movers that were the same on all ranks in the newest vote
+    alike    the ranks that hold the same shards as this one (HSDP), itself included; empty: none
     """
 
     def __init__(self, membership: Membership, state: State, undo: Undo, images: Images) -> None:
@@ -42,11 +41,11 @@ class Agreement:
 
     # --- is replicated state the same on all ranks? -----------------------------------------------
 
-    def at_start(self, plan: Regroup) -> None:
-        """Compare the ranks' states when all attach together.
+    def check_at_start(self, plan: Regroup) -> None:
+        """Compare the ranks' states, if all ranks attach together.
 
-        They attach to what the script made, or to a checkpoint. They compare once more after the
-        first step. Raises what torch raises when a peer is lost.
+        They do so at the start of a run, and when all begin from a checkpoint. They compare once
+        more after the first step. If a peer is lost, the error of torch is raised.
         """
         together = plan.replicated not in ("donor", "transfer") and self._member.world_size > 1
         if together and not self._state.sharded:
@@ -55,11 +54,8 @@ class Agreement:
         elif together and self._state.distributed and self._on_several_nodes:
             self._find_alike()
 
-    def on_first(self, first: int) -> None:
-        """Compare which step each rank says that the run begins with.
-
-        Ends the run if they differ: they have read different files of their own.
-        """
+    def check_first_step(self, first: int) -> None:
+        """Compare the `first` that each rank gave to run.steps. End the run if they differ."""
         if self._member.world_size == 1:
             return
         with self._member.guards.ours():
@@ -75,12 +71,12 @@ class Agreement:
                     ),
                 )
 
-    def on_place(self, does: str) -> None:
-        """Wait until all ranks are where this one is, and compare what their scripts do next.
+    def check_place(self, does: str) -> None:
+        """Wait for all ranks, and compare what their scripts do next.
 
-        `does` says it of this rank, for people. Ends the run if they differ: their collectives
-        would not fit together. Raises what a lost peer looks like. Ranks on several nodes do not
-        compare, and go on at once.
+        `does` says what this rank does next, in words for people. If a rank does something else,
+        the run ends, because collectives of different phases would be mixed up. If a peer is lost,
+        the error of torch is raised. Ranks on several nodes do not compare, and go on at once.
         """
         member = self._member
         other = member.pages.meet(does) if member.pages is not None else None
@@ -98,10 +94,10 @@ class Agreement:
                 )
             )
 
-    def on_lost_peer(self) -> None:
-        """End the run if the peer that this rank misses has left its loop, and was not lost.
+    def check_lost_peer(self) -> None:
+        """End the run if the missing peer was not lost, but has left its loop.
 
-        To start all ranks again would lead them to the same place.
+        A restart would lead all ranks to the same place.
         """
         member = self._member
         other = member.pages.who_left() if member.pages is not None else None
@@ -122,22 +118,19 @@ class Agreement:
 
     @property
     def _on_several_nodes(self) -> bool:
-        """Return whether images can be lost without the whole run."""
+        """Return whether the ranks are on several nodes, so images can be lost with a node."""
         return self._member.local_world_size < self._member.world_size
 
     def _find_alike(self) -> None:
-        """Find the ranks that hold the same shards: those of other replicas on a mesh.
-
-        Their shards are compared, each time that all attach.
-        """
+        """Find the ranks that hold the same shards as this one, by comparing fingerprints."""
         with self._member.guards.ours():
             said = gather_bytes(sameness.print_of_shards(self._state).encode())
         self.alike = sameness.twins_of(self._member.rank(), said)
 
-    def after_first(self, step: int) -> bool:
-        """Compare the ranks' states after the first step is applied, before it is committed.
+    def check_after_first_step(self, step: int) -> bool:
+        """Compare the ranks' states once the first step is applied, and before it is committed.
 
-        State that has become different by it is each rank's own. Return whether there is any.
+        Return True if they differ. From then on each rank's state is its own.
         """
         if not self._undo.late.unproven or self._state.sharded:
             return False
@@ -145,10 +138,10 @@ class Agreement:
         return self._state.differs_by_rank
 
     def find_divergence(self, step: int) -> None:
-        """Compare the whole replicated state.
+        """Compare the whole replicated state of all ranks.
 
-        Raises DivergedError if it is not the same any more, and what torch raises when a peer is
-        lost.
+        It raises DivergedError if the state is not the same any more. If a peer is lost, the error
+        of torch is raised.
         """
         with self._member.guards.ours():
             found = sameness.compare(self._state)
@@ -189,10 +182,12 @@ class Agreement:
                 f" and image){_if_one_model() if step else ''}"
             )
 
-    # --- what rides on a vote ---------------------------------------------------------------------
+    # --- what is compared by a vote ---------------------------------------------------------------
 
     def keys(self, step: int) -> tuple[float, float]:
-        """Return what the vote of `step` compares: movers, and a piece of replicated state."""
+        """Return the checksums that the vote of `step` compares: of the movers, and of a piece of
+        replicated state.
+        """
         if self._state.sharded:
             return 0.0, 0.0
         watched = self._watch.key(step)
@@ -200,25 +195,25 @@ class Agreement:
 
     @property
     def is_unsure(self) -> bool:
-        """Return whether parts have been seen to move that no vote has compared yet.
+        """Return whether this rank votes early, although no vote has compared all its movers yet.
 
-        A rank that votes late compares them in time.
+        A late vote compares them in time.
         """
         unknown = not self.movers.issuperset(self._state.private.movers)
         return unknown and not self._undo.late.on and not self._state.sharded
 
     def voted(self, *, same_movers: bool) -> None:
-        """Take in the outcome of a vote.
+        """Note whether a vote found the movers the same on all ranks.
 
-        The movers are the same on all ranks, or all vote late from the next step on.
+        If they differ, all ranks vote late from the next step on.
         """
         movers = self._state.private.movers
         self.movers = frozenset(movers) if same_movers else frozenset()
         if not same_movers and not self._state.sharded:
-            # This holds on every rank, also where nothing has moved: all vote late, or none.
+            # Every rank does this, even if nothing has moved on it: all vote late, or none does.
             self._undo.want_for_movers()
 
 
 def _if_one_model() -> str:
-    """Say what is missing if ranks whose models were equal were meant to stay so."""
+    """Return the advice for a script whose ranks were meant to train one model, as a sentence."""
     return f". They were equal before. If the ranks are to train one model, {alone_hint()}"

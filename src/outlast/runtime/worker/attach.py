@@ -1,7 +1,7 @@
-"""Attach a rank: find where its state comes from, and bring it into the next generation.
+"""Attach a rank to the run: restore its state from the sources that the plan names, and join.
 
-`Images` seals what a rank leaves in the vault for a successor. `Agreement` keeps what all ranks
-agree on.
+Every way into a generation ends here: a fork, a spare, a re-entered function and a resumed run all
+call `Attachment.attach`. A survivor that keeps its state calls `Attachment.join` instead.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from outlast.runtime.worker.undo import Undo
 
 
 class Readiness(NamedTuple):
-    """A rank has its state, and may wait for others that have not.
+    """When a rank became ready. It may then wait for ranks that still restore their state.
 
-    ready_s      since when
-    cause        what that wait is booked as
-    detected_s   when the fault was seen that this generation mends; None: there was none
+    ready_s      when it was in the group with its state
+    cause        what the wait is booked as
+    detected_s   when the fault behind this regroup was seen; None: there was no fault
     """
 
     ready_s: float
@@ -59,20 +59,19 @@ class Readiness(NamedTuple):
 
 @dataclass(slots=True)
 class StepsCall:
-    """Keep what is known of the present call of run.steps.
+    """The facts about the present call of run.steps.
 
-    accumulate     backward passes for each step
-    high_water     the newest step that this rank has committed before; a step up to there is booked
-                   as repeated
+    accumulate     micro-batches in a step
+    high_water     the newest step that some holder of this rank has committed; steps up to it are
+                   booked as repeated
     first_step     no step of this call has ended yet
-    first          the first step of a run that has no state yet
-    begun_behind   the step after which this call began, as long as that is the newest; -1 before
-    again          the plan and the peer's image that this process began with, where that peer was
-                   in the next call of run.steps already (see `begin_steps_call`)
-    donate_s       how long this rank took to hand its state over, in the regroup at hand
-    awaited        since when this rank is ready in this generation; None once a vote has passed in
-                   it
-    strangers      the modules that ran in the first step and that nobody registered
+    first          the first step of a run that has no state of its own yet
+    begun_behind   the step after which this call began, as long as it is the newest; -1: unknown
+    again          the plan and the donor's image that this process began with, if the donor was in
+                   the next call of run.steps by then (see `begin_steps_call`); else None
+    donate_s       seconds that this rank has spent on the transfer image in this regroup
+    awaited        since when this rank is ready in this generation; None once a vote has passed
+    strangers      modules that ran in the first step and are not in the State
     """
 
     accumulate: int
@@ -91,16 +90,22 @@ class StepsCall:
 
 
 class Attachment:
-    """Attach this rank's state to the run: find where the run is, and restore the state from there.
+    """Connect this rank's State with the run: restore it, seal it, and hand it to others.
 
-    run.steps makes it, and `attach` is its first act.
+    The Transaction makes one for each State. A process that enters a generation calls `attach`
+    once. After a regroup that it survives, it calls `donate` if the plan says so, and then `join`:
 
-    images        seals and reads the state
-    agreement     lets all ranks begin from the same state
-    undo          takes a step back
-    checkpoints   writes to the disk
-    copies        writes what all ranks go on from if all are lost at once
-    call          what is known of this call of run.steps
+        step = attachment.attach()           # restored, joined: the state is of `step`
+        attachment.settle(step, place, ...)  # after each step: seal what has changed
+        attachment.donate(plan)              # a peer was lost: write the transfer image
+        attachment.join(plan)                # enter the next generation with the state as it is
+
+    images        seals the state in the vault, and reads it
+    agreement     compares what all ranks have to agree on
+    undo          the copy of a step that votes late
+    checkpoints   writes the state to the disk
+    copies        copies in the vault, for the loss of all ranks, and on other nodes
+    call          the facts about this call of run.steps
     """
 
     def __init__(
@@ -108,7 +113,7 @@ class Attachment:
     ) -> None:
         self.member = membership
         self.state = state
-        # Replicas that the script made itself count too, also if run.state was given the
+        # DDP models that the script has made itself count too, even if run.state was given the
         # bare model inside them.
         given = [one for one in state.given.values() if isinstance(one, DistributedDataParallel)]
         around = ddp.holding(state.parameters.values())
@@ -121,7 +126,7 @@ class Attachment:
         self.copies = Copies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)
-        # the script's line that needed a group before run.steps; "" if none did
+        # the script's line that communicated before run.steps; "" if none did
         self._first_need = ""
 
     # --- attaching --------------------------------------------------------------------------------
@@ -147,9 +152,9 @@ class Attachment:
                 began_s = clock.now_s()
                 self._restore(plan)
                 if not plan.brings_state:
-                    self.agreement.on_first(self.call.first)
+                    self.agreement.check_first_step(self.call.first)
                     plan = replace(plan, step=self._begin_behind(self.call.first - 1))
-                self.agreement.at_start(plan)
+                self.agreement.check_at_start(plan)
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile
                 if not member.is_collateral(error):
@@ -160,19 +165,16 @@ class Attachment:
                 self._leave_if_reentering()
 
     def _begin_behind(self, step: int) -> int:
-        """Begin a run that has no state yet after `step`, which the script itself has restored.
+        """Begin a run without state of its own after `step`, which the script has restored itself.
 
-        Return `step`. The loader goes to its place if it can find that by counting.
+        Return `step`. A loader that can count skips the batches up to there.
         """
         if step and self.state.source is not None:
             self.state.source.skip(step * self.call.accumulate)
         return step
 
     def _plan(self) -> Regroup:
-        """Take the newest plan and return it.
-
-        From here on a Leave of its generation reaches the main thread.
-        """
+        """Take the newest plan and return it. From here on, a Leave interrupts the main thread."""
         session = self.member.session
         assert session is not None
         while True:
@@ -181,10 +183,7 @@ class Attachment:
                 return plan
 
     def _leave_if_reentering(self) -> None:
-        """Leave main's function if the plan asks this process to call it again.
-
-        That is so for a process that had its group from the start.
-        """
+        """Raise Reenter if the next plan asks this process to enter main's function again."""
         session = self.member.session
         assert session is not None
         plan = session.wait_plan()
@@ -192,8 +191,8 @@ class Attachment:
             raise Reenter
 
     def _build(self, plan: Regroup) -> float:
-        """Build the group of `plan`, and the replicas on it. Return the seconds that the group
-        took.
+        """Build the group of `plan`, and move the DDP models to it. Return the seconds that the
+        group took.
         """
         self.mark("grouping")
         group_s = self.member.build(plan)
@@ -235,9 +234,9 @@ class Attachment:
         return step
 
     def register(self) -> None:
-        """Report how survivors can go on from here (trap 14).
+        """Report to the coordinator how this script can be recovered (trap 14).
 
-        It is reported again once the script makes a group of its own.
+        The answer changes once the script makes a group of its own, and is then reported again.
         """
         member = self.member
         member.guards.calls.on_held = self.register
@@ -264,7 +263,7 @@ class Attachment:
         )
 
     def _warn_if_alone(self) -> None:
-        """Warn of what a kill costs if nothing but this rank holds the replicated state.
+        """Warn what a kill would cost if only this rank holds the replicated state.
 
         The warning is shown once in a run, however often it is sent.
         """
@@ -282,9 +281,9 @@ class Attachment:
             )
 
     def _own_groups(self) -> str:
-        """Say what of the script's own belongs to one generation's process group, and its line.
+        """Return why the script depends on one generation's process group, with the line; or "".
 
-        It is "" if nothing does.
+        It does if it holds a group or mesh of its own, or communicates before run.steps.
         """
         if held := self.member.guards.held:
             return f"the script holds a process group or device mesh of its own, made at {held}"
@@ -300,7 +299,7 @@ class Attachment:
         self._send_copy()
 
     def _send_copy(self) -> None:
-        # Under replicated state each node has all of it.
+        # Replicated state needs no copies: each node holds all of it.
         if self.state.sharded:
             self.copies.sender.send(self.images.sealed)
 
@@ -325,7 +324,7 @@ class Attachment:
             self.undo.late.take_over(image.metadata)
             load_shared(self.state, image)
             load_edited(self.state, image)
-            # If this rank is the next to hand over its state, it has to know the movers too.
+            # This rank may be the next donor, so it has to know the movers too.
             self.agreement.movers = learn_movers(self.state, image)
             if _is_a_call_ahead(image, plan.step):
                 self.call.again = (
@@ -341,7 +340,10 @@ class Attachment:
         self._restore_own(plan, image)
 
     def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
-        """Restore what this rank does not take from a peer: from its own image, or a checkpoint."""
+        """Restore what the donor's image does not give: private state, or all of it.
+
+        `donated` is the transfer image, or None. `plan.private` names the source.
+        """
         if plan.checkpoint:
             self._load_checkpoint(plan)
         elif plan.private == "kept":
@@ -356,14 +358,16 @@ class Attachment:
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
         for wrapped in self.replicas:
-            ddp.restore_views(wrapped)  # gradients that loading has set belong into DDP's buckets
+            ddp.restore_views(
+                wrapped
+            )  # loading may have replaced gradients that DDP holds as views
 
     def begin_steps_call(self, step: int) -> None:
         """Begin another call of run.steps, after `step`.
 
-        This process may have taken the state of peers that were in this call already. Then what the
-        script does between the two calls was done to that state twice. So the state that the peers
-        handed over is loaded once more.
+        When this process attached in the call before, its donor may have been in this call already.
+        The donor's state then included what the script does between the two calls, and this process
+        has now done that a second time. So load the donor's state once more.
         """
         if self.call.again is not None and self.call.again[0].step == step:
             plan, image = self.call.again
@@ -372,9 +376,10 @@ class Attachment:
         self.call.again, self.call.begun_behind = None, step
 
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
-        """Load this rank's own image.
+        """Load this rank's own image from its slot.
 
-        A corrupt one is deleted, and the next plan is for an older step.
+        If it is corrupt: sharded state raises CorruptError, so that the next plan names an older
+        step. Replicated state goes on with private state of an older step, and warns.
         """
         session = self.member.session
         assert session is not None
@@ -404,7 +409,7 @@ class Attachment:
             self._take_movers(donated, plan.step, place)
 
     def _take_stand_in(self, donated: Image, step: int) -> None:
-        """Go on with a peer's private state: this rank's own was lost with its node."""
+        """Load the donor's private state, because this rank's own was lost with its node."""
         unknown, place = load_stand_in(self.state, donated)
         if place is not None and not place.is_complete:
             self._take_movers(donated, step, place)
@@ -412,9 +417,10 @@ class Attachment:
             self._warn_of_loss(step, unknown, "a peer")
 
     def _take_twin(self, plan: Regroup) -> None:
-        """Go on with the image of a rank that holds the same shards: this rank's own was lost.
+        """Load the image of a rank that holds the same shards, because this rank's own was lost.
 
-        What lies here in its own slots is of a time before it moved away, and does not count.
+        Images of this rank in the vault of this node are from before it moved away, and are
+        forgotten.
         """
         session, rank = self.member.session, self.member.rank()
         assert session is not None
@@ -425,9 +431,10 @@ class Attachment:
             self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards")
 
     def _take_copy(self, plan: Regroup) -> None:
-        """Go on with the copy of this rank's image that another node keeps: its own was lost.
+        """Load the copy of this rank's image that another node keeps, because its own was lost.
 
-        A copy that cannot be read is refused by name, and the next plan is for an older step.
+        A copy that cannot be read is reported (CopyRefused), and the next plan names another
+        source.
         """
         session, rank = self.member.session, self.member.rank()
         assert session is not None
@@ -454,9 +461,8 @@ class Attachment:
         )
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
-        """Take what moved after the vote of `step` from the peer that hands over.
-
-        This rank was lost between that vote and its next image.
+        """Load the donor's movers: this rank was lost after the vote of `step`, and before its next
+        image.
         """
         session = self.member.session
         assert session is not None
@@ -472,9 +478,9 @@ class Attachment:
             )
 
     def _load_older(self, step: int) -> None:
-        """Load private state of the newest older step, and go on to the batch of `step`.
+        """Load private state of an older step, and skip batches up to `step`.
 
-        Only this rank's image of `step` is lost, and the replicated state is whole.
+        Only this rank's image of `step` is lost. The replicated state is complete.
         """
         session = self.member.session
         assert session is not None
@@ -491,7 +497,9 @@ class Attachment:
         )
 
     def _load_checkpoint(self, plan: Regroup) -> None:
-        """Load a checkpoint, and say what ranks that are new since then have of rank 0."""
+        """Load a checkpoint. Warn which private state ranks take from rank 0, if it has fewer
+        ranks.
+        """
         rank, size = self.member.rank(), self.member.world_size
         taken = load_checkpoint(self.state, plan.checkpoint, rank, size)
         if taken and self.member.session is not None:
@@ -504,7 +512,7 @@ class Attachment:
     # --- regrouping in place ----------------------------------------------------------------------
 
     def join(self, plan: Regroup) -> None:
-        """Enter the group of `plan`, and report it. A survivor does so once its step is settled."""
+        """Enter the group of `plan` with the state as it is, and report that."""
         session = self.member.session
         assert session is not None
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
@@ -518,16 +526,16 @@ class Attachment:
         self.call.waits_for_others(plan, ready_s=session.enter(Phase.BETWEEN, cause=Cause.OTHER))
 
     def donate(self, plan: Regroup) -> None:
-        """Write the replicated state where the ranks that need it find it."""
+        """Write the transfer image, from which other ranks take replicated state."""
         self.mark("donating")
         began_s = clock.now_s()
         self._write_transfer(plan.generation, plan.step, begun=not plan.replay, phases=plan.phases)
         self.call.donate_s = clock.now_s() - began_s
 
     def hand_over_at_end(self, step: int) -> None:
-        """Leave the final state in the vault, on one rank, after the last step.
+        """Write the state after the last step into the vault. Only rank 0 does so.
 
-        A rank that is lost from here on starts from it.
+        If all ranks are lost from here on, they begin from that image.
         """
         if self.member.rank() == 0 and not self.state.sharded:
             self._write_transfer(self.member.generation, step)
@@ -544,12 +552,12 @@ class Attachment:
     # --- what the script changes itself -----------------------------------------------------------
 
     def begin_edits(self) -> None:
-        """Copy what a repeat has to take back: a step begins."""
+        """Copy what a repeat would have to undo, because a step begins."""
         self.state.edits.begin(bytewise=self.undo.late.unproven)
         self.undo.begin()
 
     def watch_edits(self) -> None:
-        """Watch for edits: the block of a step is over, so the script makes any further change."""
+        """Watch for edits from here on: after a block, any change is the script's own."""
         if self.member.session is not None:
             self.state.edits.watch()
 
@@ -570,7 +578,7 @@ class Attachment:
         self.call.strangers = until_left.enter_context(self.state.watch_modules())
 
     def after_first_step(self) -> None:
-        """Warn of modules that ran in the first step and that nobody registered."""
+        """Warn of modules that ran in the first step and are not in the State."""
         self.call.first_step = False
         strangers = self.call.strangers
         if strangers and self.member.session is not None:
@@ -588,5 +596,5 @@ class Attachment:
 
 
 def _is_a_call_ahead(donated: Image | None, step: int) -> bool:
-    """Return whether the peer that handed over had called run.steps again, after `step`."""
+    """Return whether the donor had called run.steps again, after `step`."""
     return donated is not None and donated.metadata.get("begun_behind") == str(step)

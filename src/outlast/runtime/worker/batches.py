@@ -1,6 +1,6 @@
-"""The batches of the step in turn.
+"""The current step and its batches.
 
-They are fetched once, and kept until the step is committed. So a repeat gets the same ones.
+Batches are fetched once, and kept until the step is committed. So a repeat gets the same batches.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from outlast.runtime.worker.step import Owner, Step
 
 
 class Batches:
-    """Fetch the batches of each step, and hold the step in turn.
+    """Fetch the batches of each step, and hold the current step.
 
-    held         the step in turn; None between its commit and the next fetch
+    held         the current step; None between its commit and the next fetch
     accumulate   how many micro-batches a step has
     """
 
@@ -24,7 +24,8 @@ class Batches:
         self.accumulate = accumulate
         self._owner = owner
         self._source = source
-        # micro-batches of the next step so far: an error in fetching costs none of them
+        # micro-batches of the next step that are fetched so far: they survive an error of the data
+        # set
         self._drawn: list[Any] = []
 
     @property
@@ -34,7 +35,10 @@ class Batches:
 
     @property
     def random(self) -> RandomState | None:
-        """Return the random state right after a fetch, or None if it must be looked at."""
+        """Return the random state as it was right after the last fetch.
+
+        None means that the caller has to capture it.
+        """
         return None if self._source is None else self._source.random
 
     def hold_again(self, number: int) -> bool:
@@ -50,17 +54,17 @@ class Batches:
     def fetch(self, number: int) -> None:
         """Fetch the batches of step `number`, and hold that step.
 
-        Raises what the loader and the data set raise. The next call goes on after the batches that
-        came.
+        Errors of the loader and the data set are raised. The next call then keeps the batches that
+        were fetched before the error.
         """
         while self._source is not None and len(self._drawn) < self.accumulate:
             self._drawn.append(self._source.next_batch())
         self.held, self._drawn = Step(self._owner, number, self._drawn), []
 
-    def fetch_for_nothing(self, number: int) -> Step:
-        """Fetch the batches of a step whose result is not kept.
+    def fetch_for_rehearsal(self, number: int) -> Step:
+        """Fetch the batches of a step whose result is dropped, and return that step.
 
-        No other step gets its batches. Raises as `fetch` does.
+        No later step gets these batches. Errors are raised as by `fetch`.
         """
         batches = (
             [self._source.next_batch() for _ in range(self.accumulate)]

@@ -1,9 +1,9 @@
-"""The block of a step, `with step:`, from its first line to its last.
+"""The block of a step, `with step:`, and the hooks that are on while it runs.
 
-A hook in front of the first optimizer call asks the commit machine for the vote. A block that calls
-no optimizer votes at its end. A step that votes late does so when the next step or a phase is asked
-for (late_votes.py). If the block swallowed an exception that was not meant for it, the step is not
-committed.
+A hook asks the commit machine for the vote just before the first optimizer call. A block that calls
+no optimizer votes at its end. A step that votes late does so when the script asks for the next step
+or a phase (late_votes.py). A block may catch an exception by which outlast refuses or interrupts
+the step. Such a step is not committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outlast.runtime.worker.unnamed import UnnamedOptimizers
 
 
 class Block:
-    """The hooks and guards that are on while the block of a step runs. One serves all steps.
+    """The hooks and guards that are on while the block of a step runs. One Block serves all steps.
 
     current   the step whose block runs, or None
     """
@@ -45,15 +45,15 @@ class Block:
             parameters, over=lambda: self._member.script.in_body and self._member.broken
         )
         self._watch = contextlib.ExitStack()
-        self._counts = False  # there is a launcher, and the step is not done for nothing
-        self._unseen = 0  # collectives of the tail that could not be refused
+        self._counts = False  # the step will be voted on: there is a launcher, and no rehearsal
+        self._unseen = 0  # collectives after the optimizer that could not be refused in time
 
-    def begin(self, step: Step, *, for_nothing: bool) -> None:
-        """Watch the block of `step` from here on. `for_nothing`: it will not be voted on."""
+    def begin(self, step: Step, *, is_rehearsal: bool) -> None:
+        """Watch the block of `step` from here on. A rehearsal is not voted on."""
         self.current, step.entered = step, True
         self._hooks.begin()
         session = self._member.session
-        self._counts = session is not None and not for_nothing
+        self._counts = session is not None and not is_rehearsal
         if self._counts:
             self._machine.enter_block()
             if self._attachment.call.first_step:
@@ -64,7 +64,7 @@ class Block:
             self._member.script.in_body = True
 
     def end(self, step: Step) -> None:
-        """Stop watching: the block is over, well or by an error."""
+        """Stop watching, because the block has ended, with or without an error."""
         self._member.script.in_body = False
         self._unseen = self._member.guards.local_only(False)
         self._hooks.end()
@@ -72,7 +72,7 @@ class Block:
         self.current, step.left = None, True
 
     def objection(self) -> BaseException | None:
-        """Return why a block that ended without an error cannot be committed all the same."""
+        """Return why the step must not be committed although its block raised nothing, or None."""
         if (swallowed := self._swallowed()) is not None:
             return swallowed
         if self._unseen:
@@ -83,14 +83,14 @@ class Block:
         return None
 
     def remove_hooks(self) -> None:
-        """Let go of the optimizers until the next `begin`."""
+        """Remove the hooks from the optimizers. The next `begin` sets them again."""
         self._hooks.remove()
         self._exits.remove()
 
     def _swallowed(self) -> BaseException | None:
-        """Return the exception that the block caught although it was not meant for it, or None.
+        """Return the exception of outlast that the script has caught in this block, or None.
 
-        A step that was refused or interrupted is not committed after that.
+        A step that was refused or interrupted must not be committed, even if the script goes on.
         """
         refused = self._hooks.refused or self._member.guards.refused
         if refused is not None or self._machine.has_passed:
@@ -102,9 +102,9 @@ class Block:
     # --- called by the hooks ----------------------------------------------------------------------
 
     def _before_optimizer(self) -> None:
-        """Ask for the vote, in front of the first optimizer call of a block.
+        """Vote, just before the first optimizer call of a block.
 
-        Raises where the optimizer must not run.
+        It raises if the optimizer must not run.
         """
         if not self._counts:
             return

@@ -170,7 +170,7 @@ class CommitDriver:
         # Only an early vote ends a body, whose length counts.
         session.enter(Phase.VOTE, learn=session.beacon.phase is Phase.BODY)
         session.mark("voting", number)
-        session.look_at_lease()
+        session.exit_if_lease_is_over()
         outcome = self._payload.cast(step)
         if not outcome.same_watched:
             self._attachment.agreement.find_divergence(number)
@@ -184,7 +184,7 @@ class CommitDriver:
         self._wait_for_gpu()
         self._session.enter(Phase.VOTE)
         if command.closing:
-            self._attachment.agreement.on_place("ends run.steps")
+            self._attachment.agreement.check_place("ends run.steps")
         return self._payload.cast(None)
 
     def _deliver_vote(self, command: DeliverVote) -> None:
@@ -199,7 +199,7 @@ class CommitDriver:
 
     def _prove_equal(self, step: int) -> None:
         self._leave_script()
-        if self._attachment.agreement.after_first(step):
+        if self._attachment.agreement.check_after_first_step(step):
             self._attachment.register()
 
     def _drop_undo(self, number: int) -> bool:
@@ -220,7 +220,7 @@ class CommitDriver:
 
     def _book_commit(self, number: int) -> None:
         session, now_s = self._session, clock.now_s()
-        session.look_at_lease()
+        session.exit_if_lease_is_over()
         session.book.commit_step(
             now_s=now_s, first=number > self._attachment.call.high_water, then=Cause.OTHER
         )
@@ -274,14 +274,14 @@ class CommitDriver:
         if command.peers_only and not member.is_collateral(command.error):
             raise command.error
         if member.is_collateral(command.error):
-            self._attachment.agreement.on_lost_peer()
+            self._attachment.agreement.check_lost_peer()
         member.broke(command.error)
 
     def _donate(self, plan: Regroup) -> None:
         # One that ends once it has handed over is replaced: that is part of the regroup.
         cause = Cause.REGROUP if plan.then == "exit" else Cause.RESTORE
         self._session.enter(Phase.REGROUP, cause=cause)
-        self._session.look_at_lease()
+        self._session.exit_if_lease_is_over()
         self._attachment.donate(plan)
 
     def _roll_back(self, plan: Regroup, *, in_flight: bool) -> None:

@@ -1,9 +1,9 @@
-"""This rank's images in the vault: what is sealed of a step, when, and in which slot.
+"""This rank's images in the vault: what is sealed of each step, when, and in which slot.
 
-Under replicated state an image holds private state only. It is sealed before the vote of the step.
-It is sealed again if the script has moved any of it by the time the next step or a phase begins.
-Under sharded state an image holds the shards as well, and is sealed when the next step begins. A
-successor therefore begins a step with the state that its predecessor began it with.
+Under replicated state an image holds private state only. It is sealed before the vote of the step,
+and again before the next step or phase if the script has changed private state by then. Under
+sharded state an image also holds the shards, and is sealed as the next step begins. So a successor
+begins a step with the same state as its predecessor.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _SLACK_BYTES = 256 << 10
 
 
 class Images:
-    """Seal this rank's images.
+    """Seal this rank's images in the vault, and forget those that do not count any more.
 
-    `sealed` is the newest step whose image is sealed. `due` is the newest step whose image has to
-    be sealed before any rank goes on.
+    sealed   the newest step whose image is sealed; -1: none
+    due      the newest step whose image has to be sealed before any rank goes on; -1: none
     """
 
     def __init__(self, membership: Membership, state: State) -> None:
@@ -94,7 +94,8 @@ class Images:
         Sharded state is sealed whole, when the next step begins.
         """
         if not self._state.sharded:
-            # a late vote: what has moved since `note_private` is noted before that is forgotten
+            # At a late vote, find out what has moved since `note_private`, before the seal resets
+            # what that is compared with.
             if place.kind != PREPARED:
                 self._state.private.moved()
             self._seal_private(step, place)
@@ -106,14 +107,14 @@ class Images:
             self.sealed = self.due = step - 1
 
     def note_private(self) -> None:
-        """Note what is private now, without sealing it, to see what moves from here on."""
+        """Note the private state as it is now, to see later what has moved since."""
         if not self._state.sharded:
             self._state.private.tensors()
 
     def settle(self, step: int, place: Place, *, last: bool) -> None:
-        """Seal what has changed since the newest image: the script is behind `step`, at `place`.
+        """Seal what has changed since the newest image. The script is after `step`, at `place`.
 
-        `last`: no step follows for now.
+        last   this call of run.steps has no further step
         """
         if not self._state.sharded:
             before, self._settled = self._settled, (step, place)
@@ -121,13 +122,14 @@ class Images:
                 after_phase=place.phases > 0,
                 between_calls=is_between_calls(before, (step, place)),
             )
-            # Where parts are known to move here at times, the image has to say that this was waited
-            # for.
+            # Seal if something moved here. Seal also if parts are known to move here at times: the
+            # image then says that they had their chance to.
             if moved or (self._state.private.movers and self._place != (step, place)):
                 self._seal_private(step, place)
             elif self._seal is not None and self._seal.step == step:
-                # A peer may have seen parts move that never move here.
-                self._session.look_at_lease()
+                # Nothing moves on this rank. On a peer parts may move, so note in the seal that
+                # this image is still right at this place.
+                self._session.exit_if_lease_is_over()
                 self._session.vault.confirm(self._member.rank(), self._slot, self._seal)
                 self._seal = None
         elif (
@@ -181,10 +183,10 @@ class Images:
         self._slot = slot
 
     def forget_all(self) -> None:
-        """Forget all images: they do not count any more.
+        """Forget all images of this rank in this vault, because they do not count any more.
 
-        Each rank's parameters are its own from here on, and no rank can go on from an image without
-        them. Or the rank was on another node since.
+        There are two reasons to call this. Each rank's parameters have become its own, and older
+        images lack them. Or the rank was on another node since they were sealed.
         """
         for step in self._session.vault.steps(self._member.rank()):
             self._session.vault.forget_step(self._member.rank(), step)
@@ -192,7 +194,7 @@ class Images:
     # --- what goes into an image ------------------------------------------------------------------
 
     def pieces(self, with_shared: bool) -> list[Piece]:
-        """Return private state, and shared state if it is wanted.
+        """Return the pieces of an image: private state, and shared state if `with_shared`.
 
         The tensors are live, so copy them before the next step.
         """
@@ -206,7 +208,7 @@ class Images:
         self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str],
         begun: bool = True, phases: int = 0,
     ) -> None:  # fmt: skip
-        """Seal what a successor takes from a peer: shared state, movers, and what is edited.
+        """Seal the transfer image: shared state, movers, and which parameters the script edits.
 
         `agreed` are the movers that are the same on all ranks. `begun` and `phases` say where the
         survivors stand, as for `choose_image`.
@@ -225,9 +227,9 @@ class Images:
     def _stand_in(
         self, step: int, *, begun: bool, phases: int
     ) -> tuple[list[Piece], dict[str, str]]:
-        """Return this rank's own image of `step`, for a rank that has lost its own, and its place.
+        """Return this rank's private state of `step`, for a rank that has lost its own.
 
-        Both are empty if there is none.
+        The second value is the place of that image, as metadata. Both are empty if there is none.
         """
         try:
             images = self._session.vault.images(self._member.rank(), step)
@@ -242,9 +244,9 @@ class Images:
         return pieces, {_STAND_IN + key: value for key, value in place.metadata().items()}
 
     def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
-        """Return text and tensors under `prefix`.
+        """Return the pieces of a text and tensors, named with `prefix`.
 
-        Views that still hold need not be made again at each step.
+        Views of tensors are cached from step to step.
         """
         data = text.encode()
         out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
@@ -255,9 +257,9 @@ class Images:
     # --- sealing ----------------------------------------------------------------------------------
 
     def _seal_private(self, step: int, place: Place) -> None:
-        """Seal in the slot that leaves an image to begin from, if this rank is lost meanwhile."""
+        """Seal private state of `step`, in the slot that `choose_slot` names."""
         self._session.mark("sealing", step)
-        self._session.look_at_lease()
+        self._session.exit_if_lease_is_over()
         slot = choose_slot(
             newest=self._slot,
             newest_step=self.sealed,
@@ -279,7 +281,7 @@ class Images:
     def _seal_whole(self, step: int) -> None:
         """Seal private and sharded state of `step`."""
         self._session.mark("sealing", step)
-        self._session.look_at_lease()
+        self._session.exit_if_lease_is_over()
         self.due = step
         rank, vault, generation = self._member.rank(), self._session.vault, self._member.generation
         slot = None if self._every == 1 else vault.slot_beside_newest(rank, step)
@@ -302,7 +304,7 @@ class Images:
 
 
 def holds_shared(image: Image) -> bool:
-    """Return whether parameters and optimizer state are in `image`, too."""
+    """Return whether `image` has parameters and optimizer state as well."""
     return SHARED + _TEXT in image.tensors
 
 
@@ -312,32 +314,32 @@ def shared_part(image: Image) -> tuple[str, dict[str, torch.Tensor]]:
 
 
 def load_parts(state: State, image: Image) -> None:
-    """Put back what is in an image of a checkpoint or a copy: private state, and shared if any."""
+    """Load an image of a checkpoint or a copy: private state, and shared state if it has any."""
     if holds_shared(image):
         load_shared(state, image)
     load_private(state, image)
 
 
 def load_shared(state: State, image: Image) -> None:
-    """Put the shared state back; tensors are copied."""
+    """Load the shared state. Tensors are copied."""
     state.load_shared(*shared_part(image))
 
 
 def load_edited(state: State, image: Image) -> None:
-    """Take over which parameters the peer that wrote `image` has seen the script change."""
+    """Learn from the donor's `image` which parameters the script changes itself."""
     state.edits.take_over(_part(image, _EDITED, to_tensor)[0])
 
 
 def load_private(state: State, image: Image) -> None:
-    """Put the private state back. Its tensors are copied first, because some of them are kept."""
+    """Load the private state. Tensors are copied first, because objects may keep them."""
     state.private.load(*_part(image, PRIVATE, to_tensor))
 
 
 def load_stand_in(state: State, image: Image) -> tuple[list[str], Place | None]:
-    """Take the private state of the peer that wrote `image`, in place of what was lost.
+    """Load the donor's private state, in place of this rank's own that was lost.
 
-    Return the parts that may differ from that, and the place at which the peer had sealed them;
-    None if the image holds none.
+    Return the parts that may differ from what was lost, and the place at which the donor had sealed
+    them. The place is None if `image` has no private state of the donor.
     """
     if _STAND_IN + _TEXT not in image.tensors:
         return [], None
@@ -351,7 +353,7 @@ def load_stand_in(state: State, image: Image) -> tuple[list[str], Place | None]:
 
 
 def load_twin(state: State, image: Image) -> list[str]:
-    """Take all of the state of a rank that holds the same shards. This rank's own is lost.
+    """Load the whole state of a rank that holds the same shards. This rank's own is lost.
 
     Return the private parts that may differ from what was lost.
     """
@@ -360,12 +362,12 @@ def load_twin(state: State, image: Image) -> list[str]:
 
 
 def load_stand_in_of(state: State, image: Image) -> list[str]:
-    """Take the private state of the rank that sealed `image`. Return the parts that may differ."""
+    """Load the private state of the rank that sealed `image`. Return the parts that may differ."""
     return state.private.load_stand_in(*_part(image, PRIVATE, to_tensor))
 
 
 def learn_movers(state: State, image: Image) -> frozenset[str]:
-    """Take over which private parts the peer that wrote `image` has seen move.
+    """Learn from the donor's `image` which private parts are movers.
 
     Return those that are known to be the same on all ranks.
     """
@@ -373,9 +375,9 @@ def learn_movers(state: State, image: Image) -> frozenset[str]:
 
 
 def load_movers(state: State, image: Image, place: Place) -> list[str]:
-    """Take the movers of the peer that wrote `image`, for a rank whose own image is of `place`.
+    """Load the donor's movers. `place` is the place of this rank's own image.
 
-    Return those that may differ from what was lost.
+    Return the movers that may differ from what was lost.
     """
     return state.private.load_movers(
         *_part(image, _MOVERS, to_tensor), after_phase=place.phases > 0

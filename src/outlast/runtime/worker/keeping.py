@@ -1,12 +1,12 @@
-"""When the ranks copy their state besides what each step seals: into the vault, and to the disk.
+"""When the ranks make additional copies of their state: in the vault, and on the disk.
 
-    rank 0, before its vote     `wishes`: a copy is due
+    rank 0, before its vote     `wanted`: a copy is due
     all ranks, after the vote   `agreed`: they copy the state after this step, or none does
     after the step              `is_due`, and then `copied`
 
-Under replicated state each live rank holds all of it, so a copy in the vault is needed only if all
-ranks are lost at once, or if there is but one. Rank 0 decides by its own clock, and the vote tells
-the others, so that all copy the state of the same step.
+Under replicated state each live rank holds all of it. So a copy in the vault is needed only if all
+ranks are lost at once, or if there is only one. Rank 0 decides by its own clock, and the vote tells
+the others, so that all ranks copy the state of the same step.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from outlast.model.keep import NEVER, Every
 from outlast.model.limits import KEEP_LEAST_S, KEEP_SHARE
 from outlast.runtime import clock
 
-VAULT, DISK, NO_ROOM = 1, 2, 4  # the bits of a wish; NO_ROOM: this rank cannot copy to the vault
+VAULT, DISK, NO_ROOM = 1, 2, 4  # bits of `Ballot.keep`; NO_ROOM: this rank cannot copy to the vault
 
 
 class Keeping:
-    """Decide when copies are made. One for each call of `Attachment`.
+    """Decide when copies are made.
 
-    vault, disk   how often a copy goes there
+    vault, disk   how often a copy goes there (`--keep`)
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.vault = _every(options.get("keep_vault"))
         self.disk = _every(options.get("keep_disk"))
         self._lacks_room = False
-        self._agreed: tuple[int, int] = (0, 0)  # a step, and what all ranks copy after it
+        self._agreed: tuple[int, int] = (0, 0)  # a step, and the bits of the copies made after it
         now_s = clock.now_s()
         self._copied_s = {VAULT: now_s, DISK: now_s}  # when the newest copy was made
-        # what the newest copies in the vault took: the first maps memory, and others may be held up
+        # seconds for each of the newest copies in the vault. The least counts, because the first
+        # one maps memory, and others may have waited for a processor
         self._costs_s: deque[float] = deque(maxlen=3)
 
     @property
@@ -47,7 +48,7 @@ class Keeping:
         """Make no copies in the vault any more: there is no room for them."""
         self._lacks_room = True
 
-    def wishes(self, step: int, *, rank: int) -> int:
+    def wanted(self, step: int, *, rank: int) -> int:
         """Return the bits that this rank gives to the vote on `step`."""
         bits = NO_ROOM if self._lacks_room else 0
         if rank:
@@ -61,7 +62,7 @@ class Keeping:
         return bits
 
     def agreed(self, step: int, bits: int) -> None:
-        """Take in the votes of all ranks on `step`: their bits, combined."""
+        """Note the bits of all ranks in the vote on `step`, combined by "or"."""
         self._agreed = (step, bits & ~VAULT if bits & NO_ROOM else bits)
 
     def is_due(self, where: int, step: int) -> bool:

@@ -1,16 +1,18 @@
 """This process's place in the run: its rank, its generation and its process group.
 
-It also says how the process gets from one generation into the next.
+It also brings the process from one generation into the next. There are three cases:
 
-There are three kinds of process. A rank that starts (or enters main's function again) builds its
-group at once. A process that replaces a rank while survivors wait in their steps builds it at
-run.steps, where they wait. A hot spare has no rank at all until it is given one. A process without
-`outlast run` needs none of this.
+    start       a rank that starts, or enters main's function again, builds its group at once
+    in place    a process that replaces a rank while the survivors wait in their steps builds its
+                group at run.steps, where they build theirs
+    hot spare   has no rank until it is given one
 
-The latter two have a solo group until then, on which DDP can be made. Torch tells the script its
-true rank there, but nothing that needs peers may be done on it. So a spare parks in front of a
-collective, a new group or a mesh (`_before_group_use`). A rank is not replaced in place if the
-script holds such a thing.
+In the last two cases the process has a *solo group* until then: a process group of one, on which
+DDP models can be made. torch tells the script its true rank and world size there, but nothing may
+communicate with peers. So a spare parks before a collective, a new group or a mesh
+(`_before_group_use`). If the script makes any of these itself, its ranks are not replaced in place.
+
+Without `outlast run` there is no generation, and the process is alone or in torchrun's group.
 """
 
 from __future__ import annotations
@@ -61,12 +63,9 @@ _INTERRUPT = int(signal.SIGRTMIN) + 7
 class Membership:
     """This process's membership of the run: its rank, its generation, and its process group.
 
-    `Membership.of` makes it. It lives as long as the process: `stand_still` leaves a generation and
-    returns the next plan, and `build` makes the group of that plan. `session` is None without
-    `outlast run`; the process is alone then, or under torchrun.
-
-    What it does not promise. Between two generations there is no process group, and a collective of
-    the script raises there.
+    `Membership.of` makes it, and it lives as long as the process. `stand_still` leaves a generation
+    and returns the next plan, and `build` makes the group of that plan. Between the two there is no
+    process group, and a collective of the script raises. `session` is None without `outlast run`.
     """
 
     def __init__(self, session: Session | None, *, reenters: bool) -> None:
@@ -86,7 +85,7 @@ class Membership:
     def of(cls, session: Session | None, *, reenters: bool) -> Membership:
         member = cls(session, reenters=reenters)
         if session is None:
-            member._join_alone()
+            member._join_without_launcher()
         else:
             member._join(session)
         return member
@@ -107,9 +106,9 @@ class Membership:
         return self.session is not None and self.session.spec.rank < 0
 
     def replayed(self) -> Regroup | None:
-        """Return the plan by which this process has to redo its last committed step, or None.
+        """Return the newest plan if it asks this process to replay the last committed step first.
 
-        The result of that step is not kept.
+        Otherwise return None. The result of a replayed step is dropped.
         """
         plan = None if self.session is None else self.session.wait_plan(newer_than=-1)
         return plan if plan is not None and plan.replay else None
@@ -141,32 +140,33 @@ class Membership:
         return self._rank % self.local_world_size if given is None else int(given)
 
     def park(self) -> None:
-        """Wait for a rank, then do what its plan says as far as it can be done before run.steps."""
+        """Wait for a rank, then enter its generation as far as possible before run.steps."""
         assert self.session is not None
         self.session.wait_for_rank()
         self._enter_generation()
 
     def ensure_group(self) -> None:
-        """Park a spare because the script wants a mesh, and note that it belongs to one
-        generation.
+        """Prepare for a mesh of the script: a spare parks first.
+
+        The mesh belongs to one generation, and `guards` notes the line that made it.
         """
         self.guards.need(group=True)
         if self.session is None:
-            self.solo_group()  # alone; under torchrun its group stands already
+            self.solo_group()  # does nothing under torchrun, which has made a group
 
     def _before_group_use(self, group: bool) -> None:
         """Prepare for a collective of the script, or with `group` for a group or mesh of its own.
 
-        `Calls.on_need` of guards.py calls this first. Once run.steps was called, a collective of a
-        process that has no group yet runs on the solo group, and its result does not count. It
-        belongs to a rehearsed step, or to code between calls of run.steps that are skipped. A group
-        cannot be made there. So a spare parks, and what it has done so far is done again on the
-        run's group.
+        guards.py calls this (`Calls.on_need`). After run.steps was called, a process without the
+        run's group may be in a rehearsed step, or in code between calls of run.steps that are
+        skipped. A collective there runs on the solo group, and its result does not count. A new
+        group cannot be made on the solo group. So a spare parks, and then repeats on the run's
+        group what it has done so far.
         """
         if self._made.group is not None:
             return  # this process is in the run's group already
         if self.script.in_steps and not group:
-            return  # the solo group will do, as said above
+            return  # a collective may run on the solo group, as described above
         was_spare, in_body = self.is_spare, self.script.in_body
         self.rank()  # a spare parks here
         if self._made.group is not None:
@@ -178,7 +178,7 @@ class Membership:
         all_ranks.call(self)
 
     def solo_group(self) -> None:
-        """Make a group of one, so that DDP can be made where no peer is."""
+        """Make a process group of one, so that DDP models can be made without peers."""
         if not dist.is_initialized():
             threads.wait_for_threads(lambda: False, self._lacks_threads)
             with self.guards.ours():
@@ -187,10 +187,9 @@ class Membership:
                 self.guards.calls.stands_for = self._stands_for
 
     def _stands_for(self) -> tuple[int, int] | None:
-        """Return the rank and world size to tell the script while this process is in the solo
-        group.
+        """Return the rank and world size to tell the script while it is in the solo group.
 
-        A rehearsal goes by that group's own.
+        None means those of the solo group itself, as in a rehearsal.
         """
         return None if self.is_spare or self.script.rehearses else (self._rank, self.world_size)
 
@@ -201,10 +200,11 @@ class Membership:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """End the run, and not only this process, if an error of input is raised in here.
+        """End the whole run if an OutlastError is raised inside this context.
 
-        All ranks run the same script. A corrupt image concerns this rank only: it ends the process,
-        and the run goes on from an older image.
+        All ranks run the same script, so they would all fail in the same way. The exception is
+        CorruptError: an image of this rank is damaged. That ends only this process, and the run
+        goes on from an older image.
         """
         try:
             yield
@@ -222,7 +222,7 @@ class Membership:
 
     # --- joining ---
 
-    def _join_alone(self) -> None:
+    def _join_without_launcher(self) -> None:
         ddp.install(self._wrapping)
         if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
             self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -292,9 +292,9 @@ class Membership:
             yield
 
     def _enter_generation(self) -> None:
-        """Enter the newest generation, as far as that can be done before run.steps.
+        """Enter the newest generation, as far as that is possible before run.steps.
 
-        Try again if a peer is lost meanwhile.
+        If a peer is lost meanwhile, enter the next one.
         """
         assert self.session is not None
         while True:
@@ -306,14 +306,14 @@ class Membership:
                 self.cut_short(error)
 
     def _follow_first_plan(self, plan: Regroup) -> bool:
-        """Follow the first plan of this process, or of its next life in main's function.
+        """Follow the first plan of this process, or the first after main's function was re-entered.
 
-        Return False if it is not the newest any more.
+        Return False if a newer plan has come.
         """
         assert self.session is not None
         self._rank, self.world_size = plan.rank, plan.world_size
         devices.take(self._local_rank)  # before anything of the next group is made
-        if plan.replicated == "donor":  # survivors stand in run.steps: meet them there
+        if plan.replicated == "donor":  # survivors wait in run.steps: build the group there
             self.session.do(lambda machine: machine.detach())
             machine = self.session.machine
             self._connect(plan.store_host, plan.store_port, lambda: machine.plan is not plan)
@@ -324,8 +324,8 @@ class Membership:
             and self.reenters
             and (self.script.rehearsed or ddp.any_made())
         ):
-            # a spare whose replicas stand on the solo group: main's function makes them again, on
-            # the run's
+            # The replicas of this spare are made on the solo group. Enter main's function again, so
+            # that they are made on the run's group.
             raise Reenter
         if not self.session.take_plan(plan):
             return False
@@ -368,8 +368,9 @@ class Membership:
         assert self.session is not None
         began_s = clock.now_s()
         self.destroy()
-        # Its old group's threads end by themselves, so they are let go before this wait.
-        # Nothing is lost where the run ends before its first step. Later a limit may be lifted.
+        # The old group is destroyed before this wait, because that ends its threads. Before the
+        # first step nothing is lost if the run ends, so that wait is bounded. Later it is not, in
+        # case somebody lifts the limit.
         within_s = math.inf if plan.high_water > 0 else limits.FIRST_THREADS_WAIT_S
         with self.refusing():
             threads.wait_for_threads(lambda: self.broken, self._lacks_threads, within_s=within_s)
@@ -403,10 +404,11 @@ class Membership:
     def _connect(
         self, host: str, port: int, cancelled: Callable[[], bool] | None = None
     ) -> TCPStore:
-        """Connect to the store, once per store and process. It may take long (see groups).
+        """Connect to the store, unless this process is connected to it. This may take long.
 
-        cancelled   the launcher has replaced this store; None: somebody else hosts the store, and
-                    may be about to start it
+        cancelled   returns True once the launcher has replaced this store. None: the store is not
+                    the launcher's, and may be started at any time, so refused connections are
+                    tried again
         """
         if (
             self._made.store is None
@@ -430,7 +432,7 @@ class Membership:
         self.guards.calls.stands_for = None
 
     def _open_pages(self, plan: Regroup) -> None:
-        """Open the shared pages. The group stands, so no rank is in an older generation."""
+        """Open the shared pages. The new group is built, so no rank uses those of an older one."""
         assert self.session is not None
         machine = self.session.machine
         if shared_vote.is_offered(
@@ -450,7 +452,7 @@ class Membership:
     def _collectives(self) -> int:
         """Return how many collectives this rank has entered in this generation, votes included.
 
-        It is -1 if the backend does not count. Any thread may ask.
+        It is -1 if the backend does not count. Any thread may call this.
         """
         pages, count = self.pages, groups.collectives()
         return count if pages is None or count < 0 else count + pages.entered
@@ -469,7 +471,7 @@ class Membership:
         self.guards.calls.on_held = None
         self.script.in_steps = self.script.rehearses = self.script.rehearsed = False
         if self._made.solo is not None:
-            self.destroy()  # the group of a spare; nothing asks for it again
+            self.destroy()  # the solo group of a spare, which is not needed again
         session.do(lambda machine: machine.forget_state())
         session.enter(Phase.REGROUP, cause=Cause.REGROUP)
         self._enter_generation()
@@ -487,7 +489,10 @@ class Membership:
         return self.session is not None and self.session.machine.broken
 
     def broke(self, error: BaseException) -> None:
-        """Note that this rank cannot go on in this generation: collateral, or its own error."""
+        """Report that `error` keeps this rank from going on in this generation.
+
+        The report says whether the error is collateral of a lost peer, or the rank's own.
+        """
         assert self.session is not None
         mechanism, text = (
             ("collective", "")
@@ -513,14 +518,14 @@ class Membership:
         )
 
     def is_collateral(self, error: BaseException) -> bool:
-        """Return whether `error` is what a lost peer looks like from here."""
+        """Return whether `error` is the consequence of a lost peer, and not this rank's own."""
         known = (StepInterrupted, groups.Cancelled, shared_rows.Cut, ImageUnreached)
         return self.broken or isinstance(error, known) or is_peer_failure(error)
 
     def left_function(self, error: Exception) -> Regroup | None:
-        """Say that an error left main's function, and wait for the plan to enter it again.
+        """Report that an error left main's function, and wait for the plan to enter it again.
 
-        Return None if nobody can give such a plan: without a launcher, and to a spare.
+        Return that plan. It is None without a launcher, and for a spare, which no plan can help.
         """
         if self.session is None or self.is_spare:
             return None
@@ -528,15 +533,12 @@ class Membership:
         return self.cut_short(error)
 
     def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:
-        """Say that `error` ends what this rank does in this generation, and stand still.
-
-        Return the plan of the next generation.
-        """
+        """Report `error`, stand still, and return the plan of the next generation."""
         self.broke(error)
         return self.stand_still(in_hook=in_hook)
 
     def stand_still(self, *, in_hook: bool) -> Regroup:
-        """Say what this rank holds and wait for the next generation's plan."""
+        """Send the inventory of what this rank holds. Wait for the next plan, and return it."""
         assert self.session is not None
         session, seen = self.session, self.generation
         session.mark("still", session.beacon.step)
@@ -557,17 +559,14 @@ class Membership:
     # --- interrupting the body ---
 
     def _interrupt(self) -> None:
-        """Let the main thread see at its next bytecode that its step is over.
-
-        The listener thread calls this.
-        """
+        """Interrupt the main thread at its next bytecode. The listener thread calls this."""
         if self.script.in_body:
             _thread.interrupt_main(_INTERRUPT)  # type: ignore[arg-type]  # any number is taken
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the step. This runs in the main thread.
+        """Raise StepInterrupted in the main thread, if it runs the user's own code.
 
-        Only the user's own code is unwound, never torch's or ours half-way.
+        Code of torch or of outlast is never left half-way.
         """
         if not self.script.in_body or not self.broken or frame is None:
             return

@@ -2,11 +2,11 @@
 
 A phase is repeated as a whole when it is interrupted.
 
-A process that replaces a rank gets to the phase where its peers wait by running the script. It runs
-the last committed step once more without keeping its result, and the phases that are done as well
-(`Rehearsal.replay`). So the script's own code between that step and the phase runs there too. Where
-all ranks start over (outlast.main is entered again, or the whole run restarts), they go on with the
-next step. An unfinished phase is not made up for.
+If a rank is replaced while its peers are in a phase, its new process has to run the script up to
+that phase. It runs the last committed step once more and drops the result, and so with the phases
+that its peers have done (`Rehearsal.replay`). The script's own code between them runs as well. If
+all ranks start over instead (a full restart, or outlast.main entered again), they go on with the
+next step, and an unfinished phase is skipped.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ class Owner(Protocol):
 
 
 class Attempt:
-    """One attempt at a phase: `with attempt:` runs the work once.
+    """One attempt at a phase. `with attempt:` runs the work once.
 
-    At its end all ranks vote. Either the phase is done on all of them, or all do it again::
+    At the end of the block all ranks vote. Then the phase is done on all of them, or all repeat
+    it::
 
         for attempt in run.phase("evaluate"):
             with attempt:
                 accuracy = evaluate(model)
 
-    Its life: run.phase gives it out, its block runs, and the vote at the end of the block decides.
-    An error in the block, or a lost rank, means another attempt, with the state that the first one
-    began with.
-
-    What it does not promise: that an interrupted phase is made up for where all ranks start over.
+    After an error in the block, or the loss of a rank, run.phase yields another attempt. The state
+    is first put back to what it was before the phase. If all ranks start over instead, an
+    interrupted phase is not repeated.
     """
 
     def __init__(self, transaction: Owner, name: str) -> None:
@@ -59,14 +58,15 @@ class Attempt:
         where: TracebackType | None,
     ) -> bool:
         if forked.is_fork():
-            return False  # what its script does is no part of the phase
+            return False  # a forked child has left the block: its parent still runs the phase
         return self._transaction.leave_phase(self, error)
 
 
 def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
-    """Give out one attempt after the other, until one is done.
+    """Yield attempts until one is done.
 
-    There is none after a step that was interrupted. That step comes again, and its phase with it.
+    There is none after a step that was interrupted. The step is repeated, and the script comes to
+    its phase again.
     """
     while transaction.wants_phase(name):
         attempt = Attempt(transaction, name)

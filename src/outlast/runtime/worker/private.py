@@ -1,4 +1,4 @@
-"""A rank's private state: what may differ from rank to rank, and which parts of it move when.
+"""A rank's private state: what may differ between ranks, and which parts change after a vote.
 
     part               named              private because
     module buffers     buffer:<name>      BatchNorm statistics are those of one rank's data
@@ -7,13 +7,14 @@
     random state       random             each rank draws its own numbers
     loader position    (none)             moves when a batch is fetched, and at no other time
 
-A rank seals its private state just before the vote of a step. What the script does after that,
-after its optimizer call and after the block, may move parts once more. `movers` are the parts
-that were ever seen to do so. A rank that is lost between that seal and the beginning of the next
-step takes them with it. Its successor can take a mover from a peer if the movers are the same on
-all ranks, which `movers_key` tells. If they differ, the step has to vote later (see `undo`).
-What the script changes between two calls of run.steps lies after no vote that could lose it: a
-successor does that code again. It makes no part a mover.
+A rank seals its private state just before the vote of a step. The script may change parts of it
+after that: after its optimizer call, or after the block. The parts that were ever seen to change
+there are the *movers*. If a rank is lost between that seal and the next step, its newest movers are
+lost with it. Its successor can take them from a peer if they are the same on all ranks, which
+`movers_key` tells. If they differ, steps have to vote late (late_votes.py).
+
+What the script changes between two calls of run.steps does not make a part a mover, because a
+successor runs that code itself.
 
 Units      `movers_key` is a CRC of 32 bits, as a float that holds it exactly.
 Limits     A buffer that is written through `.data` or NumPy moves unseen.
@@ -49,16 +50,16 @@ class Part:
 
 
 class PrivateState:
-    """The private half of a `State`.
+    """The private half of a `State`. `tensors` returns it to be sealed, `load` puts it back.
 
-    `tensors` returns it to be sealed. `moved` says what has changed since then.
+    movers   the parts that were ever seen to change after a vote
     """
 
     def __init__(
         self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None
     ) -> None:
         self.movers: set[str] = set()
-        # the movers that were seen to move between the end of a phase and what follows it
+        # the movers that were seen to change after the end of a phase
         self._after_phases: set[str] = set()
         self._modules = modules
         self._objects = objects
@@ -71,9 +72,10 @@ class PrivateState:
     # --- the whole --------------------------------------------------------------------------------
 
     def tensors(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return text and live tensors.
+        """Return the private state as text and live tensors.
 
-        It is called at every step, right before they are copied.
+        `moved` compares with this moment. It is called at every step, right before the tensors are
+        copied.
         """
         position = None if self._source is None else self._source.position()
         objects, extra = self._objects_now(), self._modules.extra()
@@ -90,10 +92,10 @@ class PrivateState:
         }
 
     def load_stand_in(self, text: str, tensors: Mapping[str, torch.Tensor]) -> list[str]:
-        """Take the private state of a peer, because this rank's own is lost.
+        """Load the private state of a peer, because this rank's own is lost.
 
-        Return the parts that may differ from what was lost. Those are the ones that the peer has
-        otherwise than a process in which the script has just begun.
+        Return the parts that may differ from what was lost: those in which the peer differs from
+        this process, whose script has just begun.
         """
         before = self._all_prints()
         self.load(text, tensors)
@@ -101,7 +103,7 @@ class PrivateState:
         return sorted(name for name, value in after.items() if before.get(name) != value)
 
     def _all_prints(self) -> dict[str, str]:
-        """Return a text for each part, which changes when that does. The loader is left out."""
+        """Return a fingerprint of each part, by name. The loader is left out."""
         buffers = {
             _BUFFER + name: fingerprint(buffer) for name, buffer in self._modules.buffers().items()
         }
@@ -110,9 +112,9 @@ class PrivateState:
         return {**objects, **buffers, **random_print}
 
     def load(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put the private state back. Its tensors are copied.
+        """Load the private state. Its tensors are copied.
 
-        Raises StateError if they do not fit, and CorruptError if the text is not ours.
+        It raises StateError if the state does not fit, and CorruptError if `text` cannot be read.
         """
         parts, random_text = _texts(text)
         position, objects, extra = tree.decode(parts, copies_of(tensors, "private/"))
@@ -137,12 +139,12 @@ class PrivateState:
             self._source.seek(position)
         random_state.restore(
             random_state.decode(random_text, tensors)
-        )  # last: nothing above may move it
+        )  # comes last, because loading may draw random numbers
 
     # --- what has moved ---------------------------------------------------------------------------
 
     def prints(self) -> dict[str, str]:
-        """Return a text for each object and extra state, which changes when that does."""
+        """Return a fingerprint of each object and extra state, by its name for users."""
         prints = _prints(self._objects_now(), self._modules.extra())
         return {described({name}): value for name, value in prints.items()}
 
@@ -153,8 +155,8 @@ class PrivateState:
     def moved(self, *, after_phase: bool = False, between_calls: bool = False) -> set[str]:
         """Return the parts that have changed since the last `tensors`, and remember them as movers.
 
-        `after_phase`: the last `tensors` was at the end of a phase. `between_calls`: all of it
-        happened between two calls of run.steps, so it does not make a part a mover.
+        after_phase     the last `tensors` was at the end of a phase
+        between_calls   all changes came between two calls of run.steps, so they make no movers
         """
         now = {_RANDOM} if self.random_moved() else set()
         if (marks := self._modules.marks()) != self._marks:
@@ -168,10 +170,10 @@ class PrivateState:
         return now
 
     def movers_key(self) -> float:
-        """Return a number that is the same on two ranks with the same movers and values.
+        """Return a checksum of the movers and their values, to be compared between ranks.
 
-        It is 0 if there are no movers. It is made from the values that the last `tensors` returned,
-        so call it before anything else moves.
+        It is 0 if there are no movers. It covers the values that the last `tensors` returned, so
+        call it before anything changes.
         """
         if not self.movers:
             return 0.0
@@ -192,10 +194,9 @@ class PrivateState:
     # --- movers, from a peer to a successor -------------------------------------------------------
 
     def movers_tensors(self, agreed: Collection[str]) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return the movers as they are now, as text and live tensors.
+        """Return the movers as they are now, as text and live tensors, for a successor.
 
-        They are for a successor whose predecessor took its own movers with it. `agreed` are those
-        that are known to be the same on all ranks.
+        `agreed` are those that are known to be the same on all ranks.
         """
         objects = {
             name: self._objects[name].get()
@@ -222,10 +223,10 @@ class PrivateState:
         }
 
     def learn_movers(self, text: str, tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
-        """Take over which parts a peer has seen move. Their values stay.
+        """Learn from a peer which parts are movers. Their values stay.
 
-        Return those that are known to be the same on all ranks. Raises CorruptError if the text is
-        not ours.
+        Return those that are known to be the same on all ranks. It raises CorruptError if `text`
+        cannot be read.
         """
         movers, after_phases, agreed, _, _ = tree.decode(_texts(text)[0], tensors)
         self.movers |= set(movers)
@@ -235,10 +236,11 @@ class PrivateState:
     def load_movers(
         self, text: str, tensors: Mapping[str, torch.Tensor], *, after_phase: bool = False
     ) -> list[str]:
-        """Take the movers of a peer; everything else stays.
+        """Load the movers of a peer. Everything else stays.
 
-        Return those that may differ from what was lost. Raises as `load` does. `after_phase`: this
-        rank's own image was sealed when a phase ended, so only what moves after phases is taken.
+        Return those that may differ from what was lost. It raises as `load` does. `after_phase`:
+        this rank's own image was sealed at the end of a phase, so load only the movers that were
+        seen to change after phases.
         """
         parts, random_text = _texts(text)
         movers, after_phases, agreed, objects, extra = tree.decode(
@@ -281,7 +283,7 @@ class PrivateState:
 
 
 def described(parts: Collection[str]) -> str:
-    """Return the names of parts as a user would say them."""
+    """Return the names of parts in words for users, such as "buffer bn.running_mean"."""
     words = {_BUFFER: "buffer ", _EXTRA: "extra state of ", _OBJECT: ""}
     return some(
         [
@@ -295,7 +297,7 @@ def described(parts: Collection[str]) -> str:
 
 
 def copies_of(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Copy the tensors that a tree text refers to: the caller keeps what is decoded from them."""
+    """Return copies of the tensors whose names begin with `prefix`."""
     return {
         name: tensor.detach().clone() for name, tensor in tensors.items() if name.startswith(prefix)
     }

@@ -1,8 +1,8 @@
-"""A step whose result is not kept: what it changes is overwritten when the rank attaches.
+"""Rehearsals: steps and phases whose result is dropped, because the rank attaches after them.
 
 A hot spare rehearses one step before it parks, so that its first real step is not slow. A process
-that replaces a rank in place runs the last committed step, so that the script gets to the phases
-after that step. The survivors wait in one of those phases, or in front of it.
+that replaces a rank in place replays the last committed step, so that its script gets to the phase
+in which the survivors wait.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from outlast.runtime.worker.step import Step
 
 
 class Rehearsal:
-    """Run steps and phases that do not count: they have no vote, no log and no repeat.
+    """Run steps and phases that do not count: without a vote, a log or a repeat.
 
-    runs   True while such a step or phase is in hand
+    runs   True during a rehearsed step or phase
     """
 
     def __init__(self, attachment: Attachment, batches: Batches) -> None:
@@ -28,28 +28,29 @@ class Rehearsal:
         self._attachment = attachment
         self._batches = batches
         self._replaying = False
-        self._phases_to_skip = 0  # of those after the replayed step: done by the others
-        self._before = (0, "")  # collectives counted, and the first need of a group
+        self._phases_to_skip = 0  # phases after the replayed step that the others have done
+        # what `guards` had counted before: collectives, and the first line that needed a group
+        self._before = (0, "")
 
     def of_spare(self) -> Iterator[Step]:
-        """Give out the first step on a group of one, then wait for a rank.
+        """Yield one step on a process group of one, then wait for a rank.
 
-        A script that asks for its rank inside the step waits there instead.
+        If the script reads its rank inside the step, it waits there instead.
         """
         yield from self._step(self._attachment.call.first)
         if self._member.is_spare:
             self._member.park()
 
     def replay(self, plan: Regroup) -> Iterator[Step]:
-        """Give out the last committed step. The phases after it that are done run for nothing."""
+        """Yield the last committed step. It runs once more, and so do the phases that are done."""
         self._replaying, self._phases_to_skip = True, plan.phases
         yield from self._step(plan.step)
         self._replaying = False
 
     def ends_before_phase(self) -> bool:
-        """Note that a phase is entered while this runs.
+        """Note that the script enters a phase during the rehearsal.
 
-        Return True, and end the rehearsal, if it is the first phase that the others have not done.
+        If it is the first phase that the others have not done, end the rehearsal and return True.
         """
         if not self._replaying or self._member.is_spare:
             return False
@@ -60,7 +61,7 @@ class Rehearsal:
         return True
 
     def swallows(self, error: BaseException | None) -> bool:
-        """Return True if `error` is dropped: it comes from code that does not count."""
+        """Return True if `error` is dropped, because it comes from a step that does not count."""
         return self.runs and not isinstance(error, (KeyboardInterrupt, SystemExit, Reenter))
 
     def _step(self, number: int) -> Iterator[Step]:
@@ -75,7 +76,7 @@ class Rehearsal:
 
     def _fetch(self, number: int) -> Step | None:
         try:
-            return self._batches.fetch_for_nothing(number)
+            return self._batches.fetch_for_rehearsal(number)
         except Exception:  # boundary: the real ranks will say what is wrong with the data
             if self._replaying:
                 raise
@@ -87,7 +88,7 @@ class Rehearsal:
             self.runs = self._member.script.in_body = False
             self._member.rehearse(False)
             guards = self._member.guards
-            # the block's own collectives are no reason against going on in place
+            # collectives of the rehearsed block do not keep this rank from going on in place
             guards.counted, guards.first_need = self._before
             self._batches.let_go()
             self._attachment.after_rehearsal()

@@ -1,11 +1,11 @@
-"""The object that a script works with, `Run`, and the two functions that return one.
+"""`Run`, the object that a training script works with, and the two functions that provide it.
 
-    join()   asks the launcher for a place in the run, and builds the process group
-    main(f)  calls f(run), and calls it again where a recovery asks for it
+    join()   asks the launcher for a place in the run, builds the process group, returns the Run
+    main(f)  calls f(run), and calls it again if a recovery needs that
 
-`outlast run` starts a script as one rank of a run, and brings the run through failures. The same
-script started by `python` runs alone. Started by torchrun it runs on torchrun's process group. In
-both of these cases nothing is repaired, and a step is only a step.
+`outlast run` starts the script once for each rank, and recovers the run from failures. The same
+script started by `python` runs alone, and started by torchrun it runs on torchrun's process group.
+In these two cases nothing is recovered, and a step is an ordinary training step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Run:
-    """One rank's view of the run: who it is, what it must keep, and which steps it does.
+    """One rank's view of the run: its rank and device, the state it keeps, and its steps.
 
     `outlast.join()` returns it, and `outlast.main(f)` passes it to `f`. Scripts do not construct
     it.
@@ -55,13 +55,13 @@ class Run:
                 loss.backward()
                 optimizer.step()
 
-    It lives as long as its process. A regroup changes `generation`, and a process that survives
-    keeps its rank. A hot spare has no rank yet, so it waits for one at certain places. These are
-    the reads of `rank`, `local_rank`, `mesh`, and `device` (where it depends on the rank), and any
-    collective, process group or mesh before `steps`.
+    A Run lives as long as its process. A regroup changes `generation`, and a process that survives
+    keeps its rank. A hot spare has no rank yet. It waits for one when the script reads `rank`,
+    `local_rank`, `mesh`, or a `device` that depends on the rank. It also waits before any
+    collective, process group or mesh that the script makes before `steps`.
 
-    It does not keep what is not named in `state`, except the random state of Python, NumPy and
-    torch. Started without `outlast run` it repairs nothing.
+    State that is not named in `state` is lost with its process, except the random state of Python,
+    NumPy and torch. Without `outlast run` nothing is recovered.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -94,10 +94,10 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Return this rank's `torch.device`: its GPU where there are any, else the CPU.
+        """Return this rank's `torch.device`: its GPU if the node has any, else the CPU.
 
-        `join` makes it the current device of this process before any group is built. Local ranks
-        share GPUs in turn if there are fewer GPUs than ranks.
+        `join` makes it the current device of this process before any group is built. With fewer
+        GPUs than ranks on a node, local rank r gets GPU r modulo their number.
         """
         return devices.of(self.local_rank if torch.cuda.is_available() else 0)
 
@@ -105,8 +105,8 @@ class Run:
     def mesh(self) -> DeviceMesh:
         """Return a mesh of all ranks in one dimension, named "world".
 
-        It is meant for `fully_shard(model, mesh=run.mesh)`. Read it inside the function given to
-        `main`: each generation has its own.
+        Use it as in `fully_shard(model, mesh=run.mesh)`. Read it inside the function given to
+        `main`, because each generation has a mesh of its own.
         """
         if self._mesh is None:
             self._mesh = self.device_mesh((self.world_size,), ("world",))
@@ -120,8 +120,8 @@ class Run:
             sampler = outlast.StepSampler(dataset, batch_size=64, mesh=mesh["data"])
 
         `shape` has the size of each dimension, and their product is the world size. `names` has a
-        name for each dimension. Make the mesh inside the function given to `main`: each generation
-        has its own.
+        name for each dimension. Make the mesh inside the function given to `main`, because each
+        generation has meshes of its own.
         """
         self._membership.ensure_group()
         with self._membership.guards.ours():
@@ -133,8 +133,8 @@ class Run:
         The wrapper uses the run's process group. `ddp_kwargs` are the keyword arguments of
         DistributedDataParallel itself.
 
-        In a spare, and in a process that replaces another, this call does not communicate. Their
-        weights come when `steps` is called.
+        In a spare, and in a process that replaces another, this call does not communicate. Such a
+        process receives its weights when `steps` is called.
         """
         return ddp.wrap(model.to(self.device), **ddp_kwargs)
 
@@ -209,8 +209,8 @@ class Run:
         state        what `run.state(...)` returned; always the same object
         until        the number of the last step; steps count from 1, also over restarts
         first        the number of the first step, for a script that has loaded the state of step
-                     `first - 1` from a file of its own; it counts only where the run itself has
-                     no state yet
+                     `first - 1` from a file of its own. It is ignored once the run has state of its
+                     own
         accumulate   the number of micro-batches in a step: `step.batches` has that many
         log_every    rank 0 prints the values of `step.log` every so many steps; 0 means never
 
@@ -219,12 +219,12 @@ class Run:
         the script from its beginning, and skips the calls that the run has finished. What the
         script does between two calls must therefore have the same result each time.
 
-        A script that resumes from its own file says where it is by `first`:
+        A script that resumes from its own file gives the next step as `first`:
 
             for step in run.steps(state, first=saved["step"] + 1, until=1_000):
 
-        The loader begins with the batches of that step, if it is one over `StepSampler` or
-        `run.draw`. Another loader stays where the script has put it. Random state is the script's.
+        A loader over `StepSampler` or `run.draw` then begins with the batches of that step. Every
+        other loader, and the random state, stay as the script has left them.
 
         A rank may `break` out of the loop if all ranks do so at the same step. It is not promised
         that a rank which is lost after its `break` comes back to that place.
@@ -275,7 +275,10 @@ class Run:
         return attempts(self._transaction, name)
 
     def _warn_of_carried(self, loop: FrameType) -> None:
-        """Warn of the loop's variables that a replaced rank would not have."""
+        """Warn of variables that carry a value from one step to the next and are not kept.
+
+        A rank that is replaced would not have their values.
+        """
         if self._membership.session is None:
             return
         path = loop.f_code.co_filename
@@ -292,7 +295,7 @@ class Run:
             )
 
     def _forget(self) -> None:
-        """Drop everything of the old model before the function is entered again (trap 16)."""
+        """Drop the old model's state before main's function is entered again (trap 16)."""
         if self._transaction is not None:
             self._transaction.drop()
         self._transaction = None
@@ -305,10 +308,10 @@ def join() -> Run:
         run = outlast.join()
 
     Rank, world size, device and process group are known afterwards. Call it before anything that
-    communicates. It may be called again, and returns the same object.
+    communicates. Later calls return the same object.
 
-    Without `outlast run` the process runs alone, or on torchrun's process group. It raises
-    UsageError if the script has called `init_process_group` itself under `outlast run`: remove that
+    Without `outlast run` the process runs alone, or on torchrun's process group. Under `outlast
+    run`, it raises UsageError if the script has called `init_process_group` itself. Remove that
     call.
     """
     global _run
@@ -332,11 +335,12 @@ def main(function: Callable[[Run], T]) -> T:
         outlast.main(train)
 
     After some failures the survivors must rebuild their model, for example under `fully_shard`. The
-    function is then called again in the same process, which is faster than a new process. So make
-    everything in it that belongs to the training: model, optimizer, loader and meshes.
+    function is then called again in the same process, which is faster than starting a new process.
+    So create everything that belongs to the training inside the function: model, optimizer, loader
+    and meshes.
 
-    An error of the function is raised from here, unless the launcher decides to recover from it.
-    What the function has done outside of `run.state(...)` is not taken back.
+    If the function raises, the launcher decides whether to recover. If it does not, `main` raises
+    that error. Effects of the function outside of `run.state(...)`, such as files, are not undone.
     """
     global _in_main
     _in_main = True
@@ -362,7 +366,7 @@ def main(function: Callable[[Run], T]) -> T:
 
 
 def _let_go(error: BaseException) -> None:
-    """Free what the frames of the function hold."""
+    """Clear the frames of the error's traceback, which keep the old model alive."""
     while error.__context__ is not None or error.__cause__ is not None:
         inner = error.__context__ or error.__cause__
         assert inner is not None

@@ -40,7 +40,7 @@ def watched(transaction: Transaction, steps: Iterator[Step], folder: str) -> Ite
 
 
 def _write(folder: Path, transaction: Transaction) -> None:
-    if transaction.for_nothing or transaction.member.session is None:
+    if transaction.is_rehearsal or transaction.member.session is None:
         return
     found = {"step": transaction.committed, "parts": state_prints(transaction.state)}
     rank = transaction.member.rank()

@@ -1,12 +1,12 @@
-"""One worker's connection to its agent.
+"""`Session`: one worker's connection to its agent, and the pages on which the worker shows itself.
 
-That is the socket with its listener thread, the beacon, the book of seconds, and the state of the
-protocol.
+A session has a socket with a listener thread, the beacon, the book of seconds, and the state of the
+protocol (`WorkerMachine`).
 
-The listener thread hears the agent while the main thread computes or is blocked in a collective.
-Both drive one `WorkerMachine` under one lock, and its outputs are carried out here. Messages are
-sent. A `Wake` shuts the group's sockets, so that a blocked collective raises. A `Plan` wakes a
-waiting main thread.
+The listener thread reads the agent's messages while the main thread computes or is blocked in a
+collective. Both threads drive one WorkerMachine under one lock, and its outputs are carried out
+here. A `Say` is sent to the agent. A `Wake` shuts the group's sockets, so that a blocked collective
+raises. A `Plan` wakes a main thread that waits for it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _minus_one() -> int:
 
 @dataclass(slots=True)
 class GroupCalls:
-    """Tell what the listener thread may do with the process group. Its maker sets these.
+    """Functions that act on the process group. `Membership` sets them when the script joins.
 
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step
-    collectives   return how many collectives the script has called; -1: nobody counts them
-    ended         the script has ended well; its sockets are still open
+    collectives   return how many collectives the script has called; -1: they are not counted
+    ended         called when the script has ended well, while the sockets are still open
     """
 
     wake: Callable[[], object] = _nothing
@@ -77,13 +77,17 @@ class GroupCalls:
 
 
 class Session:
-    """Tie one worker to its agent. `start` makes the one of this process.
+    """One worker's connection to its agent. `start` makes the one of this process:
 
-    The main thread drives the machine with `do`, says in which phase it is with `enter`, and waits
-    for a plan with `wait_plan`. The listener thread runs from `listen` until the process ends.
+        session.enter(Phase.BODY)                       # shown in the beacon, and booked
+        session.do(lambda machine: machine.donated(step=7))     # drive the protocol machine
+        plan = session.wait_plan(newer_than=3)          # block until a plan has come
 
-    What it does not promise. It outlives no agent: if the socket closes, the process exits at once.
-    Messages are sent in order, but whether they arrive is the agent's matter.
+    The main thread calls these. The listener thread runs from `listen` until the process ends. If
+    the socket closes, the agent is gone, and the process exits at once.
+
+    Messages are sent in order. It is not promised that the coordinator receives them: the agent
+    hands them on, and may die.
     """
 
     def __init__(self, spec: ChildSpec, sock: socket.socket) -> None:
@@ -113,9 +117,10 @@ class Session:
     # --- starting and ending ---
 
     def listen(self) -> None:
-        """Begin to hear the launcher, as soon as there is a thread for that.
+        """Start the listener thread, and say Hello to the agent.
 
-        Without one the process ends soon, and the launcher starts it again later.
+        If no thread can be started within THREAD_WAIT_S, the process exits. The launcher starts it
+        again later.
         """
         self._witness.begin()
         try:
@@ -125,9 +130,9 @@ class Session:
         self._channel.send(Hello(self.spec.worker, os.getpid()))
 
     def wait_for_rank(self) -> ChildSpec:
-        """Park a spare until it is given a rank.
+        """Park this spare until it is given a rank, and return its new spec.
 
-        The seconds before that are booked nowhere; the rank's book opens then.
+        The seconds before that are not booked: the rank's book begins with the plan.
         """
         self.vault.expect_transfer()
         self.enter(Phase.PARKED)
@@ -157,7 +162,7 @@ class Session:
     def user_failed(self, error: BaseException) -> None:
         """Report the error that ended the script, so that its traceback reaches the ledger.
 
-        An error of usage ends the run, because it would come again.
+        A UsageError ends the run, because it would come again.
         """
         if isinstance(error, UsageError):
             self.refuse(error, error.exit_code)
@@ -181,13 +186,13 @@ class Session:
         )
 
     def exits(self) -> None:
-        """Note that the script ends by `sys.exit`: peers are not told that it left its loop."""
+        """Note that the script ends by `sys.exit`. Its peers are then not told that it has left."""
         self.calls.ended = _nothing
 
     def finish(self, exit_code: int) -> None:
-        """Report that the script is over. The interpreter's end follows.
+        """Report that the script is over. The interpreter shuts down next.
 
-        A script that ends well before the last step has meant to.
+        If a script returns without an error before its last step, that was its intention.
         """
         if exit_code == 0:
             self.calls.ended()
@@ -199,10 +204,10 @@ class Session:
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
     def _report_failed_script(self, exit_code: int) -> None:
-        """Report that the script fails, before the sockets close.
+        """Report that the script has failed, while the sockets are still open.
 
-        Otherwise a peer that misses this rank would report first, and be blamed. A script that has
-        raised has been reported before.
+        Otherwise a peer that loses its connection might report first, and be blamed. Nothing more
+        is sent if the error was reported before.
         """
         if self.machine.attached:
             error = f"the script left with exit code {exit_code}"
@@ -215,7 +220,7 @@ class Session:
     # --- what the main thread says ---
 
     def do(self, act: Callable[[WorkerMachine], list[Output] | None]) -> None:
-        """Drive the machine from the main thread."""
+        """Call `act` with the protocol machine, and carry out its outputs. For the main thread."""
         with self._lock:
             outputs = act(self.machine)
         self._carry_out(outputs or [])
@@ -231,7 +236,7 @@ class Session:
             return plan
 
     def take_plan(self, plan: Regroup) -> bool:
-        """Follow `plan` from here on. Return False if it is not the newest any more."""
+        """Take `plan` as the one to follow. Return False if a newer one has come."""
         with self._lock:
             if self.machine.plan is not plan:
                 return False
@@ -255,10 +260,11 @@ class Session:
 
     # --- several nodes ---
 
-    def look_at_lease(self) -> None:
-        """End this process, before it does anything that counts, if its node's lease is over.
+    def exit_if_lease_is_over(self) -> None:
+        """End this process at once if the lease of its node is over.
 
-        Its rank is about to be given away, and its agent may not be there to end it.
+        Call it before each vote, seal, restore and commit. The rank is about to be given away, and
+        the agent may be unable to kill the process.
         """
         lease = self.vault.lease
         if lease is not None and not self.machine.may_act(
@@ -267,30 +273,31 @@ class Session:
             os._exit(limits.ORPHAN_EXIT_CODE)
 
     def fetch_transfer(self, plan: Regroup, generation: int | None) -> None:
-        """Bring the transfer image of `plan` here, if it lies on another node.
+        """Fetch the transfer image of `plan`, if it lies on another node.
 
-        Raises ImageUnreached if that node cannot be reached.
+        It raises ImageUnreached if that node cannot be reached.
         """
         self._fetch(image_fetch.Wanted(generation, plan.step), plan.source)
 
     def fetch_twin(self, plan: Regroup) -> bool:
-        """Bring the image of this rank's twin here, as one of this rank.
+        """Fetch the image of this rank's twin, and store it as an image of this rank.
 
-        Return False if it lies here, and is the twin's. Raises as `fetch_transfer` does.
+        Return False if the twin is on this node, so that its image can be read from the vault. It
+        raises as `fetch_transfer` does.
         """
         wanted = image_fetch.Wanted(None, plan.step, plan.twin, plan.rank)
         return self._fetch(wanted, plan.twin_source)
 
     def fetch_copy(self, plan: Regroup) -> bool:
-        """Bring the copy of this rank's image here, as one that it has sealed itself.
+        """Fetch the copy of this rank's image, and store it as one that the rank has sealed.
 
-        Return False if this node keeps the copy. Raises as `fetch_transfer` does.
+        Return False if this node keeps the copy itself. It raises as `fetch_transfer` does.
         """
         wanted = image_fetch.Wanted(None, plan.step, plan.rank, plan.rank, copy=True)
         return self._fetch(wanted, plan.twin_source)
 
     def _fetch(self, wanted: image_fetch.Wanted, source: str) -> bool:
-        self.look_at_lease()
+        self.exit_if_lease_is_over()
         if source in ("", self.spec.options.get("serves", "")):
             return False
         server = image_dialogue.Server(source, self.image_key)
@@ -318,10 +325,11 @@ class Session:
         self, phase: Phase, *, cause: Cause | None = None, learn: bool = False,
         tier: Tier | None = None,
     ) -> float:  # fmt: skip
-        """Note that the main thread is in `phase` from now on. Return the time.
+        """Note that the main thread is in `phase` from now on. Return the time (`clock.now_s`).
 
-        `learn`: the phase before ended well, so its length counts. `tier`: what a stall that ends
-        was for; None: what is usual for its phase.
+        cause   what the seconds from now on are booked as; None: no change
+        learn   the phase that ends was a normal one: learn a deadline from its length
+        tier    the tier that a stall which ends here was for; None: the usual one of its phase
         """
         now_s = clock.now_s()
         self._page.enter(phase, cause=cause, learn=learn, now_s=now_s, tier=tier)
@@ -338,7 +346,7 @@ class Session:
 
     def publish(self, now_s: float, *, learned: bool = False) -> None:
         """Write the beacon. `learned`: its table of typical seconds has changed."""
-        joined = self.onlooker.joined  # before that, the onlooker counts the steps
+        joined = self.onlooker.joined  # until the script joins, the onlooker counts its steps
         self._page.publish(self.machine, counts_steps=joined, learned=learned, now_s=now_s)
 
     # --- the listener thread ---

@@ -1,4 +1,4 @@
-"""A rank's state, and how it is captured and put back bit for bit.
+"""`State`: everything of a rank that survives a failure, captured and put back bit for bit.
 
 Nothing here communicates.
 
@@ -10,12 +10,12 @@ Nothing here communicates.
     private     module buffers, random state, the loader's position,               `private`
                 generators, objects with state_dict()                              (private.py)
 
-Schedulers and scalers move after the optimizer, in the tail of a step, and are the same on all
-ranks. A rank that is replaced therefore takes them from the peer that gives the parameters. That
-peer has run the tail. The replaced rank's own image was sealed before it.
+Schedulers and scalers change after the optimizer, at the end of a step, and are the same on all
+ranks. A lost rank has sealed its image before that change. So its successor takes them from the
+peer that also gives it the parameters, and that has run the step to its end.
 
-Both kinds are given as JSON text and live tensors, so copy them before the next step.
-`private.load` and `load_shared` together make a rank whole.
+Both kinds are returned as JSON text and live tensors, so copy them before the next step.
+`private.load` and `load_shared` together restore a rank completely.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Sorted:
 
 
 class _UndoCopy:
-    """Keep a copy of the shared state, in memory that is reused from step to step."""
+    """A copy of the shared state, in memory that is reused from step to step."""
 
     def __init__(self) -> None:
         self.copy: tuple[str, dict[str, torch.Tensor]] | None = None
@@ -81,10 +81,10 @@ class _UndoCopy:
 
 
 class _KnownShapes:
-    """Remember the shapes and dtypes that `State.check_signature` found last.
+    """The shapes and dtypes that `State.check_signature` found last.
 
-    known    those of each tensor, by its name
-    newest   the same without names: those of all tensors (True), and of buffers alone (False)
+    known    of each tensor, by its name
+    newest   in order and without names: of all tensors (True), and of buffers alone (False)
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _KnownShapes:
         self._looks = 0
 
     def looks_at_all(self) -> bool:
-        """Count one more look. Return True if this look is at all tensors, False if at buffers
+        """Count one more check. Return True if this one covers all tensors, False if buffers
         alone.
         """
         self._looks += 1
@@ -133,7 +133,7 @@ class State:
         if isinstance(self.source, DrawnBatches):
             self.source.look_at(self.private.prints)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
-        # True once tensors of the shared half differ between ranks: each rank then keeps its own
+        # True once shared tensors are known to differ between ranks: each rank keeps its own then
         self.differs_by_rank = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
@@ -164,8 +164,8 @@ class State:
     def sharded(self) -> bool:
         """Return whether this rank seals parameters and optimizer state in its own images.
 
-        This is so of distributed tensors, and of values that differ between ranks. Otherwise all
-        ranks hold the same, and a replacement takes it from any of them.
+        It does if they are distributed tensors, or if their values differ between ranks. Otherwise
+        all ranks hold the same, and a replacement takes them from any of them.
         """
         return self.distributed or self.differs_by_rank
 
@@ -175,7 +175,7 @@ class State:
             self.source.bind(rank, world_size)
 
     def held_by(self, replicas: list[DistributedDataParallel]) -> None:
-        """Note the replicas around the modules: what their next forward does is kept, too."""
+        """Note the DDP replicas around the modules, whose pending buffer syncs are kept too."""
         self._sorted.buffer_syncs = Part(
             lambda: ddp.buffer_syncs(replicas), lambda syncs: ddp.put_buffer_syncs(replicas, syncs)
         )
@@ -203,10 +203,11 @@ class State:
         }
 
     def load_shared(self, text: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Load the shared state in place. Parameters and optimizer tensors that fit keep their
-        identity.
+        """Load the shared state in place.
 
-        Optimizer state that is missing is made, and what is superfluous is removed.
+        Parameters stay the same objects, and so do optimizer tensors that fit. Optimizer state that
+        is missing is created, and state that is not in `tensors` is removed. It raises StateError
+        if the saved state has other optimizers, schedulers or scalers.
         """
         self.edits.forget()
         described = tree.decode(text, copies_of(tensors, "shared/"))
@@ -245,16 +246,16 @@ class State:
 
     @functools.cached_property
     def layout(self) -> Piece:
-        """Return the piece of an image by which weights can be taken out of it (layout.py)."""
+        """Return the piece of an image that says how to find weights in it (layout.py)."""
         data = layout.encode(self.modules, self.parameters).encode()
         return Piece(TensorSpec(layout.PIECE, "U8", (len(data),)), memoryview(data))
 
     # --- sizes and shapes -------------------------------------------------------------------------
 
     def bytes_needed(self) -> tuple[int, int]:
-        """Return the bytes that images need: one of private state, and one of shared state.
+        """Return the sizes in bytes of an image of private state, and of one of shared state.
 
-        They include headers, text, and the optimizer state that the first step will make.
+        They include headers, text, and the optimizer state that the first step will create.
         """
         text, tensors = self.private.tensors()
         private = _image_bytes(text, tensors) + (
@@ -283,10 +284,10 @@ class State:
 
         The error names the first such tensor. New optimizer state is fine.
 
-        A look at hundreds of tensors costs more than everything else that a step does here. So each
-        call looks at the buffers, and at which modules and parameters there are. Only the first
-        calls, and then each one after SHAPES_LOOK_STEPS others, look at the shapes of parameters
-        and of the optimizers' tensors.
+        Checking hundreds of tensors costs more than everything else that a step does here. So each
+        call checks the buffers, and which modules and parameters there are. The shapes of
+        parameters and optimizer tensors are checked in the first calls, and then every
+        SHAPES_LOOK_STEPS calls.
         """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
@@ -295,7 +296,7 @@ class State:
             (tensor.shape, tensor.dtype)
             for tensor in (self._unnamed() if whole else self.modules.live())
         ]
-        # names are for the message only: making them costs most of the time
+        # names are needed for the message only, and cost most of the time
         if shapes == self._shapes.newest[whole]:
             return  # nothing has changed since the last look of this kind
         now = {
@@ -318,8 +319,8 @@ class State:
     def begin(self, random_now: random_state.RandomState | None = None) -> None:
         """Keep what `roll_back` needs, except parameters (`edits` keeps those).
 
-        It is cheap, and called at every step. `random_now` is the random state, if the caller has
-        just captured it.
+        This is cheap, and is called at every step. `random_now` is the random state, if the caller
+        has just captured it.
         """
         self._step.keep(random_now)
 
@@ -339,10 +340,9 @@ class State:
         return sum(local(tensor).nbytes for tensor in self.whole_tensors().values())
 
     def keep_undo(self) -> None:
-        """Copy the shared state into memory that is kept from step to step.
+        """Copy the shared state, for a step that votes after its optimizer.
 
-        A step that votes after its optimizer needs it. The copy lies beside the original, or on the
-        host if the device has no room for it.
+        The copy lies on the same device, or on the host if the device has no room for it.
         """
         self._undo.keep(*self.shared_tensors())
 
@@ -358,8 +358,8 @@ class State:
     def watch_modules(self) -> AbstractContextManager[list[str]]:
         """Watch which modules run during the first step.
 
-        When the block ends, the list holds the modules that ran, hold values, and are not in this
-        state.
+        When the context ends, its list holds the modules that ran and have parameters or buffers,
+        but are not in this state.
         """
         return modules.watch(self.modules.named.values(), self.parameters.values())
 
@@ -413,7 +413,7 @@ class State:
                 yield from group["params"]
 
     def _sort(self, name: str, value: object, nets: dict[str, nn.Module]) -> None:
-        """Take one argument of `run.state` in, by its kind. Modules are added to `nets`."""
+        """Sort one argument of `run.state` by its kind. Modules are added to `nets`."""
         if not name.isidentifier() or name in ("private", "shared"):
             raise StateError(
                 f"run.state({name}=...): this name is taken or not a plain word",

@@ -84,7 +84,7 @@ class Copies:
         session, rank, began_s = self._session, self._member.rank(), clock.now_s()
         generation, error = self._member.generation, ""
         session.mark("keeping", step)
-        session.look_at_lease()
+        session.exit_if_lease_is_over()
         try:
             self._vault.write(
                 rank, generation=generation, step=step, pieces=self._images.pieces(rank == 0),

@@ -43,17 +43,17 @@ class Step:
     ranks for their vote. After the vote the step is applied and committed. If a rank is lost before
     the vote, the block ends without an error and `run.steps` yields the same step again.
 
-    A step does not take back what its block does outside of `run.state(...)`, such as files that it
-    writes. Use `on_commit` for those.
+    A repeat does not undo what the block does outside of `run.state(...)`, such as writing files.
+    Do that in `on_commit`.
 
     number    the number of this step, an int that counts from 1
     attempt   how many times this step was interrupted before
-    batch     what the loader gave for this step (with accumulate=1)
-    batches   the micro-batches of this step (accumulate=n), a list to iterate inside the block
+    batch     the batch of this step, if accumulate=1
+    batches   the list of this step's micro-batches, to be iterated inside the block
     logged    the values given to `log`, reduced; complete once the next step has voted
 
-    `with step:` raises TransactionError if the step was entered before, or if it is entered inside
-    another step. It also does if the step is not the newest one that `run.steps` has yielded.
+    `with step:` raises TransactionError if the step was entered before, if it is entered inside
+    another step, or if it is not the newest one that `run.steps` has yielded.
     """
 
     def __init__(self, transaction: Owner, number: int, batches: list[Any]) -> None:
@@ -91,16 +91,16 @@ class Step:
     def log(
         self, *, reduce: str | None = None, to: To | None = None, **values: float | torch.Tensor
     ) -> None:
-        """Keep values for this step. They count once, when the step is committed.
+        """Log values of this step. They are counted once, when the step is committed.
 
         reduce   "mean" or "sum" over all ranks; None keeps this rank's own values
         to       a function of the script, `to(step_number, values)`, that writes the reduced values
                  somewhere, for example to TensorBoard
         values   numbers, or tensors with one element
 
-        Rank 0 prints them every `log_every` steps of `run.steps`, and `outlast status` shows the
-        newest. Rank 0 alone calls `to`, once for this call and only once the step is committed.
-        For values of each rank there is `on_commit`. It raises TransactionError for any other
+        Rank 0 prints them at every `log_every`-th step (an argument of `run.steps`), and `outlast
+        status` shows the newest. Only rank 0 calls `to`, once, after the step is committed. To
+        write values on each rank, use `on_commit`. It raises TransactionError for any other
         `reduce`.
         """
         if reduce not in REDUCTIONS:
@@ -110,9 +110,9 @@ class Step:
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback()` once, on this rank, when the step is committed everywhere.
 
-        The callback takes no arguments. It does not run on a rank that dies before the commit.
-        Behind the block of a step that is committed by then, it runs at once. Behind a block that
-        was interrupted it is forgotten, because the step is repeated.
+        The callback takes no arguments. It does not run on a rank that dies before the commit. If
+        the step is committed already (after its block), the callback runs at once. If the step was
+        interrupted, the callback is dropped, because the step is repeated and gives it again.
         """
         if self.is_committed:
             callback()
@@ -130,18 +130,18 @@ class Step:
         where: TracebackType | None,
     ) -> bool:
         if forked.is_fork():
-            return False  # what its script does is no part of the step
+            return False  # a forked child has left the block: its parent still runs the step
         return self._transaction.leave(self, error)
 
     def reset(self) -> None:
-        """Forget what the last attempt did, before another one begins."""
+        """Forget what the last attempt logged and registered, because another one begins."""
         self.entered = self.left = self.is_committed = False
         self.logged.clear()
         self._callbacks.clear()
         self.attempt += 1
 
     def committed(self) -> None:
-        """Run the callbacks that `on_commit` was given. The commit calls this once."""
+        """Note the commit, and run the callbacks that `on_commit` was given."""
         self.is_committed = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

@@ -1,7 +1,4 @@
-"""The loop around a step as a transaction.
-
-It turns what the script does into events of the commit machine.
-"""
+"""The transaction: it turns what a script does in its loop into events of the commit machine."""
 
 from __future__ import annotations
 
@@ -30,16 +27,16 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote_payload import VotePayload
 
-# an exit, an interrupt or a re-entry is for others to catch
+# the interpreter or `outlast.main` handles these, so a step never drops them
 _PASS_ON = (KeyboardInterrupt, SystemExit, GeneratorExit, Reenter)
 
 
 class Transaction:
-    """Give out the steps of a run. Each is committed on all ranks, or repeated on all.
+    """Yield the steps of a run. Each is committed on all ranks, or repeated on all.
 
-    It stands between the script and the commit machine. The script asks for a step, enters its
-    block, calls an optimizer, leaves the block, enters a phase. For each of these the transaction
-    runs a flow of the machine, which decides what comes next::
+    The transaction connects the script with the commit machine. The script asks for a step, enters
+    its block, calls an optimizer, leaves the block, enters a phase. For each of these the
+    transaction runs a flow of the machine, which decides what comes next::
 
         for step in run.steps(state, until=n):    steps, _next
             with step:                            enter, and the hooks of Block
@@ -47,23 +44,24 @@ class Transaction:
             for attempt in run.phase("evaluate"): wants_phase
                 with attempt: ...                 enter_phase, leave_phase
 
-    Its life: it is made by the first run.steps of a State. A process that replaces a rank may do a
-    step for nothing first (rehearsal.py). Then it attaches: it joins the group and takes the run's
-    state. From there on it gives out steps until the last one. A second run.steps goes on with the
-    same transaction (`call_again`). Entering main's function again drops it.
+    Its life: the first call of run.steps makes it. A process that replaces a rank may rehearse a
+    step first, whose result is dropped (rehearsal.py). Then it attaches: it joins the group and
+    restores the run's state. From then on it yields steps until the last one. A second call of
+    run.steps goes on with the same transaction (`call_again`). Entering main's function again drops
+    it.
 
     The parts:
 
-        machine      what is decided (engine/commit/commit_machine.py)
-        driver       how the machine's commands are carried out with torch
-        batches      the step in turn and its batches
-        block        the hooks that are on while a block runs
-        payload      what is sent with a vote
-        attachment   where state comes from when this rank joins
+        machine      decides (engine/commit/commit_machine.py)
+        driver       carries out the machine's commands with torch
+        batches      holds the current step and its batches
+        block        has the hooks that are on while a block runs
+        payload      is sent with each vote
+        attachment   restores state when this rank joins, and seals it
+        rehearsal    runs steps that do not count
 
-    Without a launcher there is no peer to vote with: steps are only given out and counted. What it
-    does not promise: to take back what a script does outside of its State, such as files that it
-    writes. `step.on_commit` is for those.
+    Without a launcher there is no vote: steps are only yielded and counted. A repeat does not undo
+    what a script does outside of its State, such as writing files. `step.on_commit` is for those.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Transaction:
         self.attachment = Attachment(membership, state, accumulate=accumulate, first=first)
         session = membership.session
         self._machine = CommitMachine(
-            # without a launcher, nothing asks the worker's machine
+            # without a launcher nothing uses this machine
             session.machine if session is not None else WorkerMachine(worker=-1),
             self.attachment.undo.late,
         )
@@ -97,14 +95,14 @@ class Transaction:
         return self._machine.committed
 
     @property
-    def for_nothing(self) -> bool:
-        """Return whether the step in turn is a rehearsal, which will not count."""
+    def is_rehearsal(self) -> bool:
+        """Return whether the current step is a rehearsal, whose result is dropped."""
         return self._rehearsal.runs
 
     # --- the loop ---------------------------------------------------------------------------------
 
     def steps(self, until: int) -> Iterator[Step]:
-        """Yield one step after the other, up to step `until`."""
+        """Yield the steps up to `until`. This is the body of `Run.steps`."""
         self._machine.until = until
         self.member.script.left_loop_at = ""
         if self.member.session is not None:
@@ -116,14 +114,14 @@ class Transaction:
                 if self.member.is_spare:
                     yield from self._rehearsal.of_spare()
                 if self.member.goes_on_from() > until:
-                    # The run is in a later call of run.steps. State is restored there, so what
-                    # lies in between must not be done to it again.
+                    # The run is in a later call of run.steps, where this rank will restore its
+                    # state. So skip the steps of this call.
                     return
                 if (plan := self.member.replayed()) is not None:
                     yield from self._rehearsal.replay(plan)
                 self._arrive()
             if self.committed > until:
-                return  # the run went on to a later call while this process came
+                return  # the run has moved on to a later call while this rank was joining
             while (step := self._next()) is not None:
                 yield step
                 if not step.entered:
@@ -139,12 +137,12 @@ class Transaction:
             self._block.remove_hooks()
 
     def _arrive(self) -> None:
-        """Join the run's group with the run's state, if that was not done yet.
+        """Join the run's group and restore the run's state, unless that is done.
 
         This happens at the first step, at the end of a replayed step, or in the phase after it.
         """
         if self._attached:
-            return  # a replayed step has ended in a phase, and this rank has joined there
+            return  # this rank has joined in the phase after a replayed step
         with self.member.refusing():
             for optimizer in self.state.optimizers.values():
                 check_optimizer(optimizer)
@@ -152,16 +150,16 @@ class Transaction:
         self._attached = True
 
     def _next(self) -> Step | None:
-        """Return the next step, or None after the last one."""
+        """Return the next step with its batches, or None after the last one."""
         session = self.member.session
         while self._has_next(session):
             number = self._machine.committed + 1
             if session is not None:
                 session.book.begin_step(now_s=clock.now_s())
             if self._batches.hold_again(number):
-                return self._given_out(None)
+                return self._give_out(None)
             if self._fetch(number):
-                return self._given_out(self._batches.random)
+                return self._give_out(self._batches.random)
         return None
 
     def _has_next(self, session: Session | None) -> bool:
@@ -174,7 +172,10 @@ class Transaction:
         return goes_on
 
     def _fetch(self, number: int) -> bool:
-        """Fetch the batches of a step. Return False if that failed, and was dealt with."""
+        """Fetch the batches of a step.
+
+        Return False if the data set raised and the run has recovered from that: try again.
+        """
         session = self.member.session if self._batches.loads else None
         if session is not None:
             session.enter(Phase.DATA, cause=Cause.DATA_WAIT)
@@ -185,19 +186,19 @@ class Transaction:
         except Exception as error:  # boundary: the user's dataset
             if session is None:
                 raise
-            # The ladder of recoveries decides. Fetching has changed nothing but the loader, which
-            # goes on after the batches that came.
+            # The coordinator decides how to recover. Nothing but the loader has changed, and the
+            # next fetch goes on after the batches that it has delivered.
             self._driver.run(self._machine.recover(error))
             return False
         if session is not None:
             session.enter(Phase.BETWEEN, cause=Cause.PRODUCTIVE, learn=True)
         return True
 
-    def _given_out(self, random_now: RandomState | None) -> Step | None:
-        """Note the state at the beginning of a step, and return the step.
+    def _give_out(self, random_now: RandomState | None) -> Step | None:
+        """Note the state at the beginning of the held step, and return that step.
 
-        From here on, and not only from the first line of its block, the step is taken back as a
-        whole: a repeat does again what stands in front of `with step:`.
+        A repeat starts from here, not from the first line of the block. So the script's code
+        between the `for` and `with step:` runs again as well.
         """
         if self.member.session is not None:
             self.state.begin(random_now)
@@ -208,7 +209,7 @@ class Transaction:
     # --- the block --------------------------------------------------------------------------------
 
     def enter(self, step: Step) -> None:
-        """Begin the block of `step`. Refuse a step that is not in turn."""
+        """Begin the block of `step`. Refuse it unless it is the step that was yielded last."""
         inside = self._block.current is not None
         if inside or step.entered or step is not self._batches.held:
             what = (
@@ -216,16 +217,16 @@ class Transaction:
                 if inside
                 else "is entered twice"
                 if step.entered
-                else "is not the step in turn"
+                else "is not the step that run.steps yielded last"
             )
             self._refuse_at(
                 f"step {step.number} {what}",
                 hint="enter each step once, in the loop that yields it: `with step:`",
             )
-        self._block.begin(step, for_nothing=self._rehearsal.runs)
+        self._block.begin(step, is_rehearsal=self._rehearsal.runs)
 
     def leave(self, step: Step, error: BaseException | None) -> bool:
-        """End the block. Return True if `error` was dealt with, and the step is given out again."""
+        """End the block. Return True if `error` is dropped, because the step will be repeated."""
         self._block.end(step)
         if self._rehearsal.runs:
             return self._rehearsal.swallows(error)
@@ -233,32 +234,32 @@ class Transaction:
             self.attachment.look_for_edits("in a step that calls no optimizer")
             self.attachment.watch_edits()
         if self.member.session is None:
-            return self._leave_alone(step, error)
+            return self._leave_without_launcher(step, error)
         if isinstance(error, _PASS_ON):
             self._machine.drop_block()
             return False
         objection = self._block.objection() if error is None else error
         if self._driver.run(self._machine.end_block(objection)):
             if self._machine.waits_for_vote:
-                self.member.session.enter(Phase.BETWEEN)  # otherwise the commit has said so
+                self.member.session.enter(Phase.BETWEEN)  # otherwise the commit has done so
             return False
         self.attachment.watch_edits()
         return True
 
-    def _leave_alone(self, step: Step, error: BaseException | None) -> bool:
+    def _leave_without_launcher(self, step: Step, error: BaseException | None) -> bool:
         """End a block without a launcher: count the step unless it failed."""
         if error is None:
             self._machine.committed = step.number
             self._driver.step_is_over()
-            self._payload.alone(step)
+            self._payload.deliver_without_launcher(step)
             step.committed()
             self._payload.hand_over()
         return False
 
     def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
-        """Keep what `step.log` was given, unless the step is done for nothing.
+        """Keep what `step.log` was given, unless the step does not count.
 
-        The script runs on after a block that was interrupted. What it logs there does not count.
+        It does not in a rehearsal, nor in the code after a block that was interrupted.
         """
         if not self._rehearsal.runs and not self._machine.repeats:
             self._payload.log(step, values, reduce, to)
@@ -266,9 +267,10 @@ class Transaction:
     # --- phases between steps ---------------------------------------------------------------------
 
     def wants_phase(self, name: str) -> bool:
-        """Finish the step before a phase, and return True if the phase is to run.
+        """Finish the step before a phase. Return True if the phase is to run.
 
-        Then all ranks are in front of it. Refuse it inside a step, or in front of its block.
+        All ranks have then come to the phase. A phase inside a step is refused, and so is one
+        between the `for` and the step's block.
         """
         session = self.member.session
         self._refuse_phase_of_step(name)
@@ -276,15 +278,15 @@ class Transaction:
             return True
         if self._rehearsal.runs:
             if not self._rehearsal.ends_before_phase():
-                return True  # for nothing: the others have done this phase already
+                return True  # the others have done this phase: run it, and drop its result
             self._arrive()
         if not self._attached:
-            return False  # the run is in a later call of run.steps, and this phase is done
+            return False  # the run is in a later call of run.steps, so this phase is done
         self.attachment.look_for_edits("after the block of a step")
         while self._driver.run(self._machine.before_phase()):
             session.enter(Phase.VOTE)
             try:
-                self.attachment.agreement.on_place(f"enters the phase {name!r}")
+                self.attachment.agreement.check_place(f"enters the phase {name!r}")
                 return True
             except OutlastError:
                 raise
@@ -293,7 +295,7 @@ class Transaction:
         return False
 
     def _refuse_phase_of_step(self, name: str) -> None:
-        """Refuse a phase in the block of a step, or between the step and its block."""
+        """Refuse a phase in the block of a step, or between the `for` and that block."""
         held = self._batches.held
         if self._block.current is not None:
             self._refuse_at(
@@ -318,7 +320,10 @@ class Transaction:
         self.member.script.in_body = True
 
     def leave_phase(self, attempt: Attempt, error: BaseException | None) -> bool:
-        """End an attempt: it is done on all ranks, or done again. Return True to drop `error`."""
+        """End an attempt at a phase: all ranks have done it, or all repeat it.
+
+        Return True if `error` is dropped, because the phase will be repeated.
+        """
         session = self.member.session
         self.member.script.in_body = False
         if session is None or self._rehearsal.runs:
@@ -347,18 +352,18 @@ class Transaction:
             self._machine.last_call_ended = self.committed
             return
         session.enter(Phase.EPILOGUE)
-        # a rank that registers now would be taken for one that trains again
+        # If this rank registered again now, the coordinator would take it for one that trains.
         self.member.guards.calls.on_held = None
         session.mark("finishing", self.committed)
         self._driver.run(self._machine.finish())
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
-        # It was reported before: a rank that is past its last step holds no peer up.
+        # This wait holds no peer up, because the end of the steps is reported already.
         self.attachment.checkpoints.wait()
         if self._machine.stopping:
             raise SystemExit(0)
 
     def call_again(self, *, accumulate: int, log_every: int) -> None:
-        """Prepare for another call of run.steps with the same state: its steps go on from here."""
+        """Prepare for another call of run.steps with the same state. Its steps go on from here."""
         self._batches.accumulate = self.attachment.call.accumulate = accumulate
         self._payload.log_every(log_every)
 
@@ -373,9 +378,9 @@ class Transaction:
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _left_early(self) -> None:
-        """Finish the step after which the script left its loop, by `break` or by an error.
+        """Finish the last step, after the script has left its loop by `break` or by an error.
 
-        Which of the two it was is not known here. The end of the script will tell.
+        It cannot be told here which of the two it was. The end of the script tells.
         """
         session = self.member.session
         if (
@@ -385,7 +390,7 @@ class Transaction:
             or self.member.broken
             or not self._attached
         ):
-            return  # this rank has nothing to vote for, or no peer to vote with
+            return  # there is no step to finish, or no peer to vote with
         self.member.script.left_loop_at = user_line()
         self.attachment.look_for_edits("after the block of a step")
         if not self._driver.run(self._machine.leave_early()):
@@ -400,11 +405,11 @@ class Transaction:
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
     def hand_over_and_leave(self, plan: Regroup) -> None:
-        """Give away what this rank holds, because an error has left main's function."""
+        """Write this rank's state for the others, because an error has left main's function."""
         self._driver.run(self._machine.hand_over_and_leave(plan))
 
     def drop(self) -> None:
-        """Let go of the model: the function that made it was left."""
+        """Remove the hooks and close the loader: main's function was left, and is entered again."""
         self._block.remove_hooks()
         self._batches.close()
 

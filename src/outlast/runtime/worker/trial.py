@@ -81,7 +81,7 @@ class Trial:
         state, member = transaction.state, transaction.member
         seen = Variables(Path(self.plan.home), state)
         for step in steps:
-            number, counts = step.number, not transaction.for_nothing
+            number, counts = step.number, not transaction.is_rehearsal
             if counts:
                 self._wait_for_spare(number)
                 loop = seen.innermost(sys._getframe(1))

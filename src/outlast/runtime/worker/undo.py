@@ -1,7 +1,7 @@
-"""The copy that a late vote keeps, so that its step can be taken back.
+"""The undo copy of a step that votes late: made before its optimizers run, put back for a repeat.
 
-Which steps vote late, and why, is decided by `engine/commit/late_votes.py`. This file makes the
-copy, gives it back, and tells the user once what it costs.
+`engine/commit/late_votes.py` decides which steps vote late, and why. This module makes the copy,
+restores it, and tells the user once what it costs.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from outlast.runtime.worker.state import State
 
 
 class Undo:
-    """The shared state as it was before the optimizers of the step in hand.
+    """The shared state as it was before the optimizers of the current step.
 
-    late   decides whether the step in hand votes late, and so keeps a copy
+    late   decides whether the current step votes late, and so needs the copy
     """
 
     def __init__(self, session: Session | None, state: State) -> None:
         self.late = LateVotes()
         self._kept = False
-        self._is_whole = False  # the copy was made when the step began
+        self._is_whole = False  # the copy was made before anything in the step had changed
         self._session = session
         self._state = state
 
@@ -31,9 +31,9 @@ class Undo:
             self._want(f"a backward runs after the optimizer at {line}")
 
     def want_for_movers(self) -> None:
-        """Vote late from the next step on: private parts that differ moved after the vote.
+        """Vote late from the next step on: private state that differs by rank moved after a vote.
 
-        They may have moved on other ranks only. Then it is for those to tell the user.
+        If it moved on other ranks only, they tell the user.
         """
         if not self._state.private.movers:
             self.late.want()
@@ -61,28 +61,28 @@ class Undo:
             self._state.keep_undo()
 
     def put_off(self) -> None:
-        """Copy the shared state in front of the optimizer, because this vote was put off.
+        """Copy the shared state just before the optimizer, because the early vote was put off.
 
-        What the script itself changed in the step before that is in the copy.
+        What the script itself has changed earlier in this step is in the copy already.
         """
         self._state.keep_undo()
         self._kept, self._is_whole = True, False
 
     def committed(self) -> None:
-        """Forget the copy: the step counts.
+        """Forget the copy, because the step is committed.
 
-        Give its memory back unless the next step votes late.
+        Free its memory unless the next step votes late.
         """
         self._kept = False
         if not self.late.on:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """Undo what the step did to the shared state.
+        """Put the copy back. Return True if it undoes the whole step.
 
-        Return False if there is no copy of what the script changes in front of the optimizer.
-        The copy stays until the next attempt begins, for the script runs on after a block that was
-        interrupted, and may change the state there again.
+        It does not if there is no copy, or if the script itself had changed the state before the
+        copy was made. The copy stays until the next attempt begins: after an interrupted block the
+        script runs on, and may change the state again.
         """
         if self._kept:
             self._state.undo()

@@ -1,16 +1,21 @@
-"""The vote: one small exchange per step, which also tells the ranks about each other.
+"""The vote: all ranks exchange one small row of numbers at each step.
 
 Each rank gives a row of float64, and gets the rows of all ranks:
-  [1 for a vote, newest step is sealed, wishes, ready, key, key', movers, watched, logged
-  values ...]
-`wishes` adds up 1 if the rank was asked to stop, 2 if it was asked for a checkpoint, 4 if it votes
-late, and 8 if it is not sure that it need not. From 16 on there are the bits of `Ballot.keep`.
-`ready` is how long the rank has been ready, in seconds; the least is what counts. `key` and `key'`
-stand for the names of the logged values of the step in hand and of steps before;
-values are only summed if all ranks logged the same names. They are kept apart because a rank that
-was replaced lacks what its predecessor logged in the tail of the step before. `movers` is
-`PrivateState.movers_key`, `watched` is `Watch.key`: both are compared, not summed. Sums are made in
-the order of the ranks, so that all get the same bits.
+
+    vote             1
+    sealed           1 if the newest step is sealed
+    flags            the sum of: 1, it was asked to stop; 2, it was asked for a checkpoint; 4, it
+                     votes late; 8, it is unsure; and 16 times the bits of `Ballot.keep`
+    ready            for how many seconds it has been ready
+    current, earlier checksums of the names of logged values: of this step, and of earlier steps.
+                     Values are summed only if all ranks logged the same names. Two checksums are
+                     needed, because a replaced rank lacks what its predecessor had logged at the
+                     end of the step before
+    movers           `PrivateState.movers_key`; compared between the ranks
+    watched          `Watch.key`; compared between the ranks
+    values ...       the logged values
+
+Sums are made in the order of the ranks, so that all ranks get the same bits.
 
 Ranks of one node vote through shared memory (`shared_vote`). Otherwise the vote is an all-to-all of
 the default group, which takes as long as one message. Gloo's all-reduce goes round a ring, and its
@@ -40,23 +45,22 @@ Values = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Hold what one rank gives to a vote.
+    """What one rank gives to a vote.
 
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
     save               this rank was asked for a checkpoint of the step
     late               this rank votes after the optimizer
     unsure             this rank has seen private parts move that no vote has compared yet
-    keep               where this rank wishes a copy of the state after this step: bits of
-                       keeping.py
-    current, earlier   names and values that were logged in the step in hand and in steps before, to
-                       be summed over ranks
+    keep               where this rank wants a copy of the state after this step: bits of keeping.py
+    current, earlier   names and values that were logged in this step and in earlier steps, to be
+                       summed over the ranks
     movers             a checksum of the private parts that change after the vote; 0 if none do
     watched            a checksum of the piece of replicated state that is compared in this step. It
                        is negative if it was taken after the optimizer, and 0 if nothing is
                        compared. Checksums that were taken at different times are not compared
     ready_s            how long after the fault was seen this rank was in the generation with its
-                       state; where there was no fault: for how long it has been there
+                       state. Without a fault: for how long it has been ready
     """
 
     sealed: bool
@@ -74,7 +78,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Tell what all ranks know once a vote has passed.
+    """What all ranks know once a vote has passed.
 
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
@@ -102,13 +106,12 @@ class Outcome:
 def vote(member: Membership, mine: Ballot) -> Outcome:
     """Vote with all ranks, and return the outcome.
 
-    Raises what torch raises when a peer is lost. Then nothing is known of the others.
+    If a peer is lost, the error of torch is raised, and the vote of the others is not known.
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    wishes = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.keep
-    said = [1.0, float(mine.sealed), float(wishes), mine.ready_s]
-    head = [*said, *keys, mine.movers, mine.watched]
+    flags = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.keep
+    head = [1.0, float(mine.sealed), float(flags), mine.ready_s, *keys, mine.movers, mine.watched]
     rows = _exchange(member, head + values)
     votes, sealed, wished, ready, *same = (
         column

@@ -1,7 +1,5 @@
-"""What is sent with a vote besides the vote itself.
-
-Each vote carries values that were logged. It also says whether a rank was asked to stop, and
-whether the newest image is sealed everywhere.
+"""What travels with each vote: logged values, requests to stop or save, and which images are
+sealed.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from outlast.runtime.worker.vote import Ballot, Outcome, vote
 
 
 class VotePayload:
-    """Send with each vote what the ranks have to know of each other, and act on the answers.
+    """Send with each vote what the ranks have to know of each other, and act on the outcome.
 
-    `cast` makes the vote, and `count` acts on its outcome. Between the two the commit machine notes
-    that the vote has passed. Logged values are delivered, and on-commit work that waits for all
-    seals is run, once a vote says so.
+    `cast` votes. The commit machine then notes that the vote has passed, and `count` acts on the
+    outcome: it delivers logged values, and runs on-commit callbacks that waited for all ranks to
+    seal.
     """
 
     def __init__(self, attachment: Attachment, *, log_every: int) -> None:
@@ -34,9 +32,9 @@ class VotePayload:
     # --- voting ---
 
     def cast(self, step: Step | None) -> Outcome:
-        """Vote for `step`, or between steps.
+        """Vote for `step`, or between steps (None). Return the outcome.
 
-        Raises what torch raises when a peer is lost; then nothing is known of the others.
+        If a peer is lost, the error of torch is raised, and the vote of the others is not known.
         """
         session, attachment = self._member.session, self._attachment
         assert session is not None
@@ -59,14 +57,14 @@ class VotePayload:
             unsure=attachment.agreement.is_unsure,
             keep=0
             if step is None
-            else attachment.copies.keeping.wishes(step.number, rank=self._member.rank()),
+            else attachment.copies.keeping.wanted(step.number, rank=self._member.rank()),
         )
         outcome = vote(self._member, ballot)
         if step is not None:
             attachment.copies.keeping.agreed(step.number, outcome.keep)
         if awaited is not None:
-            # Ranks that were ready before the last one have waited for it. Where a fault was seen,
-            # all count from there, so it does not matter that they vote at different times.
+            # Book the time for which this rank has waited for the last rank to become ready. If a
+            # fault was seen, all ranks measure from that moment, whenever they vote.
             now_s, (least_s, most_s) = clock.now_s(), outcome.ready_s
             seen_s = awaited.detected_s
             until_s = now_s - least_s if seen_s is None else seen_s + most_s
@@ -75,15 +73,15 @@ class VotePayload:
         return outcome
 
     def count(self, outcome: Outcome, step: Step | None) -> None:
-        """Act on the other contents of a vote that has passed. This runs on-commit work."""
+        """Act on what came with a vote that has passed. This may run on-commit callbacks."""
         if step is not None:
             self._attachment.agreement.voted(same_movers=outcome.same_movers)
         self._deliver(outcome, step)
         if outcome.sealed:
             self._commit_upto(self._attachment.images.sealed)
 
-    def alone(self, step: Step) -> None:
-        """Deliver what was logged, without a launcher. Under torchrun, ranks exchange it first."""
+    def deliver_without_launcher(self, step: Step) -> None:
+        """Deliver logged values without a launcher. Under torchrun, the ranks reduce them first."""
         current, earlier = self._logbook.pending(step)
         several = self._member.world_size > 1
         outcome = (
@@ -121,12 +119,14 @@ class VotePayload:
         self._logbook.every = steps
 
     def await_seals(self, step: Step) -> None:
-        """Wait with `step` of sharded state: it counts once all owners have sealed it."""
+        """Let the callbacks of `step` wait until all owners are known to have sealed it."""
         self._unsealed.append(step)
 
     def settle(self, plan: Regroup) -> None:
-        """Commit what is pending up to the step of `plan`, and forget what is later."""
-        # all owners have sealed it: that is how the plan's step was chosen
+        """Run the callbacks that wait for steps up to that of `plan`, and drop those of later
+        steps.
+        """
+        # all owners have sealed the plan's step, or it would not have been chosen
         self._commit_upto(plan.step)
         self._unsealed.clear()
         self._logbook.forget_after(plan.step)

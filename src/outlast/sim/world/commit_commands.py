@@ -205,7 +205,7 @@ class CommitCommands:
         thread.enter(Phase.VOTE)
         yield from thread.mark("voting" if step else "closing")
         if step:
-            thread.look_at_lease()
+            thread.exit_if_lease_is_over()
         yield from thread.copies.wait()
         group, number = thread.p.group, thread.p.collectives
         if group is not None and thread.machine.stop is not None:
@@ -229,7 +229,7 @@ class CommitCommands:
 
     def _book_commit(self, step: int) -> Thread:
         thread = self._thread
-        thread.look_at_lease()
+        thread.exit_if_lease_is_over()
         thread.world.has_committed(thread.p, step)
         thread.do(thread.machine.now_committed(step=step, now_s=thread.node.now_s))
         thread.p.book.commit_step(
@@ -296,7 +296,7 @@ class CommitCommands:
         if step not in slots.values():
             used = next((slot for slot, kept in slots.items() if whole and kept == whole), 1)
             thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
-            thread.look_at_lease()
+            thread.exit_if_lease_is_over()
             slots.pop(1 - used, None)
             yield "sleep", KEEP_S
             slots[1 - used] = SealedStep(step, Place(BEGUN, 0), process.own)
@@ -326,11 +326,11 @@ class CommitCommands:
 
     def _donate(self, plan: Regroup) -> Thread:
         thread = self._thread
-        thread.look_at_lease()
+        thread.exit_if_lease_is_over()
         thread.begins_image(plan.step)
         yield from thread.mark("donating")
         yield from self._write_image()
-        thread.look_at_lease()
+        thread.exit_if_lease_is_over()
         thread.arrives(plan)
         self._image_is_there(plan.generation, plan.step)
 

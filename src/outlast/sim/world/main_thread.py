@@ -59,7 +59,7 @@ class MainThread:
         if error:
             raise UserError(error)
 
-    def look_at_lease(self) -> None:
+    def exit_if_lease_is_over(self) -> None:
         """End the process before a vote, seal, restore or commit if its node's lease is over."""
         if not self.node.lends(self.p):
             for one in self.p.each():
@@ -161,7 +161,7 @@ class MainThread:
         slots.pop(slot, None)
         yield from self.mark("sealing")
         yield "sleep", self.world.lasting(self.p, SEAL_S, SEAL_MOST_S)
-        self.look_at_lease()
+        self.exit_if_lease_is_over()
         slots[slot] = SealedStep(step, place, 0 if place == AT_VOTE else self.p.own)
         self.p.newest = slot, step, place
 

@@ -234,7 +234,7 @@ class Main:
         self.thread.enter(Phase.REGROUP, cause=plan.restoring)
         yield from self.thread.mark("restoring")
         yield "sleep", self.world.lasting(self.p, 0.002, 0.01)
-        self.thread.look_at_lease()
+        self.thread.exit_if_lease_is_over()
         self.check_lives()
         if plan.replicated in ("donor", "transfer"):
             yield from self.reach_image()
@@ -302,7 +302,7 @@ class Main:
             if self.world.now_s >= until_s:
                 raise PeerFailure(lack, (IMAGE,))
             yield "sleep", limits.TICK_S
-            self.thread.look_at_lease()
+            self.thread.exit_if_lease_is_over()
             self.check_lives()
 
     def reads_private(self, plan: Regroup) -> None:
@@ -377,7 +377,7 @@ class Main:
             if self.world.now_s >= until_s:
                 raise PeerFailure("the transfer image cannot be reached", (IMAGE,))
             yield "sleep", limits.TICK_S
-            self.thread.look_at_lease()
+            self.thread.exit_if_lease_is_over()
             self.check_lives()
 
     def read_checkpoint(self, plan: Regroup) -> Thread:
