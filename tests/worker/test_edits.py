@@ -225,3 +225,17 @@ def test_a_frozen_copy_that_the_optimizer_was_given_is_put_back_whole() -> None:
         one.data = one.data * 0.9 + 1.0
     state.roll_back()
     assert all(torch.equal(one, before[name]) for name, one in state.parameters.items())
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+def test_freezing_and_unfreezing_changes_no_parameter(trained: Trained, frozen_first: bool) -> None:
+    """A GAN freezes one network while it trains the other; stages unfreeze a network at a step."""
+    edits = trained.state.edits
+    trained.model.requires_grad_(not frozen_first)
+    trained.begin()
+    trained.model.requires_grad_(frozen_first)
+    assert edits.look() == []
+    edits.watch()
+    trained.model.requires_grad_(not frozen_first)
+    assert edits.look() == []
+    assert edits.names == set()

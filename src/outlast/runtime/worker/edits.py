@@ -77,7 +77,7 @@ class Edits:
         self._samples = {}
         self._steps += 1
         sampled = self._steps <= _SAMPLED_FIRST_STEPS or self._steps % _SAMPLED_EACH_STEPS == 0
-        self._mark = _bytes if bytewise else self._sampled if sampled else _versions
+        self._mark = _bytes if bytewise else self._sampler() if sampled else _versions
         after_first, self._was_first = self._was_first, bytewise
         self._keep(self.names | self._free() if after_first else self.names)
         self.watch()
@@ -183,9 +183,13 @@ class Edits:
     def _marked(self) -> list[object]:
         return self._mark(self._parameters().values())
 
-    def _sampled(self, parameters: Iterable[torch.Tensor]) -> list[object]:
+    def _sampler(self) -> Callable[[Iterable[torch.Tensor]], list[object]]:
+        """Return what marks parameters by their versions, and those by a sample that are free now.
+
+        The script may freeze or unfreeze some until the next look. That changes none of them.
+        """
         optimized = self._trained()
-        return [
+        return lambda parameters: [
             one._version if id(one) in optimized else (one._version, _sample(one))
             for one in parameters
         ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import collections
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +75,13 @@ def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
     return out
 
 
-def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def describe(
+    optimizer: torch.optim.Optimizer, added: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
     """Return what `tensors` leaves out, as data for `tree.encode`.
 
     These are hyper-parameters, counters, tuples, and which tensors live apart from their parameter.
+    `added` has the names of parameters, for each group that the script has added in its loop.
     """
     rest: dict[str, dict[Any, Any]] = {}
     whole: list[str] = []
@@ -101,6 +104,7 @@ def describe(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     return {
+        **({"added": added} if added else {}),
         "sizes": sizes,
         "groups": hyper(optimizer),
         "rest": rest,
@@ -130,7 +134,11 @@ def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """Put hyper-parameters back. A learning rate that is a tensor keeps its identity."""
+    """Put hyper-parameters back. A learning rate that is a tensor keeps its identity.
+
+    A group that was added since is removed: the script adds it again when it repeats the step.
+    """
+    del optimizer.param_groups[len(saved) :]
     for group, values in zip(optimizer.param_groups, saved, strict=True):
         for key in [key for key in group if key not in values and key not in _SKIPPED]:
             del group[key]
@@ -151,11 +159,17 @@ def load(
     optimizer: torch.optim.Optimizer,
     described: Mapping[str, Any],
     given: Mapping[str, torch.Tensor],
+    known: Mapping[str, torch.Tensor],
+    *,
+    groups: int,
 ) -> None:
     """Make the state what `describe` and `tensors` returned.
 
     `given` holds local tensors; they are copied, never kept. Raises StateError if groups differ.
+    The optimizer had so many `groups` before the loop. Groups of parameters in `known`, by name,
+    are added and removed as what was saved has them.
     """
+    _fit_groups(optimizer, described, known, groups)
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != described["sizes"]:
         raise StateError(
@@ -189,6 +203,41 @@ def load(
     for key in [key for key in state if not isinstance(key, torch.Tensor)]:
         del state[key]
     state.update(described["others"])
+
+
+def added_groups(
+    name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.Tensor], groups: int
+) -> list[list[str]]:
+    """Return the names of the parameters in each group after the first so many `groups`.
+
+    Raises StateError for a parameter that is not `known`, because nothing else keeps it.
+    """
+    if len(optimizer.param_groups) <= groups:
+        return []
+    names = {id(parameter): one for one, parameter in known.items()}
+    added = [group["params"] for group in optimizer.param_groups[groups:]]
+    if any(id(parameter) not in names for group in added for parameter in group):
+        raise StateError(
+            f"a group of {name} that was added in the loop has parameters that no module in"
+            " run.state(...) has, so a rank that is replaced would not have them",
+            hint="give run.state(...) the module they belong to",
+        )
+    return [[names[id(parameter)] for parameter in group] for group in added]
+
+
+def _fit_groups(
+    optimizer: torch.optim.Optimizer,
+    described: Mapping[str, Any],
+    known: Mapping[str, torch.Tensor],
+    groups: int,
+) -> None:
+    """Add the groups that the script had added where this was saved, and remove newer ones."""
+    wanted, added = len(described["sizes"]), described.get("added", ())
+    if groups <= wanted:
+        del optimizer.param_groups[wanted:]
+    for names in added[len(optimizer.param_groups) - wanted + len(added) :]:
+        if all(name in known for name in names):
+            optimizer.add_param_group({"params": [known[name] for name in names]})
 
 
 def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:

@@ -49,12 +49,14 @@ from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, l
 class _Sorted:
     """The arguments of `run.state`, by kind.
 
+    groups         how many parameter groups each optimizer had, by its name
     buffer_syncs   whether the next forward of each DDP replica around the modules broadcasts its
                    buffers (ddp.py)
     """
 
     given: dict[str, object]
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
     schedulers: dict[str, Part] = field(default_factory=dict)
     objects: dict[str, Part] = field(default_factory=dict)
@@ -189,7 +191,8 @@ class State:
         """
         described = {
             "optimizers": {
-                name: optim_state.describe(optimizer) for name, optimizer in self.optimizers.items()
+                name: optim_state.describe(optimizer, self._added_groups(name))
+                for name, optimizer in self.optimizers.items()
             },
             "schedulers": {name: part.get() for name, part in self._sorted.schedulers.items()},
             "scalers": {name: scaler.state_dict() for name, scaler in self.scalers.items()},
@@ -225,7 +228,8 @@ class State:
         modules.overwrite(self.parameters, tensors)
         plain = {name: value for name, value in tensors.items() if name not in self.parameters}
         for name, optimizer in self.optimizers.items():
-            optim_state.load(name, optimizer, described["optimizers"][name], plain)
+            saved, before = described["optimizers"][name], self._sorted.groups[name]
+            optim_state.load(name, optimizer, saved, plain, self.parameters, groups=before)
         for name, part in self._sorted.schedulers.items():
             part.put(described["schedulers"][name])
         for name, scaler in self.scalers.items():
@@ -282,7 +286,7 @@ class State:
     def check_signature(self) -> None:
         """Raise StateError if the shape or dtype of a tensor changed since the last call.
 
-        The error names the first such tensor. New optimizer state is fine.
+        The error names the first such tensor. New state and new groups of an optimizer are fine.
 
         Checking hundreds of tensors costs more than everything else that a step does here. So each
         call checks the buffers, and which modules and parameters there are. The shapes of
@@ -291,6 +295,8 @@ class State:
         """
         if not self.distributed:  # fully_shard itself puts other parameters in place for a while
             self.modules.check_identity()
+        for name in self.optimizers:
+            self._added_groups(name)
         whole = self._shapes.looks_at_all()
         shapes = [
             (tensor.shape, tensor.dtype)
@@ -365,6 +371,10 @@ class State:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _added_groups(self, name: str) -> list[list[str]]:
+        known, before = self.parameters, self._sorted.groups[name]
+        return optim_state.added_groups(name, self.optimizers[name], known, before)
+
     def _graded(self) -> str:
         """Return one character for each parameter: "1" if it has a gradient.
 
@@ -424,6 +434,7 @@ class State:
         elif isinstance(value, torch.optim.Optimizer):
             # hooks, groups and state are those of the optimizer inside a wrapper
             self.optimizers[name] = optim_state.unwrapped(value)
+            self._sorted.groups[name] = len(value.param_groups)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
             self._sorted.schedulers[name] = Part(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
