@@ -59,7 +59,7 @@ def newest(log: InterruptionLog) -> Interruption:
 def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
     """The word of the last that joined may be heard after the commit that it led to."""
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    log.book_decision(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     log.joined(now_s=1.5, restore_s=0.1, tier=Tier.PEER)
     assert log.resumed(at_s=1.45, generation=2) == 1
     one = newest(log)
@@ -87,7 +87,9 @@ def test_a_reason_that_comes_again_is_said_once() -> None:
         reason="rank 2 hangs; rank 1 ended",
     )
     for _ in range(2):
-        log.left(now_s=1.2, rung=Rung.RESPAWN, reason="ranks are forked", repeated=1, lost=0)
+        log.book_decision(
+            now_s=1.2, rung=Rung.RESPAWN, reason="ranks are forked", repeated=1, lost=0
+        )
     assert newest(log).reason == "rank 1 ended; rank 2 hangs; ranks are forked"
 
 
@@ -110,7 +112,7 @@ def test_the_restart_that_happens_decides_the_booked_cost(steps: int, lost: int)
     one.
     """
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESTART, reason="all restart", repeated=2, lost=2)
+    log.book_decision(now_s=1.2, rung=Rung.RESTART, reason="all restart", repeated=2, lost=2)
     log.went_further_back(steps=steps)
     one = newest(log)
     assert (one.steps_lost, one.steps_repeated) == (lost, lost)
@@ -225,7 +227,7 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
     A rank may have begun to restore its state before the others were told.
     """
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    log.book_decision(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     log.joined(now_s=1.5, restore_s=restore_s, tier=Tier.PEER)
     one = newest(log)
     assert (one.left_s, one.regrouped_s, one.restored_s) == (1.2, pytest.approx(regrouped_s), 1.5)
@@ -236,7 +238,7 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
     killed, and nothing more is decided for it.
     """
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
+    log.book_decision(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     for rank, detected_s in ((2, 1.3), (3, 1.6)):
         log.fault(
             rank=rank,
@@ -254,7 +256,9 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
             reason=f"rank {rank} ended",
         )
         if rank == 2:
-            log.left(now_s=1.4, rung=Rung.RESTART, reason="all restart", repeated=1, lost=0)
+            log.book_decision(
+                now_s=1.4, rung=Rung.RESTART, reason="all restart", repeated=1, lost=0
+            )
     log.joined(now_s=2.0, restore_s=0.1, tier=Tier.PEER)
     said = [(one.rung, one.left_s, one.regrouped_s, one.restored_s) for one in log.changed()]
     assert said == [

@@ -51,7 +51,7 @@ from tests.engine.test_interruptions import log_of, newest
 def decided(executed: int) -> InterruptionLog:
     """Rank 1 of a script that has executed so many steps is lost, and all are started again."""
     log = log_of()
-    log.left(now_s=1.2, rung=Rung.RESTART, reason="", repeated=executed, lost=executed)
+    log.book_decision(now_s=1.2, rung=Rung.RESTART, reason="", repeated=executed, lost=executed)
     return log
 
 
@@ -86,7 +86,7 @@ def test_an_unknown_loss_is_not_reported_as_none() -> None:
 
 def test_where_no_step_is_seen_there_is_no_time_to_recover() -> None:
     log = decided(0)
-    log.not_seen()
+    log.book_unseen_steps()
     log.resumed(at_s=3.0, generation=2)
     one = newest(log)
     about = one.public(began_s=0.0)

@@ -23,7 +23,7 @@ class Budget:
     capacity: int
     refill_steps: int
     spent: list[int] = field(default_factory=list)  # the step at which each missing token was taken
-    error: tuple[int, str] = (-1, "")  # what a token was last wanted for, and after which step
+    error: tuple[int, str] = (-1, "")  # for `repeats_reason`: a step, and the error after it
 
     def left(self, *, step: int) -> int:
         """Return the tokens in stock when `step` is the newest committed step.
@@ -40,8 +40,8 @@ class Budget:
         self.spent.append(step)
         return True
 
-    def is_for_the_same(self, *, step: int, error: str) -> bool:
-        """Note what a token is wanted for. Return whether the last one was wanted for that."""
+    def repeats_reason(self, *, step: int, error: str) -> bool:
+        """Remember the error for which a token is wanted. Return True if it was the same before."""
         before, self.error = self.error, (step, error)
         return before == self.error
 
@@ -61,20 +61,20 @@ class Budget:
 
 @dataclass(slots=True)
 class Budgets:
-    """One budget per expensive rung, and how often the run was interrupted where.
+    """One budget for each costly rung, and counts of interruptions to detect a crash loop.
 
-    An interruption counts at the step after which it came, until a later step has been executed. A
-    fault that the run itself makes hits at one place. Steps that are executed again count for that,
-    too, but not as progress.
+    A script that fails by its own fault fails at the same step. So interruptions are counted by the
+    step that was executed last (`at_step`), and also since the last progress (`since_step`).
+    Progress is a step that was never committed before.
 
-    A kill from outside hits anywhere, and says nothing of the script. Such strikes are counted
-    apart: they end a run only if it stands still for long.
+    A kill from outside comes at any step, and says nothing about the script. Such *strikes* are
+    counted separately. They end a run only if it makes no progress for long.
 
-    at_step         interruptions at the place of the newest one, it included, without strikes
-    since_step      all of them since a step was committed that never had been before
-    strikes         kills from outside since then
-    stands_since_s  when the first interruption since then was decided upon, of either kind
-    restarts_paid   a restart after a strike is charged, too: the user has named their number
+    at_step         interruptions after the same executed step as the newest one, without strikes
+    since_step      interruptions since the last progress, without strikes
+    strikes         kills from outside since the last progress
+    stands_since_s  when the first interruption since the last progress was decided, of either kind
+    restarts_paid   restarts after strikes are charged too, because the user has named a number
     """
 
     respawns: Budget
@@ -86,7 +86,7 @@ class Budgets:
     strikes: int = 0
     stands_since_s: float = 0.0
     restarts_paid: bool = False
-    # the step after which interruptions came -> how many
+    # the newest executed step -> how many interruptions came after it
     _places: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Budgets:
@@ -99,11 +99,12 @@ class Budgets:
     def note_fault(
         self, *, step: int, reached: int, outside: bool = False, now_s: float = 0.0
     ) -> int:
-        """Count one more interruption while `step` is the newest committed step.
+        """Count one more interruption. Return how many came after `reached`, without strikes.
 
-        Return how many interruptions came after `reached`, kills from outside not counted. That is
-        the newest step executed since the last interruption, or else the step that the run was to
-        go on from.
+        step      the newest committed step
+        reached   the newest step executed since the last interruption; if none, the step from
+                  which the run went on
+        outside   it is a kill from outside
         """
         if step > self.step:
             self.step, self.since_step, self.repeats, self.strikes = step, 0, 0, 0

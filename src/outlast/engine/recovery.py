@@ -1,9 +1,15 @@
-"""Which rung of the ladder answers an interruption, and why.
+"""Choose the rung of the ladder by which the run recovers from an interruption, and say why.
 
-The rungs, the cheapest first: repeat the step in place; let survivors enter main's function again;
-respawn the lost process from the zygote; take a spare; restart all ranks; stop. The script's
-`recovery_mode` says which of repeat, reenter and respawn its survivors can take. A lost rank is
-given to a spare if one is parked, and to a fork of the zygote otherwise.
+    repeat     every process lives; the step is repeated in place
+    spare      a parked spare takes the lost rank
+    respawn    a fork of the zygote takes the lost rank
+    reenter    every process lives, and enters main's function again
+    restart    all ranks start again
+    stop       the run ends
+
+The script's `recovery_mode` says whether survivors can go on in place, have to enter main's
+function again, or have to restart. A lost rank is given to a spare if one is parked, and to a fork
+of the zygote otherwise.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,22 +30,22 @@ RECOVERY_MODES = ("in_place", "reenter", "respawn", "plain")  # cheapest first
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Describe what is known when a rung of the ladder is chosen.
+    """The facts by which the rung is chosen.
 
     lost            ranks whose process is gone or was killed
-    raised          ranks that live and raised in user code, not because a collective failed
-    recovery_mode   the dearest of the members' modes
+    raised          ranks that are alive and raised in user code, not because a collective failed
+    recovery_mode   the costliest of the members' modes
     state           there is live or sealed state to go on from (engine/restore.py found a step)
     committed       the newest step that some rank has committed
-    reached         the newest step that some rank has executed since the newest plan; if none was,
-                    the step from which that plan goes on
-    error           the user's error, for a verdict of stop
+    reached         the newest step that some rank has executed since the newest plan; if none, the
+                    step from which that plan goes on
+    error           the newest error, for a verdict of stop
     trained         a step was committed in this run
     free            no process has failed: a link between nodes has, or the run itself takes a node
-                    out. No budget pays for that
+                    out. No budget is charged
     all_raised      the script of every rank has ended by an error that it raised
-    outside         every rank that was lost was killed by SIGKILL, and the kernel has counted no
-                    lack of memory: a script cannot do that by its own mistake
+    outside         every lost rank was killed by SIGKILL, and the kernel has counted no lack of
+                    memory. A script cannot cause that by its own mistake
     now_s           the time of the decision
     state_is_live   some process stands in a step with the state. Otherwise the state is only
                     sealed, and `recovery_mode` is "respawn" for every script
@@ -62,11 +68,11 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryVerdict:
-    """The rung that answers an interruption, and why.
+    """The rung of a recovery, and why it was chosen.
 
     survivors   "in_place", "reenter" or "exit" (all ranks restart)
-    replace     rank -> spare's worker number, or -1 for a fork of the zygote
-    budgets     what this verdict leaves of the budgets; None: it changes nothing about them
+    replace     for each lost rank the worker number of its spare, or -1 for a fork of the zygote
+    budgets     the budgets after this recovery; None: they do not change
     """
 
     rung: Rung
@@ -79,9 +85,9 @@ class RecoveryVerdict:
 def decide_rung(
     *, situation: Situation, spares: Sequence[int], budgets: Budgets, world_size: int
 ) -> RecoveryVerdict:
-    """Choose the rung. Its cost is taken from a copy of `budgets`, which the verdict carries.
+    """Choose the rung. Its cost is taken from a copy of `budgets`, which the verdict returns.
 
-    spares   for each rank to be replaced, in rising order, the parked one that may take it, or -1
+    spares   for each rank to be replaced, in rising order, the spare that may take it, or -1
     """
     left = budgets.copy()
     if situation.free:
@@ -112,8 +118,8 @@ def _pick(
             return RecoveryVerdict(
                 Rung.REPEAT, "in_place", {}, "every process lives: the step is repeated in place"
             )
-        # Repeating the step has been tried often enough. These processes fail at it again and
-        # again; new ones may not.
+        # Repeating the step has been tried often enough. These processes fail again and again, so
+        # try new ones.
         lost = set(situation.raised)
     if (
         situation.recovery_mode == "plain"
@@ -132,8 +138,8 @@ def _pick(
     return _replace(situation, sorted(lost), spares, budgets)
 
 
-# what Python says of a script that it cannot read, of an import that is misspelt or not installed,
-# and what argparse and click say of arguments
+# Errors that every start repeats: of a script that Python cannot read, of an import that is
+# misspelt or not installed, and of arguments that argparse or click do not accept.
 _FAILS_EACH_TIME = re.compile(
     r"(?:SyntaxError|IndentationError|TabError|ModuleNotFoundError): "
     r"|\S+: error: (?:the following arguments are required|unrecognized arguments|argument "
@@ -145,10 +151,10 @@ _FAILS_EACH_TIME = re.compile(
 def _cannot_start(situation: Situation, budgets: Budgets) -> str:
     """Return why it makes no sense to start the script again, or "".
 
-    It would only show the same traceback, three times more.
+    Without this, a misspelt import would show the same traceback several times.
     """
     if situation.trained or budgets.restarts_paid:
-        # It has run as it is, or the user has said how often it is tried.
+        # The script has worked, or the user has named a number of restarts.
         return ""
     if not _FAILS_EACH_TIME.match(situation.error):
         return ""
@@ -156,9 +162,9 @@ def _cannot_start(situation: Situation, budgets: Budgets) -> str:
 
 
 def _crash_loop(situation: Situation, budgets: Budgets) -> str:
-    """Return why this is a crash loop, or "".
+    """Return why the run is in a crash loop, or "".
 
-    A run that goes on committing steps is none, however often it is interrupted.
+    A run that commits new steps is in no crash loop, however often it is interrupted.
     """
     trained, since = situation.trained, f"after step {situation.committed}"
     if situation.outside:
@@ -189,7 +195,8 @@ def _replace(
     replace = dict.fromkeys(lost, -1)
     for rank, spare in zip(lost, spares, strict=False):
         replace[rank] = spare
-    # one token for all: the loss of a node with many ranks is one loss; kills from outside are free
+    # One token pays for all of them, because the loss of a node with many ranks is one loss. Kills
+    # from outside are free.
     if not situation.outside and not budgets.respawns.take(step=situation.committed):
         # The budget of replacements is used up, so the run ends.
         return _stop(
@@ -201,9 +208,10 @@ def _replace(
 
 
 def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
-    """Return the verdict in which survivors go on in this way, and lost ranks are replaced.
+    """Return the verdict that replaces lost ranks while the survivors go on.
 
-    `replace`: of each lost rank the spare that takes it, or -1 for a fork.
+    survivors   "in_place" or "reenter"
+    replace     for each lost rank the spare that takes it, or -1 for a fork
     """
     how = "go on in place" if survivors == "in_place" else "enter main's function again"
     lost, taken = sorted(replace), [worker for worker in replace.values() if worker >= 0]
@@ -219,11 +227,15 @@ def replacing(replace: dict[int, int], *, survivors: str) -> RecoveryVerdict:
 
 
 def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVerdict:
-    """Return the verdict of a restart. `left` are processes that live, and could go on."""
+    """Return the verdict of a restart, or of a stop if the budget of restarts is spent.
+
+    left   how many processes are alive and have not failed
+    """
     if situation.all_raised and situation.trained and situation.recovery_mode != "plain":
-        again = budgets.restarts.is_for_the_same(step=situation.reached, error=situation.error)
+        again = budgets.restarts.repeats_reason(step=situation.reached, error=situation.error)
         if again and not budgets.restarts_paid:
-            # The script would only fail once more: what all ranks raise twice is its own error.
+            # If all ranks raise the same error twice, it is an error of the script, and another
+            # restart would not help.
             return _stop(
                 f"every rank raised after step {situation.reached}, and again after all ranks had"
                 " been started again",

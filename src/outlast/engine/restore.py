@@ -1,10 +1,11 @@
 """Decide which step all ranks go on from, and how each rank gets there.
 
-Replicated state (DDP): every live rank holds it, so nothing is lost. The run goes *forward* to k+1
-if any live rank saw the vote of k+1 pass. It also does if all ranks, the dead included, had sealed
-"prepared k+1". Then every survivor still holds its complete gradients and applies them. Otherwise
-the run *repeats*: all ranks are at k. A step that the last plan decided stays decided: a rank may
-have followed that plan and gone, and the others may not have heard of it.
+Replicated state (DDP): every live rank holds it, so nothing is lost. Let k be the newest committed
+step. The run goes *forward* to k+1 if any live rank saw the vote of k+1 pass. It also goes forward
+if all ranks, the dead included, had sealed "prepared k+1". Every survivor then still holds its
+complete gradients, and applies them. Otherwise the run *repeats*: it goes on from k. If the last
+plan had decided to go forward, that stays decided. Some rank may have followed that plan before it
+was lost, although the others do not know of it.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
@@ -25,9 +26,10 @@ NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The state left of a rank: a survivor's Inventory, or what the agent found in its slots.
+    """What is left of a rank: a survivor's Inventory, or what the agent found in a dead rank's
+    slots.
 
-    `ranks` are all ranks of which the same is left.
+    `ranks` are all ranks with the same values.
     """
 
     ranks: tuple[int, ...]
@@ -48,17 +50,16 @@ class Holding:
 class RestoreVerdict:
     """The step that all ranks go on from, and how they do so.
 
-    `step` is None when nothing that lives can be restored: the next tier must be asked.
-
-    settle  what each live, usable rank does with the step in flight: "forward" or "repeat"
+    step    None: no live rank or image can be restored, so a checkpoint is needed
+    settle  what each live, usable rank does with its current step: "forward" or "repeat"
+    donor   the rank from which others take replicated state; -1: none
     heal    ranks that must take replicated state from `donor`
-    phases  how many phases after `step` are done; a rank that saw the vote at a phase's end pass
-            speaks for all
-    replay  no rank is known to be past the phases after `step`: a healed rank must come to them
-            through the script
-    begun   the step after `step` was asked for, and was cut short; False while all that are there
+    phases  how many phases after `step` are done, as far as any live rank knows
+    replay  no rank is known to be past the phases after `step`: a healed rank has to come to them
+            through its script
+    begun   the step after `step` was begun, and was interrupted. False: the ranks that are there
             stand in, or before, a phase
-    over    no step follows `step`: the vote that was cut short closes the steps
+    over    no step follows `step`: the vote that was interrupted ends the steps
     """
 
     step: int | None
@@ -121,7 +122,7 @@ def _newest_decided(
 ) -> tuple[int, str]:
     """Return the newest step that must not be undone, and why.
 
-    `live` are those of `holdings` that hold the state.
+    `live` are those of `holdings` that are alive and hold the state.
     """
     newest = max(max(held.committed, held.passed) for held in live)
     seen = (
@@ -133,8 +134,7 @@ def _newest_decided(
         # The last plan decided a later step than any live rank has committed or seen pass. A rank
         # may have followed it and gone, so that step stays decided.
         newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
-    # the step that all may have sealed follows the newest one that a live rank has committed or
-    # seen pass
+    # All ranks may have sealed one step more, whose vote no live rank has seen pass.
     if _all_sealed(holdings, live, newest + 1):
         # All ranks had sealed the step, the dead included, so it can go forward.
         step = newest + 1
@@ -143,7 +143,7 @@ def _newest_decided(
 
 
 def _settles(held: Holding, step: int) -> str:
-    """Return how these ranks come to `step` in their processes, or "" if they cannot."""
+    """Return how these ranks get to `step` in their processes; "": they cannot."""
     if not (held.alive and held.usable and held.committed >= 0):
         return ""
     if held.committed == step:
@@ -167,9 +167,8 @@ def decide_sharded(
 ) -> RestoreVerdict:  # fmt: skip
     """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
 
-    twins    of each rank whose images are lost: the ranks that hold the same shards, and have
-             images
-    copies   of each rank whose images are lost: the steps of which another node keeps a copy
+    twins    for each rank whose images are lost: ranks that hold the same shards, and have images
+    copies   for each rank whose images are lost: the steps of which another node keeps a copy
     """
     sealed = _sealed_by(holdings, twins, copies)
     common = set(sealed[0]).intersection(*sealed[1:]) if sealed else set()
@@ -200,7 +199,7 @@ def _sealed_by(
     holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]],
     copies: Mapping[int, tuple[int, ...]],
 ) -> list[tuple[int, ...]]:  # fmt: skip
-    """Return the steps of which each holding's images lie sealed: with it, a twin, or a copy."""
+    """Return for each holding the steps that it, a twin, or a copy on another node can restore."""
     if not twins and not copies:
         return [held.sealed for held in holdings]
     by_rank = {rank: held.sealed for held in holdings for rank in held.ranks}

@@ -1,13 +1,14 @@
 """The decisions of a regroup: pure functions, each of which returns its reason.
 
-They are asked once every survivor stands still and every lost process is confirmed dead:
+They are called once every survivor stands still and every lost process is confirmed dead:
 
     decide_restore    which step to go on from, by what survivors and slots hold
     decide_source     what all ranks begin from if they restart
-    decide_drain      whether the ranks of a node that is drained are given up now
+    decide_drain      whether the ranks of a drained node are given up now
     decide_recovery   the rung: which ranks go on in their processes, and what replaces the others
+    decide_last_save  whether a run that gives up saves its newest state first
 
-`decide_own_state` is asked for each rank of the plan that follows.
+`decide_own_state` is called for each rank of the plan that follows.
 
 This module is pure: no clock, no files, and no argument is changed.
 """
@@ -48,7 +49,10 @@ def decide_restore(
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """Say what all ranks begin from if they restart. None: a survivor has to hand over first."""
+    """The source from which all ranks begin if they restart, and why.
+
+    start   None: a survivor has to hand its state over first
+    """
 
     start: Restart | None
     reason: str
@@ -56,16 +60,17 @@ class SourceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck:
-    """Say whether what all ranks were to begin from is still there, and why."""
+    """Whether the source from which all ranks were to begin is still there, and why."""
 
     is_there: bool
     reason: str
 
 
 def check_source(facts: SourceFacts) -> SourceCheck:
-    """Say whether what all ranks were to begin from is there.
+    """Check whether the source from which all ranks were to begin (`begin_from`) still serves.
 
-    It is not if the donor died before it had handed over, or if the node that held it is lost.
+    It does not if its node is lost, if the donor died before the image was sealed, if it was
+    refused as damaged, or if something newer is there.
     """
     start, newest, saved = facts.begin_from, facts.checkpoint, facts.saved
     if facts.sharded and start.private == "slot" and facts.images_lost:
@@ -132,11 +137,11 @@ def decide_source(
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """Hold what is known of the slots in which one rank seals its private state.
+    """The facts about the slots of one rank, for one step.
 
-    lies_sealed   they hold the step in question
+    lies_sealed   they hold the step
     has_images    they were not lost with their node
-    lacks         their last holder is gone, and they are known not to hold the step
+    lacks         they are known not to hold the step, because the rank's last holder is gone
     twin          a rank that holds the same shards, and has sealed the step; -1: none is known
     copied_on     a node that keeps a copy of the rank's image of the step; "": none is known
     """
@@ -173,7 +178,7 @@ def decide_own_state(
     """
     if not sharded and not slots.lies_sealed:
         if step == 0:
-            # Nobody has begun this rank yet.
+            # No process has trained as this rank yet.
             return OwnState(
                 "none", folder, "the state before the first step is what the script makes"
             )
@@ -183,7 +188,7 @@ def decide_own_state(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
     if not slots.has_images and sharded and slots.copied_on:
-        # The copy has the rank's own random state as well, which a twin has not.
+        # A copy goes before a twin, because it has the rank's own random state as well.
         return OwnState("copy", folder, f"node {slots.copied_on} keeps a copy of the rank's image")
     if not slots.has_images and sharded and slots.twin >= 0:
         return OwnState("twin", folder, f"rank {slots.twin} holds the same shards")
@@ -191,8 +196,8 @@ def decide_own_state(
         # The rank's private state was lost with its node.
         return OwnState("none", folder, "the rank's images are lost with their node")
     if not sharded and slots.lacks:
-        # A node has come back with replicated state, and all start from that. The private state
-        # of this rank is of the older step from which all had started over before.
+        # A node has come back with newer replicated state, and all start from that. The slots of
+        # this rank hold an older step, from which all had started before the node came back.
         return OwnState("none", folder, "the rank's slots hold another step")
     return OwnState("slot", folder, "the rank's slots hold the step")
 
@@ -202,17 +207,21 @@ def decide_own_state(
 
 @dataclass(frozen=True, slots=True)
 class Quiesced:
-    """The picture once all survivors stand still.
+    """The facts once all survivors stand still.
 
-    lost          ranks whose process is gone, in the order in which spares are offered for them
-    raised        ranks that raised in user code
+    lost          ranks whose process is gone, in rising order
+    raised        ranks that are alive and raised in user code
     drained       ranks of a node that is being drained
-    mode          the dearest recovery mode of the members
-    attached      a process lives whose state is known to run.steps
-    finished      a member is past the last step
-    links_cut     nodes cannot reach each other
-    outside       every rank that is lost was killed by SIGKILL, and not for memory
-    committed     the newest step committed; `reached`: the newest executed since the newest plan
+    mode          the costliest recovery mode of the members
+    attached      some live process has attached its state
+    finished      some member is past the last step
+    start         what all ranks begin from if they restart; None: a survivor hands over first
+    links_cut     some nodes cannot reach each other
+    committed     the newest step committed
+    reached       the newest step executed since the newest plan
+    error         the newest error, for a verdict of stop
+    trained       a step was committed in this run
+    outside       every lost rank was killed by SIGKILL, and not for memory
     """
 
     world_size: int
@@ -235,10 +244,10 @@ class Quiesced:
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
-    """The ranks of a drained node that are given up now, and why these.
+    """The ranks of a drained node that are given up now, and why.
 
-    finish   ranks that lose their process by it, and have a step in hand that is committed. They
-             are told to finish that step before anybody is given up
+    finish   ranks whose process will be lost, and whose current step goes forward. They are told to
+             finish that step before any rank is given up
     """
 
     ranks: tuple[int, ...]
@@ -247,10 +256,10 @@ class DrainVerdict:
 
 
 def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
-    """Decide whether live ranks are given up for their node's sake.
+    """Decide whether the live ranks of a drained node are given up now.
 
-    They are given up if nothing else has happened, and if a rank elsewhere holds all that the run
-    needs to go on. Otherwise the drain is called off, and is tried again later.
+    They are if no fault has happened as well, if a rank on another node holds the state, and if the
+    other nodes have room. Otherwise the drain is called off, and is tried again later.
     """
     if not seen.drained:
         return DrainVerdict((), "no node is drained")
@@ -266,7 +275,7 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
         # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
     ranks, settle = tuple(sorted(seen.drained)), seen.restore.settle
-    # where the script is not replaced in place, all ranks restart
+    # In this mode all ranks restart, so all of them lose their processes.
     going = range(seen.world_size) if seen.mode == "respawn" else ranks
     finish = tuple(rank for rank in going if settle.get(rank) == "forward")
     why = "the ranks of the drained node move away"
@@ -279,10 +288,11 @@ def decide_recovery(
     *, seen: Quiesced, moving: Sequence[int], chosen: RecoveryVerdict | None, spares: Sequence[int],
     parked: Collection[int], budgets: Budgets,
 ) -> RecoveryVerdict:  # fmt: skip
-    """Decide the rung. One that was chosen already is kept, and extended to those lost since.
+    """Decide the rung of a recovery.
 
     moving   ranks that `decide_drain` gives up
-    chosen   the verdict that waited for the ranks that it gave up to die
+    chosen   an earlier verdict of this regroup, which had to wait until the ranks that it gives up
+             were dead. It is kept, and extended to ranks that were lost since
     spares   for each rank to be replaced, the parked worker that may take it, or -1
     parked   all workers that can take a rank now
     """
@@ -290,7 +300,7 @@ def decide_recovery(
     if chosen is not None and len(lost) < seen.world_size:
         return _extended(chosen, lost, parked)
     mode, restore, start = seen.mode, seen.restore, seen.start
-    # "respawn" is the mode of any script that is not at run.steps yet.
+    # A script that has not come to run.steps yet has the mode "respawn".
     unattached = mode == "respawn" and not seen.attached
     nobody = seen.finished or unattached or (restore.step is None and mode == "in_place")
     is_live = mode == "plain" or not nobody
@@ -314,7 +324,7 @@ def decide_recovery(
 def _extended(
     chosen: RecoveryVerdict, lost: tuple[int, ...], parked: Collection[int]
 ) -> RecoveryVerdict:
-    """Extend a rung to ranks lost since; a spare that is not parked any more is not taken."""
+    """Extend a verdict to ranks that were lost since. Spares that are gone are not taken."""
     sources = {rank: worker if worker in parked else -1 for rank, worker in chosen.replace.items()}
     return replacing(dict.fromkeys(lost, -1) | sources, survivors=chosen.survivors)
 
@@ -324,11 +334,11 @@ def _extended(
 
 @dataclass(frozen=True, slots=True)
 class LastSave:
-    """The way in which a run that gives up saves its newest state.
+    """How a run that gives up saves its newest state.
 
-    method   "none"; "sealed": all of it lies in shared memory; "kept": copies of it do;
-             "hand_over": a survivor first writes the replicated state
-    step     of that state; -1: none
+    method   "none": it is not saved; "sealed": from images in shared memory; "kept": from copies in
+             shared memory; "hand_over": a survivor first writes the replicated state
+    step     the step of that state; -1: it is not saved
     """
 
     method: str
@@ -369,7 +379,9 @@ def decide_last_save(
 def describe_kept(
     *, committed: int, checkpoint: Checkpoint, reason: str, go_on: str = "`outlast run --resume`"
 ) -> str:
-    """Say what is kept of a run that gives up and saves nothing; "" if it has committed nothing.
+    """Return the sentence that says what is kept of a run that gives up and saves nothing.
+
+    It is "" if the run has committed nothing.
 
     committed   the newest step that was committed
     reason      why its state is not saved
@@ -387,7 +399,10 @@ def describe_kept(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Count what a recovery costs: steps done again, and committed steps that are lost."""
+    """What a recovery costs: steps that are executed again, and committed steps that are lost.
+
+    step   the step that the run goes on from
+    """
 
     step: int
     repeated: int
@@ -400,8 +415,8 @@ def work_out_cost(
 ) -> Cost:  # fmt: skip
     """Work out what it costs to go back to the restore point.
 
-    booked_before   repeated steps that earlier open interruptions are booked with, where this one
-                    came before any step was executed again
+    booked_before   repeated steps that are booked with earlier open interruptions, if this one came
+                    before any step was executed again
     """
     if restore.step is not None and not sharded:
         forward = "forward" in restore.settle.values()

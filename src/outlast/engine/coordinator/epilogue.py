@@ -73,7 +73,9 @@ class Epilogue:
             detected_s=now_s, same_event=False, error=error, traceback=traceback, reason=why,
         )  # fmt: skip
         kept = f"all {run.progress.step} steps are committed; that code is not run again"
-        run.interruptions.left(now_s=now_s, rung=Rung.STOP, reason=kept, repeated=0, lost=0)
+        run.interruptions.book_decision(
+            now_s=now_s, rung=Rung.STOP, reason=kept, repeated=0, lost=0
+        )
         out = run.records()
         if self.stop.end is None:
             out += self.stop.ends_with(

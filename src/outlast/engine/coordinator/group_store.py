@@ -46,7 +46,7 @@ class GroupStore:
         """Return whether a node of the run hosts the store, or was told to."""
         return self.orders > 0 and self.home in nodes
 
-    def is_up(self, message: StoreUp) -> None:
+    def note_up(self, message: StoreUp) -> None:
         """Note that the newest store listens."""
         self.address = (message.host, message.port)
 

@@ -209,7 +209,9 @@ class InterruptionLog:
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
         self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
 
-    def left(self, *, now_s: float, rung: Rung, reason: str, repeated: int, lost: int) -> None:
+    def book_decision(
+        self, *, now_s: float, rung: Rung, reason: str, repeated: int, lost: int
+    ) -> None:
         """Book that all inventories are in and the rung is chosen."""
         for index, last in enumerate(list(self.open)):
             newest = index == len(self.open) - 1
@@ -252,7 +254,7 @@ class InterruptionLog:
                 for count in (last.steps_repeated, last.steps_lost)]  # fmt: skip
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
-    def not_seen(self) -> None:
+    def book_unseen_steps(self) -> None:
         """Book that a script goes on whose steps are not seen: its end and its cost are unknown.
 
         An interruption without a rung cost nothing: the script had ended before one was chosen.

@@ -1,4 +1,4 @@
-"""The coordinator: it hands each message and each timer to the part whose business that is.
+"""The coordinator: it passes each message and each timer to the part that handles it.
 
     STARTING ──all joined──> TRAINING ──fault──> GATHERING ──a few ms──> LEAVING ──all quiesced──┐
         ^                        ^                                                               │
@@ -7,8 +7,8 @@
     any ──stop asked, verdict, all done──> STOPPING ──> ENDED
 
 A fault in MOVING or STARTING leads to GATHERING again, with the next generation. In CLEARING all
-are killed, and their deaths confirmed. Nothing here waits: a deadline is a timer, and each has an
-answer that needs nobody's help (kill, and count as dead).
+members are killed, and their deaths are awaited. No call here blocks. Each deadline is a timer, and
+what the timer does needs no other process: it kills the process that is late, and goes on without.
 
 Sans-IO: every method takes `now_s` (the coordinator's monotonic clock) and returns outputs.
 """
@@ -76,12 +76,12 @@ from outlast.model.messages import (
 )
 from outlast.model.verdict import Verdict
 
-# names one worker, at least
+# messages that name the worker, or the workers, that they are about
 OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerLingers | WorkerFailedToStart
 
 
 class Coordinator:
-    """Lead one run: decide on its members, on what is done about a fault, and on generations.
+    """Lead one run: decide who its members are, how it recovers, and when a generation begins.
 
     Make one for each run, and call `start` once. Then hand in each event, and carry out the outputs
     of each call in their order before the next call:
@@ -97,20 +97,23 @@ class Coordinator:
     between the driver and the coordinator, and calls `node_joined` and `node_lost` as well. A
     coordinator that follows another one, which died, begins with `remember` and `rebuild`.
 
-    How it is made. `run` holds the parts that know something: each owns its fields, and changes
-    them by its own methods only. The others carry out a piece of the story with these parts:
+    Its parts. `run` holds the state of the run (run_parts.py): each part there owns its fields, and
+    only its own methods change them. The other parts carry out pieces of the story with that state:
 
-        regroup      from a fault to the decision, and the return to training (regroup.py); it
-                     has the plans (plans.py: processes that train again) and the stop (stop.py)
-        _exits       processes that end               _reports    faults that are said
-        _inquiry     who hangs, of several nodes      _spares     processes that stand ready
-        _changes     nodes that come and go           _takeover   after another coordinator
-        requests     what people ask for, and the     _script_reports   what workers say of their
-                     policy: what a verdict leads to              scripts
+        regroup           a recovery, from a fault to training. It uses the plans (plans.py) and
+                          the stop (stop.py)
+        _exits            a process has ended
+        _reports          a worker or an agent reports a fault
+        _inquiry          which rank hangs, judged over all nodes
+        _spares           spares are started and replaced
+        _script_reports   workers report on their scripts
+        requests          people ask for something. It has the policy, which acts on verdicts
+        _changes          nodes come and go
+        _takeover         this coordinator follows one that has died
 
-    What it does not promise. It trusts its driver: outputs that are not carried out, or not in
-    order, leave a run that waits. It trusts what agents say of the dead. It does not survive its
-    own death: what it knows then is in the ledger and with the agents, for the next one.
+    What it does not promise. It trusts its driver to carry out all outputs in order. If the driver
+    does not, the run hangs. It trusts what agents say about dead processes. If the coordinator
+    dies, the next one recovers what it needs from the ledger and from the agents.
     """
 
     def __init__(self, *, options: CoordinatorOptions) -> None:
@@ -148,17 +151,17 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
-        """Return the roster: which worker holds which rank, and which are spares."""
+        """Return the roster, which knows the worker of each rank, and the spares."""
         return self.run.roster
 
     @property
     def policy(self) -> PolicyActions:
-        """Return what carries out what a verdict leads to."""
+        """Return the part that asks the policy about verdicts, and carries out its decisions."""
         return self.requests.policy
 
     @property
     def nodes(self) -> NodeMembership:
-        """Return the nodes that are in."""
+        """Return the nodes that are in the run."""
         return self.run.nodes
 
     @property
@@ -168,19 +171,19 @@ class Coordinator:
 
     @property
     def interruptions(self) -> InterruptionLog:
-        """Return the interruptions that are open, and what is known of all."""
+        """Return the records of interruptions, open and closed."""
         return self.run.interruptions
 
     @property
     def budgets(self) -> Budgets:
-        """Return what may still fail before the run is ended."""
+        """Return the budgets of recoveries. The run ends when one that it needs is spent."""
         return self.run.faults.budgets
 
     @property
     def runs_plain(self) -> bool:
-        """Return True while all processes of a script without an outlast call are at work.
+        """Return True while all processes run, and the script has made no outlast call.
 
-        Of such a run nothing more is known.
+        Nothing more is known of such a run, so it stays in STARTING.
         """
         members = self.roster.members()
         plain = self.stage is Stage.STARTING and not self.roster.outlast
@@ -188,7 +191,7 @@ class Coordinator:
 
     @property
     def departs_soon(self) -> bool:
-        """Return True if the policy takes a node out with the next step, or sooner."""
+        """Return True if the policy will take a node out after the next step, or sooner."""
         return self.policy.departs_soon
 
     # --- the driver's calls --------------------------------------------------------------------
@@ -202,22 +205,22 @@ class Coordinator:
         return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
 
     def on_request(self, *, now_s: float, asked: Asked) -> list[Output]:
-        """Take in what a person asks for; see `Requests`. The driver shows each `Answered`."""
+        """Handle a person's request; see `Requests`. The driver shows each `Answered`."""
         return self.requests.take(now_s, asked)
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
-        """Let the policy say what is done about an interruption that was diagnosed."""
+        """Handle the verdict of a diagnosis: the policy decides what is done about it."""
         return self.policy.on_verdict(now_s=now_s, interruption=interruption, verdict=verdict)
 
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
-        """Take in that the manifest of a checkpoint was written, or could not be."""
+        """Handle the answer to a Manifest: it was written, or (`error`) could not be."""
         out = checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
         return [*out, *self.requests.look(now_s)]
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...], kept_step: int = 0
     ) -> list[Output]:
-        """Take in the copies and checkpoints that were read; see `Plans.on_checkpoint_found`."""
+        """Handle the answer to a FindCheckpoint; see `Plans.on_checkpoint_found`."""
         return self.regroup.plans.on_checkpoint_found(
             now_s=now_s, step=step, folder=folder, refused=refused, kept_step=kept_step
         )
@@ -260,7 +263,7 @@ class Coordinator:
     def on_message(
         self, message: FromWorker | FromAgent | FromWorkers, *, now_s: float, node: str = ""
     ) -> list[Output]:
-        """Take in a message. `node`: whose agent says it, or hands it on."""
+        """Handle a message from the agent of `node`, or from a worker on it."""
         if self.stage is Stage.ENDED:
             return []
         if self.stage is Stage.REBUILDING:
@@ -292,7 +295,7 @@ class Coordinator:
                 return self._from_workers(now_s, (message.worker,), message)
 
     def _on_progress(self, now_s: float, message: Progress, node: str) -> list[Output]:
-        """Take in how far an agent's ranks have come. With a new step, a node may be left."""
+        """Note how far an agent's ranks have come. After a new step a drain may begin."""
         run, roster = self.run, self.roster
         training = self.stage is Stage.TRAINING
         homes = (
@@ -308,7 +311,7 @@ class Coordinator:
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
         if message.number != self.run.store.orders:
-            # Another store was ordered since, so news of this one means nothing.
+            # Another store was ordered since, so messages about this one are ignored.
             return []
         if isinstance(message, StoreUp):
             return self.regroup.plans.on_store_up(message)
@@ -317,9 +320,9 @@ class Coordinator:
     def _from_workers(
         self, now_s: float, workers: tuple[int, ...], message: OfWorker
     ) -> list[Output]:
-        """Take in a message of several workers of one node. Only some kinds come that way."""
+        """Handle a message that one or several workers of a node have sent."""
         members = self.roster.those(workers)
-        if not members:  # only workers that were given up speak here
+        if not members:  # all of these workers were given up
             return []
         match message:
             case Hello():
@@ -363,16 +366,16 @@ class Coordinator:
             case Warned():
                 return self._script_reports.warn(now_s, message.text)
             case Pong():
-                return []  # the agent has taken the answer itself
+                return []  # the answer to a ping is for the agent
             case _:
                 return assert_never(message)
 
     # --- several nodes -------------------------------------------------------------------------
 
     def node_joined(self, *, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
-        """Let a node in that has enrolled. It houses nothing, or what it houses is adopted.
+        """Take in a node that has enrolled.
 
-        by_s   what has to be added to a time of its clock
+        by_s   seconds to add to a time of the node's clock, to get one of the coordinator's
         """
         if self.stage is Stage.REBUILDING:
             out = self._takeover.node_joined(now_s, enrol, by_s)
@@ -391,13 +394,13 @@ class Coordinator:
         return self._changes.lost(now_s, node, reason, returns=returns)
 
     def images_of(self, node: str) -> tuple[int, ...]:
-        """Return the ranks whose images on `node` count, because they lived there last."""
+        """Return the ranks whose images on `node` are valid, because they lived there last."""
         return self._changes.images_of(node)
 
     # --- after another coordinator -------------------------------------------------------------
 
     def remember(self, state: RecoveredState) -> None:
-        """Take in what the ledger says, before `rebuild`."""
+        """Recover the state that the ledger holds. Call it before `rebuild`."""
         self._takeover.recover(state)
 
     def rebuild(self, *, now_s: float, nodes: tuple[str, ...], patience_s: float) -> list[Output]:
@@ -409,7 +412,7 @@ class Coordinator:
         return self._takeover.adopts(node)
 
     def _catch_up(self, now_s: float) -> list[Output]:
-        """Handle the messages that came while the picture was built."""
+        """Handle the messages that came during the takeover."""
         kept = self._takeover.take_kept()
         return [
             output for message, node in kept

@@ -95,7 +95,7 @@ class Path:
         if place > self.waypoint:
             self.waypoint = Waypoint(place)
 
-    def is_sent(self, plan: Regroup) -> None:
+    def note_sent(self, plan: Regroup) -> None:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS

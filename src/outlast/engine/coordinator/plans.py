@@ -1,11 +1,11 @@
-"""From the verdict to processes that train again: each gets a rank, a node, and its state.
+"""Carry out a recovery verdict: give each member its rank, its node, and the sources of its state.
 
     move            survivors go on in their processes; lost ranks go to spares or forks
-    finish          ranks of a node that is drained finish their step, before they are given up
+    finish          ranks of a drained node finish their step before they are given up
     restart_all     all ranks restart: at once, or after a survivor has handed its state over
       hand_over       a donor writes the transfer image
-      clear           all processes are killed
-      when_cleared    all are dead, and what they begin from is good
+      clear           all members are killed
+      when_cleared    once all are dead, and their common source is checked, go on
       launch_all      all ranks are started
 
 This is the second half of the story that regroup.py begins. This module is pure.
@@ -48,12 +48,12 @@ class Plans:
         plans.move(now_s, verdict, restore, start)           # survivors keep their processes
         plans.restart_all(now_s, reason, restore, start)     # all ranks restart
 
-    A plan is made with its generation and kept with its member (`member.path.plan`). It waits there
-    for the store, for the worker's Hello, and for a donor's transfer image. Then `send` sends it
-    once. A plan of an older generation is never sent.
+    A plan is made when its generation begins, and kept with its member (`member.path.plan`). It
+    waits there for the store, for the worker's Hello, and for a donor's transfer image. Then `send`
+    sends it once. A plan of an older generation is never sent.
 
-    The class has no state of its own: plans lie with the members, and sources in `run.sources`. It
-    does not promise that a plan is followed. A fault while the members move leads to another
+    The class has no state of its own: plans are kept with the members, and sources in
+    `run.sources`. A plan may never be followed: a fault while the members move leads to another
     regroup, with the next generation.
     """
 
@@ -78,14 +78,15 @@ class Plans:
         if donates:
             run.sources.await_image(step)
         out += self.send(run.roster.members())
-        # Nobody can join before a donor has handed over: that wait has a deadline of its own.
+        # If there is a donor, nobody can join before it has handed over. This deadline is for the
+        # donor; `on_donated` sets that of the others.
         in_process = verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter
         deadline = limits.REGROUP_DEADLINE_S if donates or in_process else limits.BOOT_DEADLINE_S
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.MOVE, now_s + deadline)]
 
     def _plan_survivors(self, verdict: RecoveryVerdict, restore: RestoreVerdict, step: int) -> bool:
-        """Make the plan of each member. Return whether one of them donates its state first."""
+        """Make the plan of each member. Return True if a donor has to write its state first."""
         roster = self.run.roster
         sharded, reenter = roster.sharded, verdict.survivors == "reenter"
         all_ranks = frozenset(range(self.run.options.world_size))
@@ -103,8 +104,8 @@ class Plans:
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
             fresh = settle == "none" and not (sharded and inventory is not None)
-            # A member in a step whose state is torn cannot go on from it, so it has to leave that
-            # step.
+            # A survivor with a torn step has settle "none", too. It is in its step, so "start" is
+            # not for it: it has to leave the step.
             in_step = inventory is not None and inventory.committed >= 0
             healed = _replicated_from(sharded=sharded, reenter=reenter, is_healed=rank in heal)
             then = "start" if fresh and not (reenter and in_step) else verdict.survivors
@@ -117,7 +118,10 @@ class Plans:
         return donates
 
     def _source_of(self, donor: int) -> str:
-        """Return where the transfer image is served: by the donor's node, or where it lies."""
+        """Return where the transfer image is served, as HOST:PORT; "": nowhere.
+
+        That is by the donor's node, or (-1: no donor) by the node that has the image.
+        """
         run = self.run
         home = run.roster.holder(donor).home if donor >= 0 else run.sources.transfer_home()
         return run.nodes.serves(home)
@@ -141,9 +145,9 @@ class Plans:
         return [ToAgent(StartWorker(member.worker, rank, "rank", self.run.course.generation), home)]
 
     def finish(self, now_s: float, ranks: Iterable[int], step: int) -> list[Output]:
-        """Let ranks that are about to be given up finish `step`, which their peers commit, too.
+        """Let ranks that are about to be given up finish `step`, which their peers also commit.
 
-        They stand still again after that, and say what they hold.
+        After that they stand still again, and send new inventories.
         """
         run, told = self.run, []
         self._next_generation(step)
@@ -151,7 +155,7 @@ class Plans:
         for rank in ranks:
             member = run.roster.holder(rank)
             member.path.plan = plans.of(*self.of_rank(rank, "keep", step))
-            member.path.is_sent(member.path.plan)
+            member.path.note_sent(member.path.plan)
             told.append((member, member.path.plan))
         deadline = set_timer(Timer.LEAVE, now_s + limits.REGROUP_DEADLINE_S)
         return [run.record_generation(now_s), *run.tell(told), deadline]
@@ -161,9 +165,8 @@ class Plans:
     def restart_all(
         self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
     ) -> list[Output]:
-        """Restart all ranks from `start`.
-
-        If it is None, a survivor has to hand over its state first.
+        """Restart all ranks from `start`. None: from the state of a survivor, which hands it over
+        first.
         """
         if start is None:
             return self.hand_over(now_s, restore)
@@ -171,7 +174,7 @@ class Plans:
         return self.clear(now_s, reason)
 
     def hand_over(self, now_s: float, restore: RestoreVerdict) -> list[Output]:
-        """Let one survivor write the replicated state where its successors find it."""
+        """Let the donor write the transfer image, from which all ranks will restart."""
         assert restore.step is not None
         run, start = self.run, Restart(restore.step, "transfer", "slot")
         run.course.enter(Stage.HANDOVER)
@@ -196,7 +199,7 @@ class Plans:
             return []
         waits, plan = run.sources.donating, donor.path.plan
         phases = plan.phases if plan is not None and plan.step == message.step else -1
-        run.sources.is_sealed(Transfer(message.generation, message.step, donor.home, phases))
+        run.sources.note_transfer(Transfer(message.generation, message.step, donor.home, phases))
         if not waits:
             # No plan waits for it: it is the final state, or this was reported before.
             return []
@@ -206,7 +209,10 @@ class Plans:
         return [*orders, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
 
     def _lies_there(self, step: int, phases: int) -> bool:
-        """Return True if what a donor would write is there already, and is not what fails."""
+        """Return True if the image that a donor would write is there already.
+
+        False if the run has failed at this step again and again: the image itself may be bad.
+        """
         transfer = self.run.sources.transfer
         there = transfer is not None and (transfer.step, transfer.phases) == (step, phases)
         return there and self.run.faults.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
@@ -229,9 +235,9 @@ class Plans:
         return [cancel(Timer.HANDOVER), *killed, *self.when_cleared(now_s)]
 
     def when_cleared(self, now_s: float, *, looked: bool = False) -> list[Output]:
-        """Start all ranks, if all are dead and what they begin from is good.
+        """Start all ranks, once all members are dead and their common source is known to be good.
 
-        looked   that has just been read, and is good
+        looked   the source has just been read, and is good
         """
         run = self.run
         if run.faults.losing_node or run.roster.any_live() or run.nodes.returning:
@@ -240,7 +246,7 @@ class Plans:
             # There is too little room for all ranks, so wait for a node.
             return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
         if not check_source(self.source_facts()).is_there:
-            # What all were to begin from was lost while they were killed.
+            # The source was lost while the members were killed, so take the newest saved state.
             self._begin_from(self.source_facts().saved)
         if not looked and self._has_to_look():
             return [FindCheckpoint()] if run.sources.begin_to_look() else []
@@ -248,8 +254,8 @@ class Plans:
         run.roster.clear()
         out: list[Output] = [cancel(Timer.KILL), cancel(Timer.NODES)]
         if plain:
-            # Nothing in what a script's own init_process_group says to the store changes from one
-            # start to the next: only a new store forgets the dead.
+            # A script's own init_process_group uses the same keys at each start. Only a new store
+            # is free of those of the dead processes.
             run.store.forget()
             out += run.order_store(now_s, "a new store for a new start")
         run.progress.begin_again(run.sources.begin_from.step)
@@ -267,7 +273,8 @@ class Plans:
         keepers_of = self._keepers(homes)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
-            # The member is seated first: if the rank has moved, old images stay behind.
+            # The plan is made after the member is added, because images of a rank that has moved
+            # to another node do not count any more.
             member.path.plan = plans.of(
                 *self.of_rank(rank, start.private, start.step, start.checkpoint),
                 keepers_of.get(rank, ""),
@@ -279,18 +286,21 @@ class Plans:
         return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
 
     def _keepers(self, homes: Mapping[int, str]) -> dict[int, str]:
-        """Return where each rank sends copies of its images, with the ranks on these nodes."""
+        """Return where each rank sends copies of its images, as HOST:PORT; empty: no copies.
+
+        `homes` has the node of each rank.
+        """
         if not self.run.options.peer_copies:
             return {}
         return {rank: self.run.nodes.serves(node) for rank, node in keepers(homes).items()}
 
     def _begin_from(self, start: Restart) -> None:
-        """Book the further steps that are lost when all begin from `start` after all."""
+        """Let all begin from `start` instead, and book how many more steps that loses."""
         further = self.run.sources.choose(start)
         self.run.interruptions.went_further_back(steps=further)
 
     def _has_to_look(self) -> bool:
-        """Return True if the checkpoints have to be read first.
+        """Return True if copies and checkpoints have to be read before all ranks begin from one.
 
         A checkpoint that was good when it was written may be damaged by now.
         """
@@ -316,7 +326,7 @@ class Plans:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
             out.append(Tell(f"warning: {why}"))
         if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
-            # What all begin from has changed while the checkpoints were read.
+            # The source was changed while the checkpoints were read.
             return out
         start = self.source(self.restore(), finished=True).start
         self._begin_from(start or self.source_facts().saved)
@@ -326,7 +336,7 @@ class Plans:
     # --- what there is to go on from -------------------------------------------------------------
 
     def restore(self) -> RestoreVerdict:
-        """Decide what all ranks go on from, by what survivors hold and what the slots hold."""
+        """Decide which step all ranks go on from, by what survivors and slots hold."""
         run = self.run
         return decide_restore(
             holdings=run.roster.holdings(), sharded=run.roster.sharded,
@@ -336,7 +346,7 @@ class Plans:
         )  # fmt: skip
 
     def source_facts(self) -> SourceFacts:
-        """Return what is known of what all ranks could begin from."""
+        """Return the facts about the sources from which all ranks could begin."""
         roster = self.run.roster
         remains = roster.remains
         lost = remains.imageless.difference(remains.twins_of_imageless())
@@ -352,7 +362,7 @@ class Plans:
             finished=finished, step=run.progress.step, at_step=run.faults.budgets.at_step,
         )  # fmt: skip
 
-    # --- plans are made and given out ------------------------------------------------------------
+    # --- plans are made and sent -----------------------------------------------------------------
 
     def _next_generation(self, step: int) -> None:
         """Begin the next generation, which goes on from `step`."""
@@ -367,10 +377,10 @@ class Plans:
         run.roster.remains.copies.went_back(generation=run.course.generation, step=step)
 
     def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
-        """Return the plans of the generation that begins, from `start`.
+        """Return the maker of this generation's plans, which begin from `start`.
 
-        own      the fields in which ranks differ, beside what each rank has of its own
-        common   the fields that all plans share
+        own      the fields in which plans differ, beside those of `of_rank`
+        common   the values of fields that all plans share
         """
         run = self.run
         host, port = run.store.address or ("", 0)
@@ -408,9 +418,9 @@ class Plans:
         return private, folder, high_water, twin, run.nodes.serves(remains.homes.get(twin, ""))
 
     def send(self, members: Iterable[Member]) -> list[Output]:
-        """Send each member the plan that is due to it, once.
+        """Send each member its plan, once, if everything that the plan waits for is there.
 
-        Plans wait for a store, and are sent only while their generation is still to be.
+        Plans are sent only while their generation is being formed, and once there is a store.
         """
         to_be = self.run.course.is_in(Stage.STARTING, Stage.MOVING, Stage.HANDOVER)
         if self.run.store.address is None or not to_be:
@@ -419,7 +429,7 @@ class Plans:
         return self.run.tell((member, plan) for member, plan in due if plan is not None)
 
     def _due(self, member: Member) -> Regroup | None:
-        """Return the plan to send to this member now, or None to wait.
+        """Return the plan to send to this member now, or None if it has to wait or was sent.
 
         A worker that enters main's function again loses its state in memory. So its plan is held
         back until a donor has sealed the transfer image.
@@ -436,13 +446,13 @@ class Plans:
         if plan.replicated == "transfer" and not plan.donate and no_image:
             # The plan waits until the donor has sealed the image.
             return None
-        member.path.is_sent(plan)
+        member.path.note_sent(plan)
         return plan
 
     def on_store_up(self, message: StoreUp) -> list[Output]:
         """Complete the plans that were made without a store, and send them: it listens now."""
         run = self.run
-        run.store.is_up(message)
+        run.store.note_up(message)
         members = [member for member in run.roster.members() if member.path.plan is not None]
         made = (member.path.plan for member in members if member.path.plan is not None)
         plans = with_store(made, host=message.host, port=message.port)
@@ -452,7 +462,7 @@ class Plans:
 
 
 def _replicated_from(*, sharded: bool, reenter: bool, is_healed: bool) -> str:
-    """Return where the plan of a member takes replicated state from; "none": it keeps its own."""
+    """Return the source of replicated state in a member's plan; "none": it keeps its own."""
     if sharded:
         return "none"
     if reenter:

@@ -109,7 +109,7 @@ class ProcessExits:
             return [*self.left.on_done(now_s, member), *self._go_on(now_s)]
         if self.stop.end is None:
             if not run.roster.outlast:
-                run.interruptions.not_seen()  # the script ended well, and made no step before
+                run.interruptions.book_unseen_steps()  # the script has ended without a known step
             run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
         # Write the end down before any process is killed: the next coordinator has to know it.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")

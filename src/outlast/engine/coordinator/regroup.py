@@ -2,8 +2,8 @@
 
     detected    a fault is booked, and its companions are gathered for a few milliseconds
     gathered    every survivor is told to leave its collective
-    quiesced    every survivor stands still and says what it holds; every lost process is
-                confirmed dead, so that its rank may be given away
+    quiesced    every survivor stands still and has sent its inventory; every lost process is
+                confirmed dead, so that its rank may be given to another
     decided     decisions.py chooses the rung and its reason
     planned     plans.py gives each member its plan for the next generation
     resumed     all members have joined, and a step is committed
@@ -41,7 +41,7 @@ from outlast.model.messages import Committed, Donated, Finished, Inventory, Join
 from outlast.model.records import WENT_ON
 from outlast.model.terms import Mechanism, Rung, Waypoint
 
-# At these waypoints ranks wait for each other.
+# at these waypoints ranks wait for each other
 _TOGETHER = (Waypoint.CONNECTS, Waypoint.RESTORES)
 
 
@@ -56,13 +56,15 @@ class Regroup:
         outputs = regroup.on_inventory(now_s, [member], message)       # quiesced, decided, planned
         outputs = regroup.on_joined(now_s, [member], message)          # resumed
 
-    Its life goes through the stages at the head of this module, once for each regroup. `_gives_up`
-    is the end of a run that is given up, while its state is being saved. `_chosen` is a verdict
-    that waits until the ranks that it gives up are dead. `_drained` are the ranks of a node that is
-    being drained, until the rung is chosen.
+    It goes through the stages at the head of this module once for each regroup. Three fields last
+    from one call to another:
 
-    It does not find faults: process_exit.py, fault_reports.py and node_changes.py do. It does not
-    promise that a regroup ends in training, for budgets may be used up.
+        _chosen     a verdict that gives up live ranks; it is carried out once they are dead
+        _drained    the ranks of a node that is being drained, until the rung is chosen
+        _gives_up   how a run ends that is given up, while its last state is being saved
+
+    It does not find faults: process_exit.py, fault_reports.py and node_changes.py do. A regroup may
+    also end the run, if a budget is spent.
     """
 
     def __init__(self, run: Run, stop: StopRequest, plans: Plans) -> None:
@@ -81,11 +83,11 @@ class Regroup:
     ) -> list[Output]:  # fmt: skip
         """Book the fault of one rank, and begin a regroup if none is under way.
 
-        Each fault is booked once, when it is first seen: a process that is condemned adds nothing
-        by its death. Faults that come while a run gathers or leaves are one event.
+        Call it once for each fault, when it is first seen. The death of a condemned process is no
+        further fault. Faults that come while the run gathers or leaves are one event.
 
-        fault_s   when it came; None: it is not known
-        joins     it is one event with the newest open interruption
+        fault_s   when the fault came; None: not known
+        joins     it belongs to the newest open interruption
         """
         run, faults = self.run, self.run.faults
         one_node = faults.count_node_loss() and mechanism is Mechanism.LOST_NODE
@@ -104,24 +106,25 @@ class Regroup:
     def _answer(
         self, now_s: float, member: Member, mechanism: Mechanism, reason: str
     ) -> list[Output]:
-        """Begin a regroup for a fault that was booked, or let the one under way take it in."""
+        """Begin a regroup for a booked fault, unless the stage under way will handle it."""
         course, collateral = self.run.course, mechanism is Mechanism.LOST_CONTACT
         if course.is_in(*IN_A_GENERATION):
             wait_s = limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
             return self.gather(now_s, max(wait_s, self._pause_s()))
         if course.is_in(Stage.GATHERING) and not collateral and not self._pause_s():
-            # The fault that collateral has waited for is here, so wait for its companions only.
+            # The wait began with collateral. Its cause has shown itself now, so wait no longer than
+            # for the companions of that.
             return [set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
         plan = member.path.plan
         if course.is_in(Stage.HANDOVER) and plan is not None and plan.donate:
             return self._lose_donor(now_s, member, reason)
-        # The stage that is under way waits for this member, and sees its end.
+        # The stage that is under way waits for this member, and will see that it is gone.
         return []
 
     def _lose_donor(self, now_s: float, donor: Member, reason: str) -> list[Output]:
-        """Let another member hand over, once the donor that was lost is dead.
+        """Go back to LEAVING, to choose another donor once this one is confirmed dead.
 
-        The others have not moved.
+        The other members have not moved since they stood still.
         """
         run = self.run
         run.course.enter(Stage.LEAVING)
@@ -131,12 +134,12 @@ class Regroup:
         return [cancel(Timer.HANDOVER), *killed]
 
     def _pause_s(self) -> float:
-        """Return how long to wait for the end of kills that keep the run from any step."""
+        """Return how long to pause because kills from outside keep the run from any new step."""
         struck = self.run.faults.budgets.strikes > limits.STRIKES_COUNT
         return limits.STRIKES_PAUSE_S if struck else 0.0
 
     def gather(self, now_s: float, wait_s: float) -> list[Output]:
-        """Wait for the companions of a fault, which show themselves within `wait_s`."""
+        """Wait `wait_s` for companions: faults with the same cause show within milliseconds."""
         self.run.faults.note_cut_short(self.run.course.is_in(Stage.TRAINING))
         self.run.course.enter(Stage.GATHERING)
         return [set_timer(Timer.GATHER, now_s + wait_s)]
@@ -148,7 +151,7 @@ class Regroup:
         return self.gather(now_s, limits.COMPANION_WAIT_S)
 
     def give_up(self, now_s: float, members: list[Member], why: str) -> list[Output]:
-        """Book a hang for each of `members` that lives, and kill it."""
+        """Book a hang for each living one of `members`, and kill it. `why` completes "rank 3"."""
         out: list[Output] = []
         for member in members:
             if not member.life.condemned and not member.life.dead:
@@ -161,7 +164,7 @@ class Regroup:
     # --- gathered --------------------------------------------------------------------------------
 
     def gathered(self, now_s: float) -> list[Output]:
-        """Tell every survivor to leave its collective and to say what it holds."""
+        """Tell every survivor to leave its collective and to send its inventory."""
         run = self.run
         run.course.enter(Stage.LEAVING)
         opened = run.interruptions.open
@@ -184,14 +187,14 @@ class Regroup:
         return [*out, set_timer(Timer.LEAVE, now_s + deadline), *self.check_quiesced(now_s)]
 
     def on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
-        """Take in that members stand still, and what they hold."""
+        """Note that members stand still, and what they hold. Go on once all do."""
         remains = self.run.roster.remains
         quiet = [member for member in members if member.path.plan_generation == message.generation]
         for member in quiet:
             remains.note_done(member.rank, message.committed)
             member.path.inventory = message
             member.script.attached = member.script.attached or message.committed >= 0
-            if member.script.attached:  # though its Joined has not arrived yet
+            if member.script.attached:  # even if its Joined has not arrived yet
                 remains.now_attached(member.rank)
         if not quiet:  # these inventories are of a generation that is over
             return []
@@ -204,11 +207,11 @@ class Regroup:
         """Decide, once every survivor stands still and every lost process is confirmed dead."""
         run, roster = self.run, self.run.roster
         if roster.first("not still", lambda m: m.answers_leave and m.path.inventory is None):
-            return []  # a survivor has not said yet what it holds
+            return []  # a survivor has not sent its inventory yet
         if roster.first("not dead", lambda m: m.life.condemned and not m.life.dead) is not None:
             return []  # a process that is being killed may still commit
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
-            return []  # what a node has left behind is not known yet
+            return []  # it is not known yet what is left on some node
         if run.short_of_places():
             # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
@@ -217,9 +220,9 @@ class Regroup:
         return [cancel(Timer.LEAVE), cancel(Timer.NODES), *decided]
 
     def _wait_for_links(self, now_s: float) -> list[Output] | None:
-        """Return what is done while a link is cut, or None if the next generation can be tried.
+        """Return what to do while a link between nodes is cut, or None to try the next generation.
 
-        The members of the last generation could not form its group.
+        The members of the last generation could not build its group over that link.
         """
         run, links = self.run, self.run.links
         if not links:
@@ -243,26 +246,26 @@ class Regroup:
         """Choose the restore point and the rung, and begin to carry them out."""
         run, roster = self.run, self.run.roster
         restore = self.plans.restore()
-        # The beacons were read up to a tick ago, and a dead rank's counts only with its end.
+        # Beacons are read once a tick. The inventories, and the ends of the dead, are newer.
         run.progress.note(roster.committed_by_all(), 0)
         finished = any(m.script.finished or m.life.done for m in roster.members())
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
         if torn:
-            # They live, and hold neither of the two steps, so they cannot go on in their processes:
-            # kill them, and decide again.
+            # These ranks hold neither the step before nor the step after, so they cannot go on in
+            # their processes. Kill them, and decide again.
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
-        seen = self._look(now_s, restore, start, finished=finished)
+        seen = self._collect_facts(now_s, restore, start, finished=finished)
         drain = self._decide_drain(seen)
         if drain.finish and restore.step is not None:
-            # They stand at a vote that has passed: they apply the step, and do what follows a
-            # commit. Then they stand still once more, and it is decided again.
+            # These ranks stand at a vote that has passed. They apply and commit that step, and
+            # stand still again. Then decide again.
             return self.plans.finish(now_s, drain.finish, restore.step)
         verdict = self._choose(seen, drain.ranks)
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
         if given_up:
-            # The rung gives up live ranks. It is carried out once their deaths are confirmed.
+            # The rung gives up live ranks: carry it out once their deaths are confirmed.
             self._chosen = verdict
             return run.kill(now_s, given_up, verdict.reason)
         self._chosen = None
@@ -270,10 +273,10 @@ class Regroup:
         self._book(now_s, verdict, restore, start)
         return [*run.records(), *self._carry_out(now_s, verdict, restore, start)]
 
-    def _look(
+    def _collect_facts(
         self, now_s: float, restore: RestoreVerdict, start: Restart | None, *, finished: bool
     ) -> Quiesced:
-        """Return the picture that the rung is chosen by."""
+        """Return the facts by which the drain and the rung are decided."""
         run, faults = self.run, self.run.faults
         return Quiesced(
             world_size=run.options.world_size,
@@ -287,9 +290,9 @@ class Regroup:
         )  # fmt: skip
 
     def _last_error(self) -> str:
-        """Return the last error, for the final message of a run that gives up.
+        """Return the newest error of the script, for the final message of a run that gives up.
 
-        Where the script has raised nothing, it is what the newest interruption came by.
+        If the script has raised nothing, return the reason of the newest interruption.
         """
         opened = self.run.interruptions.open
         newest = (opened[-1].error or opened[-1].reason) if opened else ""
@@ -308,8 +311,7 @@ class Regroup:
     def _choose(self, seen: Quiesced, moving: tuple[int, ...]) -> RecoveryVerdict:
         """Choose the rung, and charge the budgets for it. `moving`: ranks of a drained node."""
         run = self.run
-        # what happens to these ranks from now on is charged to the budgets
-        self._drained = frozenset()
+        self._drained = frozenset()  # later faults of these ranks are charged as any other
         verdict = decide_recovery(
             seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
             spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),
@@ -320,7 +322,7 @@ class Regroup:
         return verdict
 
     def _offers(self, ranks: tuple[int, ...]) -> list[int]:
-        """Return, for each of `ranks`, the spare that may take it, or -1. Empty: there is none."""
+        """Return for each of `ranks` the spare that may take it, or -1; empty: no spare can."""
         roster = self.run.roster
         ready = [(worker, roster.spare(worker).home) for worker in roster.parked()]
         room = self.run.room_without(ranks)
@@ -341,11 +343,11 @@ class Regroup:
             booked_before=0 if run.faults.cut_short else before,
         )  # fmt: skip
         links = [run.links.reason] if run.links else []
-        held = [restore.reason] if run.roster.outlast else []  # else it holds nothing for us
+        held = [restore.reason] if run.roster.outlast else []  # a plain script has no state here
         if held and restore.step is None and start is not None:
             held.append(start.words)
         why = "; ".join([*links, verdict.reason, *held])
-        run.interruptions.left(
+        run.interruptions.book_decision(
             now_s=now_s, rung=verdict.rung, reason=why, repeated=cost.repeated, lost=cost.lost
         )
 
@@ -366,9 +368,9 @@ class Regroup:
     def _give_up(
         self, now_s: float, reason: str, restore: RestoreVerdict, start: Restart | None
     ) -> list[Output]:
-        """End the run. If its newest state lies on no disk yet, save that state first.
+        """End the run. Save its newest state first, unless the disk has it already.
 
-        Where there is nothing to save, it is said what is kept.
+        If that state cannot be saved, tell people what is kept.
         """
         run, end = self.run, End(1, "failed", reason, self.run.faults.user_error[1])
         if not run.options.saves_last:
@@ -393,9 +395,7 @@ class Regroup:
         return [*last, *self.stop.kill_all(now_s, end)]
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
-        """Go on with a transfer image that a donor has sealed. A run that gives up saves it, and
-        ends.
-        """
+        """Go on with the sealed transfer image. A run that gives up saves the image, and ends."""
         end, course = self._gives_up, self.run.course
         newest = message.generation == course.generation
         if end is None or not newest or not course.is_in(Stage.HANDOVER):
@@ -408,10 +408,10 @@ class Regroup:
     # --- resumed ---------------------------------------------------------------------------------
 
     def on_underway(self, now_s: float, members: list[Member], message: Underway) -> list[Output]:
-        """Take in how far members have come on their way into the generation.
+        """Note how far members have come on their way into the generation, and adapt the deadline.
 
-        Scripts take as long as they take. Once every member that is missing waits for the others,
-        no script is at work any more, and the deadline of a regroup holds.
+        A script that runs towards run.steps may take long. Once every missing member only waits for
+        others, no script is at work any more, and the short deadline of a regroup holds.
         """
         run = self.run
         if message.generation != run.course.generation:
@@ -422,9 +422,9 @@ class Regroup:
         if not run.course.is_in(Stage.MOVING, Stage.STARTING):
             return []
         if message.place == Waypoint.IN_SCRIPT:
-            # The group is there, and a script goes on: it builds its model, and may take long.
+            # The group is built, and the script goes on: it builds its model, which may take long.
             return [set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
-        # Ranks that start compare their states, and read checkpoints: that takes its time too.
+        # Ranks that start also compare their states and read checkpoints, which may take long.
         waiting = {Waypoint.CONNECTS}
         if run.course.is_in(Stage.MOVING):
             waiting.add(Waypoint.RESTORES)
@@ -433,7 +433,7 @@ class Regroup:
         return [set_timer(Timer.MOVE, now_s + limits.REGROUP_DEADLINE_S)]
 
     def on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
-        """Take in that members are in the generation. Once all are, the run trains."""
+        """Note that members have joined the generation. Once all have, the run trains."""
         run = self.run
         if message.generation != run.course.generation:
             # This Joined is of a generation that is over.
@@ -451,7 +451,7 @@ class Regroup:
         run.course.enter(Stage.TRAINING)
         run.progress.is_live(True)
         if message.step > run.progress.planned:
-            # Nothing of the run's own was left, and the script went on from a file of its own.
+            # The run had no state left, and the script has resumed from a file of its own.
             run.interruptions.went_on_from(message.step)
             run.progress.note(message.step, message.step)
         run.links.forget()
@@ -459,16 +459,16 @@ class Regroup:
             now_s=now_s, restore_s=run.faults.restore_s, tier=costliest_tier(run.roster.members())
         )
         spares = set_timer(Timer.SPARES, now_s)
-        joined = [*run.records(), cancel(Timer.MOVE), spares, *self.stop.spread()]
-        # The commit that ends the interruption may have been heard of before the last Joined.
+        joined = [*run.records(), cancel(Timer.MOVE), spares, *self.stop.tell_members()]
+        # The commit that closes the interruption may have arrived before the last Joined.
         at_s = run.first_commit_s(run.roster.members())
         return joined if at_s is None else [*joined, *run.resumed(now_s, at_s)]
 
     def on_committed(self, now_s: float, members: list[Member], message: Committed) -> list[Output]:
-        """Take in that members committed a step: if it is new, training goes on.
+        """Note that members have committed a step. A new step closes the open interruptions.
 
-        Under replicated state, one rank's commit counts for all, for all have voted. Under sharded
-        state, the step is committed once the last owner has sealed it.
+        Under replicated state one rank's commit counts for all, because all have voted. Under
+        sharded state a step is committed once the last owner has sealed it.
         """
         run = self.run
         if message.generation != run.course.generation:
@@ -481,21 +481,21 @@ class Regroup:
         run.progress.note_commit(message.step, sharded=run.roster.sharded)
         behind = message.step - 1 if message.step else None
         if not run.roster.outlast:
-            # Only now it shows from where the script's own checkpoint let it go on.
+            # The first step of a plain script shows from where its own checkpoint resumed.
             run.interruptions.went_on_from(behind)
         at_s = run.first_commit_s(run.roster.members())
         if at_s is None or not message.is_new:
             return []
         first = run.progress.has_trained()
         if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
-            # All have joined, for they voted. Their messages that say so are still on their way.
+            # All have joined, because they have voted. Their Joined messages are still to come.
             return []
         told = first and not run.roster.outlast
         went_on = [run.noted(now_s, WENT_ON, {"step": behind})] if told else []
         return [*went_on, *run.resumed(now_s, at_s)]
 
     def on_finished(self, now_s: float, members: list[Member], message: Finished) -> list[Output]:
-        """Take in that members are past the last step."""
+        """Note that members are past the last step."""
         run = self.run
         for member in members:
             member.script.finished = True
@@ -505,7 +505,7 @@ class Regroup:
         present = message.generation == run.course.generation
         return run.resumed(now_s, now_s) if present and run.course.is_in(Stage.TRAINING) else []
 
-    # --- what is done when a stage takes too long ------------------------------------------------
+    # --- timers: a stage has taken long enough ---------------------------------------------------
 
     def on_gather_timer(self, now_s: float) -> list[Output]:
         """Tell the survivors to leave: companions of the fault have had time to show themselves."""
@@ -517,19 +517,19 @@ class Regroup:
             return []
         late = self.run.roster.not_quiesced()
         if self._is_worth_waiting(now_s, late):
-            # It may only be short of a processor, and to kill it would lose every step.
+            # These members may only lack a processor, and to kill them would lose the state.
             return [set_timer(Timer.LEAVE, now_s + limits.LEAVE_DEADLINE_S)]
         return self._too_late(now_s, Timer.LEAVE, late, "did not leave its collective in time")
 
     def _is_worth_waiting(self, now_s: float, late: list[Member]) -> bool:
-        """Return True if only members that are late hold the replicated state, for a while."""
+        """Return True for up to LEAVE_LAST_S, if no other survivor holds the replicated state."""
         run = self.run
         if run.roster.sharded or run.roster.recovery_mode == "plain":
             return False  # the state lies in images, or outlast knows nothing of it
         if not any(m.script.attached for m in late):
             return False  # those that are late hold nothing
         if any(m.script.attached and m not in late for m in run.roster.live()):
-            return False  # another survivor holds the same
+            return False  # another survivor holds the same state
         began_s = run.faults.detected_s
         return began_s is not None and now_s < began_s + limits.LEAVE_LAST_S
 
@@ -543,7 +543,7 @@ class Regroup:
             return self._too_late(now_s, Timer.MOVE, [donor], why)
         late = self.run.roster.holding_up()
         if len(late) > 1 and all(m.path.waypoint in _TOGETHER for m in late):
-            # They wait for each other, so none of them is known to be at fault.
+            # They wait for each other, so it is not known which of them is at fault.
             return self._try_again(now_s, late)
         return self._too_late(now_s, Timer.MOVE, late, "did not join the new generation in time")
 
@@ -565,7 +565,7 @@ class Regroup:
         if not self.run.course.is_in(Stage.HANDOVER):
             return []
         if self._gives_up is not None:
-            # The donor was to hand over the last state of a run that ends: end it without.
+            # The run gives up, and the donor was to save its last state. End it without that.
             return self.stop.kill_all(now_s, self._gives_up)
         live = self.run.roster.live()
         donors = [m for m in live if m.path.plan is not None and m.path.plan.donate]
@@ -580,8 +580,8 @@ class Regroup:
     ) -> list[Output]:
         """Give up `members`, because a deadline has passed while they were waited for.
 
-        Nothing is known yet of members on a node without a connection. The node comes back, or is
-        counted out, and the timer is set again until then.
+        Members on a node without a connection are not given up yet. Either the node comes back, or
+        its lease ends. Until then the timer is set again.
         """
         late = [member for member in members if member.home not in self.run.nodes.silent]
         again: list[Output] = []

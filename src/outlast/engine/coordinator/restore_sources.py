@@ -116,7 +116,7 @@ class RestoreSources:
         if self.transfer is not None and self.transfer.step != step:
             self.transfer = None
 
-    def is_sealed(self, transfer: Transfer) -> None:
+    def note_transfer(self, transfer: Transfer) -> None:
         """Note that the donor of the newest plans has handed over."""
         self.donating, self.transfer = False, transfer
 

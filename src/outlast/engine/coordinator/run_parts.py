@@ -1,4 +1,4 @@
-"""The parts of one run, side by side, and what follows from several of them at once.
+"""`Run`: the state of one run as its parts, and questions and orders that need several parts.
 
 This module is pure.
 """
@@ -42,20 +42,19 @@ class Run:
     for what needs several parts at once: orders to workers, records for the ledger, and room on
     nodes. It lives as long as its coordinator.
 
-    It decides nothing: that is done in decisions.py. It does not check that calls come in a
-    sensible order.
+    It makes no decisions (decisions.py does), and does not check the order of calls.
 
     options         what the launcher told the coordinator
-    course          stage and generation
-    roster          who holds which rank, who is a spare, and what the dead left behind
-    nodes           the nodes that processes can be started on
-    links           nodes that cannot reach each other
-    progress        steps committed and executed
-    store           the store that process groups are built with
-    sources         what a generation can begin from
-    interruptions   the records of the ledger
-    faults          the faults at hand, and the budgets that pay for them
-    history         where each rank lived, generation by generation
+    course          the stage and the generation
+    roster          which worker holds which rank, the spares, and what dead workers have left
+    nodes           the nodes on which processes can be started
+    links           pairs of nodes that cannot reach each other
+    progress        the newest steps committed and executed
+    store           the TCPStore that process groups are built with
+    sources         the images, copies and checkpoints that a generation can begin from
+    interruptions   the interruptions, as the ledger records them
+    faults          the faults of the present regroup, and the budgets that pay for recoveries
+    history         the node of each rank, generation by generation
     """
 
     options: CoordinatorOptions
@@ -93,24 +92,26 @@ class Run:
     # --- progress ------------------------------------------------------------------------------
 
     def note_of_rank(self, committed: int, executed: int) -> None:
-        """Take in which steps one rank says it has committed and executed."""
+        """Note the newest steps that one rank has committed and executed."""
         self.progress.note_of_rank(committed, executed, sharded=self.roster.sharded)
 
     def committed_for_good(self) -> int:
-        """Return the newest step that counts as committed in this generation.
+        """Return the newest step of this generation that counts as committed.
 
-        Where copies lie at peers, it counts once they do: see `PeerCopies.committed`.
+        If the run keeps copies on other nodes, a step counts once its copies lie there; see
+        `PeerCopies.committed`.
         """
         committed, copies = self.progress.since_plan.committed, self.roster.remains.copies
         if self.options.peer_copies != 1 or not self.roster.sharded:
-            # Steps between two images are lost with a node in any case.
+            # No copies are made, or not of each step: a lost node takes the steps since with it.
             return committed
         return copies.committed(committed, world_size=self.options.world_size)
 
     def first_commit_s(self, members: Iterable[Member]) -> float | None:
-        """Return when the first new step of this generation was committed; None: it was not yet.
+        """Return when the first new step of this generation was committed; None: not yet.
 
-        Under sharded state the last owner counts, and all of them have to be among `members`.
+        Under sharded state that is when the last owner has committed it, so `members` has to
+        include all owners.
         """
         known = [m.path.committed_s for m in members if m.path.committed_s is not None]
         if not self.roster.sharded:
@@ -118,7 +119,7 @@ class Run:
         return max(known) if len(known) == self.options.world_size else None
 
     def resumed(self, now_s: float, at_s: float) -> list[Output]:
-        """Close what was interrupted: a step of this generation was committed at `at_s`."""
+        """Close the interruptions before this generation: it committed a step at `at_s`."""
         if not self.interruptions.resumed(at_s=at_s, generation=self.course.generation):
             return []
         if not self.interruptions.open:
@@ -128,25 +129,28 @@ class Run:
     # --- orders --------------------------------------------------------------------------------
 
     def tell(self, messages: Iterable[tuple[Member, ForWorker]]) -> list[Output]:
-        """Send each worker its message.
+        """Return the orders that send each worker its message.
 
-        Workers of one node that get the same message share an order.
+        Workers of one node that get the same message object share an order.
         """
         return tell_orders(messages, local=self.nodes.local)
 
     def kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
-        """Kill `members`. A rank is given away only once its holder's death is confirmed."""
+        """Return the orders to kill `members`.
+
+        A rank is given to another process only once its holder's death is confirmed.
+        """
         return kill_orders(now_s, members, why)
 
     def order_store(self, now_s: float, reason: str) -> list[Output]:
-        """Order a store on a node that all others can reach, if there is one."""
+        """Order a new store, if possible on a node that all others can reach."""
         return self.store.order(now_s, reason, nodes=self.nodes, avoided=self.links.ends)
 
     def name_store(self, nodes: Iterable[str]) -> list[Output]:
-        """Tell the agents of `nodes` where the store listens, if there is one.
+        """Tell the agents of `nodes` where the store listens, if it does.
 
-        An agent in the coordinator's own process knows it already. A simulated one, which serves no
-        images, starts no process that has an environment.
+        An agent in the coordinator's own process knows that already. Simulated agents, which serve
+        no images, do not need it.
         """
         if self.nodes.local or self.store.address is None:
             return []
@@ -157,25 +161,25 @@ class Run:
 
     @property
     def at_once(self) -> bool:
-        """Return True if records have to be written before anything follows from them.
+        """Return True if a record has to be written before the outputs after it are carried out.
 
-        They have to where there are several nodes, because another coordinator may come after
-        this one. On one node the coordinator dies together with everything that it leads.
+        That is so with several nodes, because another coordinator may take over at any time. On one
+        node the coordinator dies together with everything that it leads.
         """
         return not self.nodes.local
 
     def records(self) -> list[Output]:
-        """Return the interruptions that have changed, for the ledger."""
+        """Return the outputs that write the interruptions that have changed to the ledger."""
         return [Record(record, at_once=self.at_once) for record in self.interruptions.changed()]
 
     def noted(self, now_s: float, kind: str, data: Mapping[str, object]) -> Record:
-        """Return an event that the next coordinator has to know."""
+        """Return the output that writes an event which the next coordinator has to know."""
         return Record(Event(now_s, 0.0, kind, dict(data)), at_once=self.at_once)
 
     def record_places(self, now_s: float) -> list[Output]:
-        """Write down where each rank lives, as far as it has changed.
+        """Write down the nodes of ranks that have moved.
 
-        Another coordinator has to know whose images count.
+        The next coordinator has to know on which node the images of a rank are valid.
         """
         moved = self.roster.remains.take_moved()
         if self.nodes.local or not moved:
@@ -192,8 +196,8 @@ class Run:
     def record_generation(self, now_s: float) -> Record:
         """Write down the generation and its members, before any worker is told.
 
-        A coordinator that comes after this one must not give the number again: of several nodes,
-        one may keep it to itself.
+        The next coordinator must not use the number again, even if the only node that was told of
+        it does not come back.
         """
         members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
         generation = Generation(self.course.generation, self.options.world_size, now_s, members)
@@ -204,8 +208,8 @@ class Run:
     def room(self, members: Iterable[Member]) -> dict[str, int]:
         """Return how many ranks fit on each node beside `members`.
 
-        A barred node has room only for ranks of sharded state that live there: their state lies
-        there and nowhere else.
+        A barred node has room only for ranks of sharded state that live there, because their state
+        is nowhere else.
         """
         room = self.nodes.room(members)
         if self.roster.sharded and self.nodes.barred:
@@ -220,15 +224,15 @@ class Run:
         return self.room(member for member in self.roster.live() if member.rank not in leaving)
 
     def fits_elsewhere(self, ranks: frozenset[int]) -> bool:
-        """Return True if `ranks` fit beside all others, on nodes that can be heard."""
+        """Return True if `ranks` fit beside all others, on nodes that have a connection."""
         room = self.room_without(ranks)
         free = sum(max(0, count) for node, count in room.items() if node not in self.nodes.silent)
         return free >= len(ranks)
 
     def placeless(self) -> list[int]:
-        """Return the ranks without a holder for which there is no room.
+        """Return the ranks without a holder for which there is no room on any node.
 
-        Ranks that have come to their end need no room, unless all ranks restart.
+        Ranks that have ended well need no room, unless all ranks restart.
         """
         live = self.roster.live()
         restarts = self.course.stage is not Stage.LEAVING

@@ -51,7 +51,7 @@ class ScriptReports:
             return []  # a step tells better that training goes on
         if run.roster.first("not running", lambda m: not m.process.running) is not None:
             return []  # not all processes run yet
-        run.interruptions.not_seen()
+        run.interruptions.book_unseen_steps()
         return run.resumed(now_s, now_s)
 
     def on_registered(

@@ -1,4 +1,4 @@
-"""Where a run is: its stage, the number of its generation, and the timers that a stage waits with.
+"""The stage of a run, the number of its generation, and the timers of the coordinator.
 
 This module is pure.
 """
@@ -13,16 +13,16 @@ from outlast.engine.protocol.outputs import SetTimer
 class Stage(Enum):
     """The stages of a run. machine.py has a picture of their order."""
 
-    ENROLLING = "enrolling"
-    REBUILDING = "rebuilding"
-    STARTING = "starting"
-    TRAINING = "training"
-    GATHERING = "gathering"
-    LEAVING = "leaving"
-    MOVING = "moving"
-    HANDOVER = "handover"
-    CLEARING = "clearing"
-    STOPPING = "stopping"
+    ENROLLING = "enrolling"  # the run waits for its nodes
+    REBUILDING = "rebuilding"  # a new coordinator waits for the nodes of the one that has died
+    STARTING = "starting"  # all ranks were started, and join their first generation
+    TRAINING = "training"  # all members are in the generation
+    GATHERING = "gathering"  # a fault was seen; its companions have a few milliseconds to show
+    LEAVING = "leaving"  # survivors leave their collectives, and condemned processes die
+    MOVING = "moving"  # survivors and replacements join the next generation
+    HANDOVER = "handover"  # before a restart, a donor writes the transfer image
+    CLEARING = "clearing"  # before a restart, all members are killed
+    STOPPING = "stopping"  # the run ends, and all processes are killed
     ENDED = "ended"
 
 
@@ -60,8 +60,8 @@ def cancel(timer: Timer) -> SetTimer:
 class Course:
     """The stage and the generation of a run.
 
-    Only `enter` changes the stage, and the generation grows by one at a time. So a search for these
-    two calls finds every transition that there is.
+    Only `enter` changes the stage, and the generation grows by one at a time. So a search for calls
+    of `enter` and `next_generation` finds every transition.
     """
 
     def __init__(self, *, generation: int) -> None:
@@ -81,5 +81,5 @@ class Course:
         self.generation += 1
 
     def saw_generation(self, generation: int) -> None:
-        """Remember that a process was found in `generation`: no number is given twice."""
+        """Note that a process is in `generation`, so that this number is not used again."""
         self.generation = max(self.generation, generation)

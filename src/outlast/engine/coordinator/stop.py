@@ -71,14 +71,14 @@ class StopRequest:
 
     def softly(self, now_s: float) -> list[Output]:
         """Tell all that the run stops, and give them time for the step in flight."""
-        return [*self.spread(), set_timer(Timer.STOP, now_s + self.run.options.term_grace_s)]
+        return [*self.tell_members(), set_timer(Timer.STOP, now_s + self.run.options.term_grace_s)]
 
     def ends_with(self, now_s: float, end: End) -> list[Output]:
         """Note that the run ends with `end` once all ranks have ended by themselves."""
         self.end = end
         return self._record(now_s)
 
-    def spread(self) -> list[Output]:
+    def tell_members(self) -> list[Output]:
         """Tell all that hold a rank to stop; again in each generation, for those new in it."""
         run = self.run
         if self.end is None:
