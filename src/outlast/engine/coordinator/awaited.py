@@ -1,8 +1,7 @@
-"""What a run waits for while it does not train, and until when.
+"""What a run waits for while it does not train, and until when. People see this text.
 
-People see it on the console and in `outlast status`. A wait is described from the facts
-that the coordinator decides by, and from the deadlines of its timers. So what is shown is what will
-be acted on. This module is pure.
+It is shown on the console and in `outlast status`. A wait is described from the coordinator's own
+facts and timers, so what is shown is what the coordinator acts on. This module is pure.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _WAYPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Say what is waited for, and until when: the run acts by itself after the deadline.
+    """What the run waits for, and until when. After the deadline, the run acts by itself.
 
-    until_s   on the coordinator's clock; None: nothing ends this wait but what is waited for
+    until_s   by the coordinator's clock; None: the wait has no deadline
     """
 
     what: str

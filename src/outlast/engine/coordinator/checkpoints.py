@@ -1,7 +1,7 @@
-"""Checkpoints as they are written: shards come in, and a manifest makes them one.
+"""Checkpoints while they are written: ranks report their shards, and then a manifest is written.
 
-Copies in the vault are reported in the same way. They have no manifest: each is there once all
-ranks have sealed theirs. Copies at peers are reported by the node that keeps them.
+Ranks report copies in the vault in the same way. These need no manifest: a copy is complete once
+all ranks have sealed their part.
 
 This module is pure.
 """
@@ -15,7 +15,7 @@ from outlast.model.messages import Checkpointed, CopyRefused
 
 
 def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
-    """Take in that a rank has written its shard of a checkpoint, or has failed to."""
+    """Handle the report of a rank that it has written its shard of a checkpoint, or has failed."""
     if message.in_vault:
         return _on_copy(run, message)
     saves = run.sources.saves
@@ -34,7 +34,7 @@ def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
 
 
 def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
-    """Take in that a rank has sealed a copy of its state in the vault, or had no room for it."""
+    """Handle the report of a rank that it has sealed a copy in the vault, or had no room for it."""
     copies = run.sources.copies
     if message.error:
         copies.fail(message.step)
@@ -46,7 +46,7 @@ def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
 
 
 def on_copy_refused(run: Run, now_s: float, message: CopyRefused) -> list[Output]:
-    """Take in that a rank cannot begin from a copy: the next restart does not use it."""
+    """Handle the report of a rank that it could not read a copy. No plan names that copy again."""
     if message.generation != run.course.generation:
         # The refusal is of a generation that is over.
         return []
@@ -57,9 +57,9 @@ def on_copy_refused(run: Run, now_s: float, message: CopyRefused) -> list[Output
 
 
 def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:
-    """Take in that a checkpoint is complete, or has failed.
+    """Note that a checkpoint is complete, or has failed.
 
-    A save that failed is reported and ends nothing: the checkpoints before it stay valid.
+    A failed save is only reported: training goes on, and earlier checkpoints stay valid.
     """
     if error:
         run.sources.failed = (step, error)

@@ -1,4 +1,4 @@
-"""How often the state is there at this moment, for the people who watch a run.
+"""How many copies of the state there are now, for the people who watch a run.
 
 This module is pure.
 """
@@ -9,17 +9,20 @@ from outlast.engine.coordinator.members import Roster
 
 
 def count_copies(roster: Roster, *, kept_step: int, at_peers: bool = False) -> dict[str, object]:
-    """Return what may be lost before a checkpoint is needed. `kept_step` as in `RestoreSources`.
+    """Return, as plain data, how much can be lost now before a checkpoint is needed.
 
-    sharded        whether the state is sharded; None while no script has said
-    copies, nodes  how many ranks hold all of the state, and on how many nodes; None if it is
-                   sharded or not known
+    kept_step   as in `RestoreSources`
+    at_peers    the run keeps copies of images on other nodes
+
+    The keys of the answer:
+
+    sharded        whether the state is sharded; None: no script has said so yet
+    copies, nodes  how many ranks hold all of the state, and on how many nodes; None if the state
+                   is sharded, or this is not known
     spares_ready   how many spares can take a rank now
     kept_step      the newest step of which all ranks have a copy in the vault; None: there is none
-    nodes_to_lose  how many nodes can be lost now, whichever they are, and all of the sharded state
-                   is still there; None: it is not known, or the state is not sharded
-
-    at_peers       the run keeps copies of images at peers
+    nodes_to_lose  how many nodes, whichever they are, can be lost now without losing sharded state;
+                   None: not known, or the state is not sharded
     """
     at_work = [member for member in roster.members() if member.path.joined and not member.life.dead]
     replicated = roster.outlast and not roster.sharded

@@ -1,9 +1,8 @@
-"""Nodes that cannot reach each other, as far as workers reported it.
+"""`CutLinks`: pairs of nodes that cannot reach each other, although the coordinator reaches both.
 
-A worker reports that it could not get into a group. This module counts how often that was tried,
-and says when it is tried again. The coordinator reaches all of these nodes, so no node is lost and
-no rank is to blame. The generation is tried again with growing pauses, until the link is there or
-time is up.
+Workers report it when they cannot connect to a process on another node. No node is lost then, and
+no rank is to blame. The next generation is tried again and again, with growing pauses, until the
+link works or NODE_WAIT_S is over.
 
 Times are of the coordinator's clock, in seconds. This module is pure.
 """
@@ -16,11 +15,11 @@ from outlast.model import limits
 
 
 class CutLinks:
-    """The links that are known to be cut. It is False while there are none."""
+    """The links that are known to be cut. An object without any is False."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
-        self._generation = 0  # the newest that failed for it
+        self._generation = 0  # the newest generation that failed because of a cut link
         self._attempts = 0
         self._since_s = 0.0
         self.retry_s = 0.0  # when the next generation may be tried
@@ -54,7 +53,7 @@ class CutLinks:
             )
 
     def is_out(self, *, now_s: float) -> bool:
-        """Return whether the links were waited for long enough."""
+        """Return True if the links have been cut for so long that the run gives up."""
         return bool(self._cut) and now_s >= self._since_s + limits.NODE_WAIT_S
 
     def lose(self, node: str) -> None:

@@ -1,4 +1,4 @@
-"""Behind the last step: the script's own last code, and the end of each process.
+"""Failures after the last step: in the script's own last code, or while a process ends.
 
     the script raises, or leaves with      the run fails; the other ranks come to their end, and
     an exit code                           nothing is run again
@@ -7,7 +7,7 @@
     a process is killed from outside       as in any step: all ranks restart, and run that code
     before that, or lost with its node     again
 
-So that code runs once unless a process is killed in it. This module is pure.
+So the code after the last step runs once, unless a process is killed in it. This module is pure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Epilogue:
         self.stop = stop
 
     def is_reached(self, member: Member) -> bool:
-        """Return True if all ranks are past the last step, and nothing is being recovered.
+        """Return True if all ranks are past the last step, and no recovery is under way.
 
-        Ranks with replicated state vote that they are past it: what one says goes for all.
+        Under replicated state all ranks vote at the end, so the report of one is enough.
         """
         run = self.run
         if not run.course.is_in(Stage.TRAINING) or self.stop.by_signal:
@@ -49,7 +49,7 @@ class Epilogue:
     ) -> list[Output]:
         """Note that a script has failed after the last step. Its process is about to end."""
         if member.path.raised:
-            return []  # the same message has come twice
+            return []  # this failure was reported before
         member.path.raised = error, traceback
         kind, why = Mechanism.EXCEPTION, f"rank {member.rank} failed after the last step"
         return self._fail(now_s, member, kind, at_s, why)

@@ -1,5 +1,4 @@
-"""How faults show themselves while their process lives: hangs, exceptions, broken collectives, a
-lost store.
+"""Reports of faults whose process is alive: hangs, exceptions, broken collectives, a lost store.
 
 This module is pure.
 """
@@ -21,7 +20,7 @@ from outlast.model.terms import Mechanism
 
 
 class FaultReports:
-    """Take in what workers and agents say of faults. It has no state of its own."""
+    """Handle reports of workers and agents about faults. It has no state of its own."""
 
     def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
         self.run = run
@@ -47,19 +46,19 @@ class FaultReports:
         return [*out, *self.run.kill(now_s, [member], message.reason)]
 
     def _last_seen_s(self, message: WorkerHung) -> float | None:
-        """Return when a process last moved, or None if nothing visible of it moves.
+        """Return when a process last moved, or None if that cannot be seen.
 
-        Nothing is visible of a script without outlast calls whose steps are not seen. There only a
-        silence counts that has lasted too long.
+        It cannot be seen in a script without outlast calls whose steps are not counted. There, only
+        a silence that has lasted too long tells of a hang.
         """
         run = self.run
         seen = run.roster.outlast or run.progress.trained
         return message.last_s if seen or message.deadline_s > limits.STOPPED_FLOOR_S else None
 
     def on_broke(self, now_s: float, member: Member, message: Broke) -> list[Output]:
-        """Take in that a worker's step is broken.
+        """Handle a worker's report that it cannot go on in this generation.
 
-        It raised, its image is corrupt, or a collective failed.
+        Its script raised, its image is corrupt, or a collective failed.
         """
         run = self.run
         stale = message.generation != run.course.generation
@@ -72,7 +71,7 @@ class FaultReports:
         member.path.note_break(message.mechanism)
         if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
             if member.path.collateral:
-                return []  # of a peer whose end is about to be heard of
+                return []  # a peer has ended or failed, and that will be reported by itself
             return self.epilogue.script_raised(
                 now_s, member, at_s=message.at_s, error=message.error, traceback=message.traceback
             )
@@ -92,9 +91,10 @@ class FaultReports:
         return self._on_collective_failed(now_s, member, error)
 
     def _on_alone(self, now_s: float, member: Member, error: str) -> list[Output]:
-        """Answer the open interruption once more: its first answer was too cheap.
+        """Begin another regroup for the open interruption, because its rung was too cheap.
 
-        That is no fault of its own. The roster's recovery mode now counts what `member` said.
+        This is no further fault. `member` has reported that it cannot be replaced in place, so the
+        roster's recovery mode is a costlier one from now on.
         """
         run, why = self.run, f"rank {member.rank} cannot be replaced in place: {error}"
         if not run.interruptions.open:
@@ -113,7 +113,7 @@ class FaultReports:
             # A peer has left the script, and this collective failed for it.
             return blamed
         if run.links and run.interruptions.open:
-            # The generation failed for a link that is known to be cut,
+            # The generation failed because of a link that is known to be cut,
             # so the same interruption goes on.
             return [*run.records(), *self.regroup.gather(now_s, limits.COLLATERAL_WAIT_S)]
         # Collateral may report before the culprit is known.
@@ -126,7 +126,7 @@ class FaultReports:
         return [*out, *run.records()]
 
     def note_links(self, now_s: float, member: Member, message: Broke) -> None:
-        """Note that a link is cut, if a worker names what it could not reach.
+        """Note which links are cut, if a worker names what it could not reach.
 
         No rank is to blame then.
         """
@@ -149,7 +149,8 @@ class FaultReports:
     def on_store_lost(self, now_s: float, message: StoreLost) -> list[Output]:
         """Order another store, because this one is lost.
 
-        A worker that builds a group just now fails for it, and may say so before this is known.
+        A worker that was just building a group fails because of that, and may have reported its
+        failure first. Then it is not to blame.
         """
         run = self.run
         run.store.lose(run.course.generation, message.reason)

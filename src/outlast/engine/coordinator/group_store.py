@@ -1,4 +1,4 @@
-"""The store that process groups are built with: its host, and the order that it belongs to.
+"""`GroupStore`: the TCPStore that process groups are built with. Where it is, and who hosts it.
 
 This module is pure.
 """
@@ -12,11 +12,13 @@ from outlast.model.records import Event
 
 
 class GroupStore:
-    """The rendezvous store of a run.
+    """The TCPStore of a run, which an agent hosts.
 
-    Orders are numbered, so that messages about an old store can be told from those about the
-    newest. `address` is None from the order until the store's host has said where it listens, and
-    again once the store is lost.
+    address   host and port. None from the order until the host has reported where the store
+              listens, and again once the store is lost
+    home      the node that hosts it
+    orders    how many stores were ordered. Messages about a store carry the number of its order, so
+              that those about an older store can be ignored
     """
 
     def __init__(self) -> None:

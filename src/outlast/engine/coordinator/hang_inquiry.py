@@ -59,7 +59,7 @@ class HangInquiry:
         self._asked = 0  # inquiries so far
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
-        """Take in a report of an agent: it answers, or (without a nonce) asks who hangs."""
+        """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
         out: list[Output] = []
         if self._open is None and not message.nonce:
             homes = {member.home for member in self.run.roster.live()} | {node}
@@ -76,7 +76,7 @@ class HangInquiry:
         self, now_s: float, homes: set[str], *, has_spoken: str = "",
         accused: dict[int, ReportedMember] | None = None, reason: str = "",
     ) -> list[Output]:  # fmt: skip
-        """Begin an inquiry: ask the agents of `homes`, except the one that has answered already."""
+        """Begin an inquiry: ask the agents of `homes`, except `has_spoken`, which has reported."""
         self._asked += 1
         awaited = {home for home in homes if home in self.run.nodes}
         self._open = Inquiry(self._asked, awaited, accused=accused or {}, reason=reason)
@@ -86,7 +86,7 @@ class HangInquiry:
         return [*asked, set_timer(Timer.INQUIRY, now_s + limits.INQUIRY_DEADLINE_S + heard_s)]
 
     def judge(self, now_s: float) -> list[Output]:
-        """Say who hangs, and give them up: all have answered, or time is up."""
+        """Decide which ranks hang, and give them up: all agents have answered, or time is up."""
         run = self.run
         inquiry, self._open = self._open, None
         out: list[Output] = [cancel(Timer.INQUIRY)]
@@ -114,7 +114,7 @@ class HangInquiry:
     def _look_once_more(
         self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]
     ) -> list[Output]:
-        """Ask the nodes of the accused again: a rank may have moved on only just now."""
+        """Ask the nodes of the accused ranks again, because a rank may have moved on just now."""
         accused = {one.worker: one for one, _ in reported if one.worker in verdict.culprits}
         homes = {member.home for member in self.run.roster.those(accused)}
         return self._ask(now_s, homes, accused=accused, reason=verdict.reason)
@@ -135,9 +135,9 @@ class HangInquiry:
 def judge_overdue(
     inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
 ) -> HangVerdict | None:
-    """Say which ranks keep the others waiting; None: no rank is overdue.
+    """Decide which overdue ranks keep the others waiting; None: no rank is overdue.
 
-    `reported`: with the age of each report.
+    reported   each member's report, and how many seconds old it is
     """
     overdue = {
         one.worker: one.deadline_s for one, since_s in reported
@@ -166,9 +166,9 @@ def judge_overdue(
 def judge_silence(
     inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
 ) -> HangVerdict | None:
-    """Say which workers of a plain script hang, or None if one has printed something lately.
+    """Decide whether the workers of a plain script hang; None: they do not, or it is not known.
 
-    All ranks hang once none of them, on any node, has printed anything for so long.
+    All of them count as hung once none of them, on any node, has printed anything for `silence_s`.
     """
     said = [message for _, message in inquiry.reports.values()]
     if inquiry.awaited or any(one.quiet_s is None or one.quiet_s <= one.silence_s for one in said):
@@ -178,9 +178,10 @@ def judge_silence(
 
 
 def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]) -> HangVerdict:
-    """Judge the workers that were accused before: those that have not moved since are to blame.
+    """Judge the workers that an earlier inquiry has accused, by a second report.
 
-    If one of them has moved, no rank is to blame: the others did not wait for a hang.
+    They hang if none of them has moved since. If one has, the accusation was too early, and no rank
+    is blamed.
     """
     accused = inquiry.accused
     still = {

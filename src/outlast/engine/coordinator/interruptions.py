@@ -1,9 +1,8 @@
-"""The interruptions of a run as they unfold.
+"""The interruptions of a run, as they are recorded in the ledger.
 
-Each is opened at the first sign of a fault, filled in, and closed by the first new commit.
-
-A fault before the first new commit after another joins it as a child; both resume together.
-This module is pure.
+An interruption is opened at the first sign of a fault, completed step by step, and closed by the
+first new commit. A further fault before that commit opens a child of the first interruption, and
+one commit closes both. This module is pure.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """Hold what a later verdict needs to know of an interruption.
+    """What a verdict, which comes later, needs to know of an interruption.
 
-    outage   the first of the interruptions that were over together
+    outage   the id of the first of the interruptions that were closed together
     """
 
     generation: int
@@ -41,10 +40,16 @@ class Known(NamedTuple):
 
 
 class InterruptionLog:
-    """The interruptions of a run, open and closed.
+    """The interruptions of a run. Its methods book what happens, in the order of the story:
 
-    `changed()` returns what the ledger has not seen yet. `known` holds the newest interruptions, by
-    id: INTERRUPTIONS_KNOWN_COUNT of them.
+        log.fault(rank=1, ...)          # opened, or joined to the newest one
+        log.book_decision(...)          # quiesced: the rung, and what it costs
+        log.joined(...)                 # all members have their state
+        log.resumed(at_s=...)           # closed by the first new commit
+        records = log.changed()         # to be written to the ledger
+
+    open    the interruptions that are not closed, the oldest first
+    known   the newest INTERRUPTIONS_KNOWN_COUNT interruptions, by id
     """
 
     def __init__(self, *, first_id: int = 1) -> None:
@@ -159,7 +164,7 @@ class InterruptionLog:
         )
 
     def excuse(self, *, reason: str) -> None:
-        """Book that no rank was to blame: those that spoke first, and alone, are collateral."""
+        """Book that no rank is to blame for a lost contact: its reporters are collateral."""
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
             self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
 
@@ -168,9 +173,9 @@ class InterruptionLog:
         self._put(replace(self.open[-1], reason=_both(self.open[-1].reason, reason)))
 
     def acquit(self, living: Mapping[int, int]) -> None:
-        """Book that members which lost contact, and live, were only the first to report it.
+        """Clear the members that reported a lost contact and are alive: they are not at fault.
 
-        `living`: rank -> pid.
+        living   the pid of each live rank
         """
         last = self.open[-1] if self.open else None
         if last is None or last.mechanism is not Mechanism.LOST_CONTACT:
@@ -194,7 +199,7 @@ class InterruptionLog:
             )
 
     def node_lost(self, *, reason: str) -> None:
-        """Book that a member blamed for not answering could not answer: its node is gone."""
+        """Book that a member which was blamed for not answering is lost with its node."""
         if self.open:
             kind = Mechanism.LOST_NODE
             self._put(
@@ -228,9 +233,9 @@ class InterruptionLog:
                 self._put(known)
 
     def went_further_back(self, *, steps: int) -> None:
-        """Book `steps` more as repeated, because what all were to begin from was not there.
+        """Book `steps` more as repeated and lost, because the source of the restart was not there.
 
-        A number below 0 means that something newer was there, and fewer steps are repeated.
+        A number below 0 means that a newer source was there.
         """
         if steps and self.open:
             last = self.open[-1]
@@ -243,9 +248,9 @@ class InterruptionLog:
             )
 
     def went_on_from(self, step: int | None) -> None:
-        """Book that a script goes on after `step`, from a file of its own; None if that is unknown.
+        """Book that the script has resumed after `step` from a file of its own; None: unknown.
 
-        Until now it was booked as if it began from nothing.
+        Until then the steps were booked as if it had begun from nothing.
         """
         if not self.open:
             return
@@ -255,17 +260,17 @@ class InterruptionLog:
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
     def book_unseen_steps(self) -> None:
-        """Book that a script goes on whose steps are not seen: its end and its cost are unknown.
+        """Book that the cost is unknown, because a plain script goes on whose steps are not seen.
 
-        An interruption without a rung cost nothing: the script had ended before one was chosen.
+        An interruption without a rung is left as it is: the script had ended before.
         """
         for one in [one for one in self.open if one.rung is not None]:
             self._put(replace(one, steps_repeated=UNSEEN_COUNT, steps_lost=UNSEEN_COUNT))
 
     def joined(self, *, now_s: float, restore_s: float, tier: Tier | None) -> None:
-        """Book that all have joined and have their state, of which the costliest is from `tier`."""
+        """Book that all members have joined. `tier`: the costliest source of their state."""
+        # A fault that came while all were being killed for a restart gets the rung of that restart.
         rung = next((one.rung for one in reversed(self.open) if one.rung is not None), None)
-        # one that came while all were killed is answered by what that was for
         for last in list(self.open):
             left_s = last.detected_s if last.left_s is None and rung is not None else last.left_s
             regrouped_s = max(now_s - restore_s, last.detected_s if left_s is None else left_s)
@@ -287,8 +292,7 @@ class InterruptionLog:
         """
         closed = [one for one in self.open if one.generation < generation]
         for one in closed:
-            # That all have joined is heard of a moment after it is so, and may be heard after the
-            # commit that it led to.
+            # The last Joined may arrive after the commit that followed it, so keep the order.
             regrouped_s, restored_s = (
                 None if known_s is None else min(known_s, at_s)
                 for known_s in (one.regrouped_s, one.restored_s)
@@ -297,7 +301,7 @@ class InterruptionLog:
                 one, regrouped_s=regrouped_s, restored_s=restored_s, resumed_s=at_s
             )
         self.open = [one for one in self.open if one.generation >= generation]
-        if closed:  # what is left came after that commit: it is no child of what the commit closed
+        if closed:  # the ones left open came after that commit, so they are children of none closed
             for index, one in enumerate(list(self.open)):
                 self._put(replace(one, parent=self.open[0].id if index else None))
         return len(closed)
@@ -308,7 +312,7 @@ class InterruptionLog:
         return out
 
     def recover(self, records: Iterable[Interruption]) -> None:
-        """Take in what the ledger says of all interruptions before this coordinator."""
+        """Recover the interruptions of the coordinators before this one from the ledger."""
         known = list(records)
         self.open = [one for one in known if one.resumed_s is None]
         for one in known:
@@ -328,7 +332,7 @@ class InterruptionLog:
 
 
 def _both(first: str, second: str) -> str:
-    """Join two reasons into one, with nothing in it twice."""
+    """Join two reasons into one, without repeating any part."""
     return "; ".join(
         dict.fromkeys(part for reason in (first, second) if reason for part in reason.split("; "))
     )

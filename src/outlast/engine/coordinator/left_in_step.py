@@ -1,11 +1,11 @@
-"""A rank that leaves the script with exit code 0 in the middle of a step, or before run.steps.
+"""Ranks that leave the script with exit code 0 in the middle of a step, or before run.steps.
 
-    all ranks do            the script has meant to end there, and the run ends well
-    some do, others do not  the step can never be voted on: those that left are taken for lost
+    all ranks do    the script was meant to end there, and the run ends well
+    some ranks do   the others wait in the step for ever, so those that left are treated as lost
 
-Which of the two it is shows when a collective of another rank fails, or after LEFT_IN_STEP_S. A
-rank that left before run.steps is waited for as long as no collective fails: the others may have
-work of their own. This module is pure.
+The coordinator tells these apart when a collective of another rank fails, or after LEFT_IN_STEP_S.
+If a rank has left before run.steps, only a failed collective counts, because the others may have
+work of their own there. This module is pure.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class LeftInStep:
         self.regroup = regroup
 
     def on_done(self, now_s: float, member: Member) -> list[Output]:
-        """Wait for the others to leave there, too, now that the process of one has ended."""
+        """Give the other ranks time to leave at the same place, now that one has ended there."""
         if not member.script.left_in_step:
             return []
         return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
 
     def on_timer(self, now_s: float) -> list[Output]:
-        """Give up those that have left, if another rank has not."""
+        """Treat the ranks that have left as lost, if another rank is still there."""
         left = self._left(before_steps=False)
         if not left:
             return []
@@ -45,9 +45,9 @@ class LeftInStep:
         return self._blame(now_s, left)
 
     def blame(self, now_s: float) -> list[Output]:
-        """Book a fault of each rank that has left: a collective of another one has failed.
+        """Book a fault of each rank that has left, because a collective of another rank failed.
 
-        One that left before run.steps is among them.
+        This includes ranks that left before run.steps.
         """
         return self._blame(now_s, self._left(before_steps=True))
 

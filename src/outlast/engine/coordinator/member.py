@@ -1,4 +1,4 @@
-"""One process of a run, as the coordinator knows it. This module is pure."""
+"""`Member`: one process of a run, as the coordinator knows it. This module is pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outlast.model.terms import Tier, Waypoint
 
 @dataclass(slots=True)
 class Process:
-    """Keep what is known of the process itself.
+    """The facts about the process itself.
 
-    pid          0 until its agent says that it was started
-    node         its machine's own name for itself; "" until then
-    hello_seen   it listens
-    running      its script is at work: it said Hello, or it is a program that was started
+    pid          its process id; 0 until its agent reports that it was started
+    node         the host name of its machine; "" until then
+    hello_seen   its listener thread runs, so it can be sent a plan
+    running      its script runs: it said Hello, or it is a program that was started
     parked       it is a spare that can take a rank now
     """
 
@@ -29,13 +29,13 @@ class Process:
 
 @dataclass(slots=True)
 class Script:
-    """The progress of the script in a process, and the way to recover its state.
+    """The progress of the script in a process, and how it can be recovered.
 
-    registration   its newest word of how it can be healed; None: it has not called outlast.join
-    attached       its state is known to run.steps
+    registration   its newest message about that; None: it has not called outlast.join
+    attached       run.steps has restored its state, or knows that there is none
     finished       it is past the last step
     left_in_step   it has ended well in the middle of a step, where its peers may wait for it
-    lingers        it is over, and its process does not end
+    lingers        it is over, but its process does not end
     """
 
     registration: Registered | None = None
@@ -51,11 +51,11 @@ class Script:
 
     @property
     def recovery_mode(self) -> str:
-        """Return how the script can be recovered, as it says itself."""
+        """Return how the script can be recovered, as it has registered."""
         return "respawn" if self.registration is None else self.registration.recovery_mode
 
     def register(self, message: Registered) -> None:
-        """Take in how the script says that it can be healed."""
+        """Note how the script says that it can be recovered."""
         self.registration, self.attached = message, message.step >= 0
 
 
@@ -65,13 +65,13 @@ class Path:
 
     plan              the plan that was made for it, whether it was sent or not
     plan_generation   the generation of the newest plan that was sent; 0: none was
-    waypoint          how far it has come since then, as it says itself (Underway)
+    waypoint          how far it has come since then, as it reports (Underway)
     joined            it is in the current generation
-    committed_s       when it committed its first new step in this generation
-    inventory         what it holds; it has left the generation and stands still
-    newest_report     generation and step of its newest report; one that is older comes again
-    raised            error and traceback, if its script raised in this generation
-    collateral        a collective failed under it, as it says itself
+    committed_s       when it committed its first new step in this generation; None: not yet
+    inventory         what it holds, once it has left the generation and stands still; else None
+    newest_report     generation and step of its newest report. Older reports are late copies
+    raised            error and traceback, if its script raised in this generation; else None
+    collateral        it reports that a collective failed, so a peer may be the cause
     alone             it cannot replace a rank in place: its script needs all ranks before run.steps
     """
 
@@ -87,11 +87,11 @@ class Path:
     alone: bool = False
 
     def note_break(self, mechanism: str) -> None:
-        """Take in why it cannot go on in this generation, as it says itself (`Broke`)."""
+        """Note why the process cannot go on in this generation: the `mechanism` of its Broke."""
         self.collateral, self.alone = mechanism == "collective", mechanism == "alone"
 
     def come_to(self, place: int) -> None:
-        """Take in the value of a waypoint. Messages may arrive late, and no process goes back."""
+        """Note a waypoint, given by its value. A lower one is a late message, and is ignored."""
         if place > self.waypoint:
             self.waypoint = Waypoint(place)
 
@@ -99,18 +99,17 @@ class Path:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
-        # of the last generation: how this one ends is another matter
-        self.collateral = self.alone = False
+        self.collateral = self.alone = False  # these were about the last generation
 
 
 @dataclass(slots=True)
 class Life:
-    """Say whether a process lives, and how it ended.
+    """Whether a process is alive, and how it has ended.
 
-    condemned   it is to be killed: its fault is booked already
-    dead        it has ended, for certain
+    condemned   its death was ordered, and its fault is booked
+    dead        it is confirmed to have ended
     done        it has ended well
-    node_lost   why its node was lost, if it died with it; "" otherwise
+    node_lost   why its node was lost, if it died with its node; else ""
     """
 
     condemned: bool = False
@@ -123,11 +122,11 @@ class Life:
 class Member:
     """One process, as the coordinator knows it.
 
-    A member holds a rank, or is a spare that has rank -1 until it takes one. It is made when its
-    process is ordered, and is forgotten once another process holds its rank, so it outlives its
-    process: `life.dead` tells.
+    A member holds a rank, or is a spare with rank -1. It is made when its process is ordered, and
+    forgotten when another process takes its rank. So it may outlive its process, which `life.dead`
+    tells.
 
-    home   the node whose agent houses it; "" where there is one node only
+    home   the node whose agent watches it; "" if the run has one node only
     """
 
     worker: int
@@ -142,9 +141,9 @@ class Member:
 
     @property
     def answers_leave(self) -> bool:
-        """Return True if this process is in a generation that it can leave.
+        """Return True if this process is in a generation, so that it will answer a Leave.
 
-        A process that boots has none yet: it takes the newest plan when it says Hello.
+        A process that is still starting has none yet. It gets the newest plan when it says Hello.
         """
         life = self.life
         gone = life.dead or life.condemned or life.done
@@ -156,19 +155,19 @@ class Member:
         return not (self.life.dead or self.life.condemned or self.path.joined)
 
     def is_at_work(self, waiting: set[Waypoint]) -> bool:
-        """Return True if the script of this process may be at work, for as long as that takes.
+        """Return True if the script of this process may be running, which may take long.
 
-        waiting   where members wait for the others
+        waiting   the waypoints at which members only wait for others
         """
         path = self.path
         if path.waypoint is Waypoint.BEGINS and path.plan is not None:
-            # A survivor that goes on in its step takes that back first, or finishes it.
+            # A survivor that goes on in place only settles its step first, which is quick.
             return path.plan.then != "in_place"
         return path.waypoint not in waiting
 
 
 def costliest_tier(members: Iterable[Member]) -> Tier | None:
-    """Return the costliest tier that the plans of `members` take state from; None: from none."""
+    """Return the costliest tier from which the plans of `members` restore state; None: none do."""
     plans = [member.path.plan for member in members if member.path.plan is not None]
     if any(plan.checkpoint for plan in plans):
         return Tier.LOCAL
@@ -182,7 +181,7 @@ def costliest_tier(members: Iterable[Member]) -> Tier | None:
 
 
 def said_before(one: Registered, known: Registered | None) -> bool:
-    """Return True if `one` was said before `known`, and only arrives after it."""
+    """Return True if `one` is older than `known`, and has only arrived later."""
     if known is None:
         return False
     return (one.generation, one.step, one.at_steps) < (known.generation, known.step, known.at_steps)

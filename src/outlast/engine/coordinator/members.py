@@ -1,4 +1,4 @@
-"""Who holds which rank, who is parked as a spare, and what is left of the dead.
+"""`Roster`: which worker holds which rank, which are spares, and what dead workers have left.
 
 This module is pure.
 """
@@ -18,10 +18,16 @@ from outlast.model.terms import Waypoint
 
 
 class Roster:
-    """Keep track of which worker holds which rank, and which are parked as spares.
+    """The members of a run: the holder of each rank, and the spares.
 
-    What the dead left behind is in `remains`. `orphans` are processes that a new coordinator found
-    in the rank of another one: they are killed, and their ends awaited.
+        member = roster.add(rank=3, kind="rank", now_s=now_s, home="b")   # its process is ordered
+        member = roster.promote(worker=7, rank=3, now_s=now_s)            # a spare takes rank 3
+        roster.holder(3), roster.live(), roster.parked()
+
+    remains   what dead holders have left: images in slots, copies, committed steps
+    script    the facts about the script that all workers run
+    orphans   processes that a new coordinator found in a rank that belongs to another process; they
+              are killed, and their ends are awaited
     """
 
     def __init__(self, *, world_size: int, next_worker: int = 1) -> None:
@@ -51,15 +57,16 @@ class Roster:
         return self.remains.homes
 
     def add(self, *, rank: int, kind: str, now_s: float, home: str = "") -> Member:
+        """Add the member for a process that is about to be started, and return it."""
         member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s, home=home)
         self.next_worker += 1
         self.seat(member)
         return member
 
     def seat(self, member: Member) -> None:
-        """Give `member` its rank, or keep it as a spare.
+        """Make `member` the holder of its rank, or a spare if it has none.
 
-        What a rank had sealed stays behind if the rank moves to another node.
+        If the rank moves to another node, the images on the old node do not count any more.
         """
         if member.rank >= 0:
             self.remains.leave_behind(member.rank, member.home)
@@ -72,6 +79,7 @@ class Roster:
         self._by_worker[member.worker] = member
 
     def promote(self, worker: int, rank: int, *, now_s: float) -> Member:
+        """Give `rank` to a spare, and return that member."""
         spare = self._spares.pop(worker)
         spare.rank, spare.started_s, spare.process.parked = rank, now_s, False
         self.seat(spare)
@@ -84,13 +92,14 @@ class Roster:
         return self._spares[worker]
 
     def adopt_orphan(self, member: Member) -> None:
-        """Kill `member` and await its end: another process holds its rank."""
+        """Keep `member` until its end is reported, because another process holds its rank."""
         self.orphans[member.worker] = member
 
     def is_done(self, rank: int) -> bool:
         return rank in self._ranks and self._ranks[rank].life.done
 
     def drop(self, spare: Member) -> None:
+        """Forget a spare that has ended."""
         self._spares.pop(spare.worker, None)
         self._by_worker.pop(spare.worker, None)
 
@@ -101,6 +110,7 @@ class Roster:
         self._ranks.clear()
 
     def of(self, worker: int) -> Member | None:
+        """Return the member with this worker number; None: it was given up."""
         return self._by_worker.get(worker)
 
     def those(self, workers: Iterable[int]) -> list[Member]:
@@ -110,8 +120,8 @@ class Roster:
     def first(self, what: str, is_so: Callable[[Member], bool]) -> Member | None:
         """Return a holder of a rank for which `is_so` is true, or None.
 
-        `what` names the question. The search begins where the last one ended. So asking at each of
-        n messages takes about n looks in all, and not n times n.
+        `what` names the question. The search begins where the last one for that question ended. So
+        asking it at each of n messages costs about n looks in all, and not n times n.
         """
         start, ranks = self._cursors.get(what, 0), self._ranks
         member = ranks.get(start)
@@ -136,7 +146,7 @@ class Roster:
 
     def not_quiesced(self) -> list[Member]:
         """Return the members that were told to leave, and have not sent their inventory."""
-        # nearly all stand still, and this is asked again and again
+        # The cheap condition comes first: nearly all stand still, and this is called often.
         return [m for m in self._ranks.values() if m.path.inventory is None and m.answers_leave]
 
     def any_live(self) -> bool:
@@ -144,8 +154,10 @@ class Roster:
         return self.first("live", lambda m: not m.life.dead) is not None
 
     def holding_up(self) -> list[Member]:
-        """Return the members that hold the others up on their way into the generation."""
-        # one that is underway has called outlast.join
+        """Return the members that have come least far into the generation: the others wait for
+        them.
+        """
+        # a member with a waypoint has called outlast.join
         known = self.outlast or any(m.path.waypoint for m in self.live())
         late = self.late() if known else []
         least = min((m.path.waypoint for m in late), default=Waypoint.BEGINS)
@@ -166,7 +178,8 @@ class Roster:
     def lies_sealed(self, rank: int, step: int) -> bool:
         """Return whether the slots of `rank` hold `step`.
 
-        The end of its last process tells, or the state of its present holder.
+        The report on its last process says so, or its present holder has attached and so has sealed
+        the step.
         """
         member = self._ranks.get(rank)
         return self.remains.hold(rank, step) or (member is not None and member.script.attached)
@@ -252,14 +265,14 @@ class Roster:
         ]
 
     def committed_by_all(self) -> int:
-        """Return the newest step that each rank's holder, present or last, has committed.
+        """Return the newest step that all ranks have committed; -1: some rank has no state yet.
 
-        It is -1 if one of them has no state yet. It is right once all stand still or are dead.
+        Call it once every member stands still or is dead.
         """
         return min(held.committed for held in self.holdings())
 
     def torn(self, restore: RestoreVerdict) -> list[Member]:
-        """Return the live members with attached state that cannot reach the restore point."""
+        """Return the live members that cannot get to the restore point in their processes."""
         return [
             m
             for m in self.live()

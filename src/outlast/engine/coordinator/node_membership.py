@@ -18,19 +18,24 @@ _HOME = attrgetter("home")
 
 
 class NodeMembership:
-    """The nodes that are in, in the order in which they came.
+    """The nodes of a run, in the order in which they have joined.
 
-    They are put in another order once, when the run begins. `local`: there is one node, named "",
-    in the coordinator's own process, with room for all.
+    `put_in_order` sorts them once, when the run begins. `local`: there is one node, named "", whose
+    agent is in the coordinator's own process, and which has room for all ranks.
+
+    silent      nodes without a connection: they may come back, or be counted out
+    returning   nodes whose agent has restarted, and is about to enrol again with what is sealed
+                there
+    barred      nodes that get no more work, even if they come back
+    dismissed   nodes that were drained and told to end
     """
 
     def __init__(self, *, local: bool) -> None:
         self.local = local
-        self.silent: set[str] = set()  # without a connection: they may come back, or be counted out
-        # have started over, and are about to be in again, with what had been sealed there
+        self.silent: set[str] = set()
         self.returning: set[str] = set()
-        self.barred: set[str] = set()  # they get no more work, even if they come back
-        self.dismissed: set[str] = set()  # they were drained, and end
+        self.barred: set[str] = set()
+        self.dismissed: set[str] = set()
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
         self._places: dict[str, int] = {}
         self._serves: dict[str, str] = {}
@@ -76,9 +81,10 @@ class NodeMembership:
         self.silent.discard(node)
 
     def put_in_order(self) -> None:
-        """Put the nodes that are in into the order of their places, or of their names.
+        """Sort the nodes by their places, and those without a place by their names.
 
-        Ranks are placed in this order. Of the names, node2 comes before node10.
+        Ranks are placed in this order. Numbers in names are compared as numbers: node2 comes before
+        node10.
         """
         self._capacity = {
             node: self._capacity[node]
@@ -86,7 +92,7 @@ class NodeMembership:
         }
 
     def at_place(self, place: int) -> list[str]:
-        """Return the nodes that are in and were given this place, by name."""
+        """Return the nodes that were given this place, sorted by name."""
         return sorted(node for node in self._capacity if self._places[node] == place)
 
     def serves(self, node: str) -> str:
@@ -107,8 +113,9 @@ class NodeMembership:
         self.dismissed.add(node)
 
     def first(self, avoided: Container[str] = ()) -> str:
-        """Return the node to take first. An `avoided` or barred one counts only if there is no
-        other.
+        """Return the first node that is neither `avoided` nor barred.
+
+        If there is none, a barred node is taken before an avoided one. "" if there are no nodes.
         """
         return min(
             self._capacity, key=lambda node: (node in avoided, node in self.barred), default=""
@@ -137,10 +144,7 @@ class NodeMembership:
 
 
 def order_of(node: str, place: int) -> tuple[bool, int, list[tuple[int, str]]]:
-    """Return what nodes are sorted by: the place that was given, else the name.
-
-    Numbers in a name count as numbers.
-    """
+    """Return the sort key of a node: its place, or else its name, in which numbers are numbers."""
     pieces = [part for part in _NUMBERS.split(node) if part]
     words = [(int(part), "") if part.isdecimal() else (-1, part) for part in pieces]
     return place < 0, place, words

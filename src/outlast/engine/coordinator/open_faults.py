@@ -1,4 +1,4 @@
-"""The faults at hand: what all of them together mean for the generation that answers them.
+"""`OpenFaults`: the faults of the present regroup taken together, and the budgets.
 
 The records of single interruptions are in interruptions.py. This module is pure.
 """
@@ -10,16 +10,17 @@ from outlast.engine.coordinator.interruptions import InterruptionLog
 
 
 class OpenFaults:
-    """Hold what a regroup knows of the faults that it answers, and the budgets that pay for it.
+    """The faults of the present regroup taken together, and the budgets that pay for it.
 
-    fault_s, detected_s   when the oldest open fault came, and when it was seen; the next plan
+    budgets               what may still fail before the run ends
+    fault_s, detected_s   when the oldest open fault came, and when it was seen. The next plan
                           carries both, and the first new commit clears them
-    raised                ranks that live and raised in user code, in this generation
+    raised                ranks that are alive and raised in user code, in this generation
     killed                ranks that were killed by SIGKILL, and not for memory, in this generation
     user_error            error and traceback of the newest exception, for the end of the run
     cut_short             the fault came while steps were executed
-    losing_node           the ends of a node's ranks are being taken in: nothing is decided before
-                          all of them are known to be dead
+    losing_node           a node is lost, and not all of its ranks are marked dead yet. Nothing is
+                          decided before that
     """
 
     def __init__(self, *, budgets: Budgets) -> None:
@@ -31,16 +32,17 @@ class OpenFaults:
         self.user_error = ("", "")
         self.cut_short = False
         self.losing_node = False
-        # the longest that a donor of this generation took to hand over, and a member to restore
+        # the longest time that a donor of this generation took to hand over, and that a member took
+        # to restore
         self._moved_s = (0.0, 0.0)
-        self._node_losses = 0  # ranks of the node that is being lost, so far
+        self._node_losses = 0  # how many ranks of the lost node were booked so far
 
     def charge(self, budgets: Budgets) -> None:
-        """Keep what a decision left of the budgets."""
+        """Keep the budgets that a decision has returned."""
         self.budgets = budgets
 
     def note_times(self, *, first: bool, fault_s: float | None, now_s: float) -> None:
-        """Take in when a fault came; None: it is not known. `first`: no other one is open."""
+        """Note when a fault came (None: not known). `first`: no other fault is open."""
         if first:
             self.fault_s, self.detected_s = fault_s if fault_s is not None else now_s, now_s
         elif fault_s is not None and self.fault_s is not None:
@@ -75,7 +77,7 @@ class OpenFaults:
     def note_restore(self, restore_s: float, *, donated: bool) -> None:
         """Note that a member of this generation took `restore_s` to restore its state.
 
-        donated   to hand it over, rather
+        donated   it is a donor, and that is the time it took to hand its state over
         """
         handed_s, loaded_s = self._moved_s
         if donated:
@@ -85,15 +87,15 @@ class OpenFaults:
 
     @property
     def restore_s(self) -> float:
-        """Return how long state was moved: what is handed over is loaded after that."""
+        """Return how long the transfer of state took: handing it over, and then loading it."""
         return sum(self._moved_s)
 
     def note_cut_short(self, cut_short: bool) -> None:
-        """Set whether the fault at hand came while steps were executed."""
+        """Set whether the fault came while steps were executed."""
         self.cut_short = cut_short
 
     def begin_node_loss(self) -> None:
-        """Note that from now on the ends of a lost node's ranks are taken in."""
+        """Note that a node is lost, and that the ends of its ranks follow."""
         self.losing_node, self._node_losses = True, 0
 
     def end_node_loss(self) -> None:
@@ -101,7 +103,7 @@ class OpenFaults:
         self.losing_node = False
 
     def count_node_loss(self) -> bool:
-        """Count one more fault. Return whether the node that is being lost had one before."""
+        """Count one more fault. Return True if it belongs to a node loss that was booked before."""
         again = self._node_losses > 0
         self._node_losses += self.losing_node
         return again

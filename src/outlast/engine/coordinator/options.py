@@ -1,4 +1,4 @@
-"""What the launcher tells the coordinator of a run before it begins. This module is pure."""
+"""The options of a run, which the launcher gives to the coordinator. This module is pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class CoordinatorOptions:
 
     start              what the ranks begin from
     checkpoint         folder and step of the newest good checkpoint, or ("", 0)
-    committed_before   newest step that earlier sessions of the run have committed
+    committed_before   the newest step that earlier sessions of the run have committed
     durable            checkpoints are written, or lie on the disk from before
-    term_grace_s       from a stop that was asked for to SIGKILL
-    nodes              agents that are waited for at the start; 0: one, in the same process
-    enrol_wait_s       how long they are waited for; then the run begins on those that are there
-    saves_last         the newest state that lives is saved before the run gives up
-    greets             workers say Hello; a program (--no-python) never does, and counts as at work
+    term_grace_s       seconds from a request to stop until the processes are killed
+    nodes              how many agents to wait for at the start; 0: the only agent is in the
+                       coordinator's own process
+    enrol_wait_s       how long to wait for them; then the run begins on those that are there
+    saves_last         the newest state is saved before the run gives up
+    greets             workers say Hello. A program (--no-python) never does, and counts as running
                        once its process is started
     peer_copies        each image of sharded state is copied to another node, and one is sealed each
                        so many steps; 0: no copies are made

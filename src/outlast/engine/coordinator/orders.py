@@ -15,7 +15,7 @@ from outlast.model.records import Event
 
 @dataclass(slots=True)
 class _Order:
-    """The same message to some workers of one node, while those are found."""
+    """An order to one node: a message, and the workers that get it."""
 
     message: ForWorker
     home: str
@@ -28,10 +28,12 @@ class _Order:
 
 
 def tell_orders(messages: Iterable[tuple[Member, ForWorker]], *, local: bool) -> list[Output]:
-    """Return one order for each node: workers there that get the same object share it.
+    """Return the orders that send each member its message.
 
-    local   the agent lives in the coordinator's process: each worker gets an order of its own,
-            for there is nothing to be saved
+    Workers of one node that get the same message object share an order.
+
+    local   the agent is in the coordinator's own process: each worker gets an order of its own,
+            because sharing would save nothing
     """
     orders: dict[tuple[object, int], _Order] = {}
     order: _Order | None = None
@@ -48,9 +50,10 @@ def tell_orders(messages: Iterable[tuple[Member, ForWorker]], *, local: bool) ->
 
 
 def kill_orders(now_s: float, members: Iterable[Member], why: str) -> list[Output]:
-    """Condemn `members`, order their deaths, and set the deadline by which they must have ended.
+    """Condemn `members`, order them to be killed, and set the deadline for their deaths.
 
-    A rank is given away only after its holder's death, and the run ends if one cannot be killed.
+    A rank is given to another process only after its holder's death. If a process cannot be killed
+    by the deadline, the run ends.
     """
     out: list[Output] = []
     for member in members:
@@ -59,11 +62,11 @@ def kill_orders(now_s: float, members: Iterable[Member], why: str) -> list[Outpu
 
 
 def kill_order(member: Member, why: str) -> ToAgent:
-    """Condemn `member` and order its death, without waiting for it."""
+    """Condemn `member` and order it to be killed, without a deadline."""
     member.life.condemned = True
     return ToAgent(KillWorker(member.worker, why), member.home)
 
 
 def event(now_s: float, kind: str, data: Mapping[str, object]) -> Record:
-    """Return an event for the ledger that nothing depends on."""
+    """Return the output that writes an event to the ledger, for people who read it later."""
     return Record(Event(now_s, 0.0, kind, dict(data)))

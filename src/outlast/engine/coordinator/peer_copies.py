@@ -1,11 +1,13 @@
-"""Copies of the images of sharded state, each on another node than its rank.
+"""`PeerCopies`: copies of images of sharded state, each on another node than its rank (`--keep`).
 
-    a rank seals an image ──to the node of `placement.keepers`──> CopyKept ──> `kept`
-    a node is lost        `lose_node`: what it kept is gone, and not what is kept of its ranks
-    a generation begins   `went_back`: copies of later steps do not count any more
+    a rank seals an image   it is copied to the rank's *keeper*, a node that `placement.keepers`
+                            names. The keeper reports CopyKept: `kept`
+    a node is lost          the copies that it kept are gone. Those of its own ranks are elsewhere:
+                            `lose_node`
+    a generation begins     copies of later steps do not count any more: `went_back`
 
-A rank votes on a step only once the copy of its newest image lies at its keeper. So the vote of a
-step says that the step before it outlives the loss of any one node.
+A rank votes for a step only once the copy of its newest image lies at its keeper. So a passed vote
+shows that the step before it survives the loss of any one node.
 
 This module is pure.
 """
@@ -19,7 +21,7 @@ from outlast.model.messages import CopyKept
 
 
 class PeerCopies:
-    """Know which node keeps copies of which images. It stays empty if the run makes none."""
+    """Which node keeps copies of which images. It is empty if the run makes no copies."""
 
     def __init__(self) -> None:
         self._held: dict[int, dict[str, tuple[int, ...]]] = {}  # rank -> node -> steps
@@ -30,7 +32,7 @@ class PeerCopies:
     # --- what happens to copies ------------------------------------------------------------------
 
     def kept(self, message: CopyKept, node: str) -> None:
-        """Take in which copies `node` keeps of the images of a rank."""
+        """Note which copies `node` keeps of the images of a rank."""
         made = message.generation
         steps = tuple(
             step for step in message.steps if self._rollbacks.counts(generation=made, step=step)
@@ -43,7 +45,7 @@ class PeerCopies:
             self._without.add(message.rank)
 
     def found(self, rank: int, node: str, steps: tuple[int, ...]) -> None:
-        """Take in copies that lie on a node which has come back, or has enrolled anew."""
+        """Note copies that were found on a node which has come back or has enrolled."""
         self._held.setdefault(rank, {})[node] = steps
         self._newest[rank] = max((*steps, self._newest.get(rank, -1)))
 
@@ -83,11 +85,13 @@ class PeerCopies:
         return min((node for node, steps in nodes.items() if step in steps), default="")
 
     def committed(self, committed: int, *, world_size: int) -> int:
-        """Return the newest step that counts as committed: its copies lie at the keepers.
+        """Return the newest step that counts as committed, because its copies lie at the keepers.
 
-        committed   the newest step that all ranks have sealed. They have voted on it, so the copies
-                    of the step before were there: its own may not be, and work that waits for its
-                    commit has not been done. Where a node has no room for copies, nobody waits.
+        committed   the newest step that all ranks have sealed
+
+        All ranks have voted for `committed`, so the copies of the step before it lie there. Its own
+        copies may not, and then its on-commit work has not run. If a keeper has no room for copies,
+        nobody waits for them, and `committed` itself counts.
         """
         ranks = range(world_size)
         if self._without or any(rank not in self._newest for rank in ranks):

@@ -1,19 +1,19 @@
-"""What the policy makes of a verdict. The run has gone on by then, and nothing undoes a commit.
+"""Carry out what the policy decides about a verdict. By then the run has recovered and trains on.
 
-    exclude   the node is barred: it is given no rank, spare or store any more; what lives there
-              stays until it is lost
-    drain     it is barred, and once another step is committed all stand still; its ranks are given
-              up and start elsewhere, as if the node were lost. This is an interruption that the
-              run makes itself, and no budget of recovery pays for it
-    shrink    not yet: a drain that waits for a node with room; if none comes the run stops
-    stop      as a signal does: the step in flight is committed first
-    page      a line for those who watch, and the event in the ledger
+    exclude   the node is barred: it gets no rank, spare or store any more. The processes on it stay
+              until they are lost
+    drain     the node is barred. After the next committed step all ranks stand still, and those of
+              the node are given up and start elsewhere, as if the node were lost. The run has made
+              this interruption itself, so no budget is charged
+    shrink    not supported yet: it is a drain that waits for a node with room. If none comes within
+              NODE_WAIT_S, the run stops
+    stop      end the run, as a signal does: the step in flight is committed first
+    page      show a line to the people who watch, and write an event to the ledger
 
-A node is barred only while the others have room for all ranks. Until then it waits for room.
+A node is barred only if the other nodes have room for all ranks. Otherwise it waits for room.
 
-Ranks are not moved if that would undo something. Sharded state lies on the node of its owner, so
-such ranks start again where they were as long as the node lives. A script without outlast calls
-begins again from the top. For these two, a drain is only an exclusion.
+In two cases a drain is only an exclusion, because moving ranks would lose work. Sharded state lies
+on the node of its owner. And a script without outlast calls would begin again from its top.
 
 This module is pure.
 """
@@ -55,12 +55,12 @@ FAILED_EXIT = 1
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A node that is to be taken out.
+    """A node that is to be taken out of the run.
 
-    after_step   the newest step committed when that was decided, or tried last
-    until_s      when a shrink that finds no room ends the run; None: it has all the time
-    tries        how often it may still be tried to move its ranks
-    dismisses    its launcher is told to end once it is empty
+    after_step   the newest committed step when that was decided, or was tried last
+    until_s      when a shrink that finds no room ends the run; None: never
+    tries        how often moving its ranks may still be tried
+    dismisses    its launcher is told to end once no rank is left on the node
     """
 
     action: Action
@@ -73,10 +73,13 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """The past of the policy, as the ledger tells it to a new coordinator.
+    """What the policy has decided and done so far. A new coordinator rebuilds it from the ledger.
 
-    It has all decisions, the barred nodes, the nodes that are still to be emptied, and the
-    interruptions that the policy made itself. Times are taken as readings of the same clock.
+    past         the decisions, oldest first
+    barred       nodes that get no more work
+    departures   nodes that are still to be taken out
+    own          the ids of interruptions that the policy has made itself
+    dismissed    nodes whose launchers were told to end
     """
 
     past: list[Past] = field(default_factory=list)
@@ -86,7 +89,7 @@ class Acted:
     dismissed: set[str] = field(default_factory=set)
 
     def take(self, event: Event) -> None:
-        """Take in the events in the order in which they were written."""
+        """Apply one event of the ledger. Call it for each event, in their order."""
         if event.kind == DECIDED:
             past = past_from(event.data, at_s=event.at_s)
             self.past.append(past)
@@ -108,7 +111,7 @@ class Acted:
                 self.dismissed.add(str(event.data["node"]))
 
     def _ask(self, event: Event) -> None:
-        """Take in that a person asked for a drain."""
+        """Note that a person asked for a drain."""
         if event.data["what"] == "drain" and not event.data.get("refused"):
             why, step = f"asked for by {event.data['by']}", typing.cast(int, event.data["step"])
             reason = f"{why}: {event.data['reason']}" if event.data["reason"] else why
@@ -139,10 +142,11 @@ class PolicyActions:
         outputs = policy.look_at_departures(now_s)    # after each step, and when a node comes
 
     A decision that cannot be carried out at once is kept as a `Departure`. It is tried again after
-    a step, when a node comes, and when its timer is due. `recover` and `rearm` take up the
+    a step, when a node joins, and when its timer is due. `recover` and `rearm` continue the
     decisions of a coordinator before this one, from the ledger.
 
-    It does not promise that a node is left: the policy never brings a run to a standstill.
+    A departure may never be carried out: the policy takes no node out if the run would then lack
+    room.
     """
 
     def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
@@ -154,15 +158,15 @@ class PolicyActions:
         self._next_look_s = 0.0  # for room, unless something changes before
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
-        """Decide what is done about an interruption that was diagnosed, and do it.
+        """Decide what is done about a diagnosed interruption, and begin to do it.
 
-        Nothing is done about one that the policy made itself. For a run that is over, the decision
-        is only reported.
+        Nothing is done about an interruption that the policy has made itself. If the run is over,
+        the decision is only recorded.
         """
         run = self.run
         known = run.interruptions.known.get(interruption)
         if known is None or interruption in self.acted.own:
-            # Nobody knows the interruption, or the policy made it itself.
+            # The interruption is unknown (too old), or the policy has made it itself.
             return []
         named = blame(
             verdict, home_of=lambda rank: run.history.at(rank, known.generation),
@@ -187,9 +191,9 @@ class PolicyActions:
         return [*out, *self._act(now_s, decided)] if decided.acts and goes_on else out
 
     def _node_named(self, name: str) -> str:
-        """Return the node that evidence calls `name`; "": no node, or several, may be meant.
+        """Return the node that evidence calls `name`; "": none fits, or several do.
 
-        Evidence calls a node by its agent's name, or by its own, with or without its domain.
+        Evidence names a node as its agent does, or by its host name, with or without the domain.
         """
         roster = self.run.roster
         nodes = (*roster.homes.values(), *self.run.nodes.room(()))
@@ -250,8 +254,8 @@ class PolicyActions:
     def look_at_departures(self, now_s: float, *, changed: bool = True) -> list[Output]:
         """Do what can be done now for nodes that are to be taken out.
 
-        This is called after each step, when a node comes, and when something is decided. A try that
-        failed is not repeated at once, unless something has `changed`.
+        It is called after each step, when a node joins, and after each decision. A try that failed
+        is not repeated at once, unless something has `changed`.
         """
         out: list[Output] = []
         if self.run.course.is_in(Stage.STOPPING, Stage.ENDED, Stage.REBUILDING):
@@ -272,7 +276,7 @@ class PolicyActions:
 
     @property
     def departs_soon(self) -> bool:
-        """Return True if a node is left after the next step, or at the next look."""
+        """Return True if a node will be taken out after the next step, or at the next look."""
         moves = self.run.roster.outlast and not self.run.roster.sharded
         barred = self.run.nodes.barred
         return any(
@@ -317,7 +321,7 @@ class PolicyActions:
         return [member for member in self.run.roster.live() if member.home == node]
 
     def _departed(self, now_s: float, node: str, left: list[Member]) -> list[Output]:
-        """Write down that everything is done for `node` that will be done."""
+        """Write down that the departure of `node` is over. `left`: members that stay there."""
         departure = self.acted.departures.pop(node)
         dismissed = departure.dismisses and not left and node in self.run.nodes
         data: dict[str, object] = {"node": node, "left": sorted(member.rank for member in left)}
@@ -330,10 +334,7 @@ class PolicyActions:
         return out
 
     def is_room_without(self, node: str) -> bool:
-        """Return True if the other nodes that can be heard have room for all ranks.
-
-        The policy brings no run to a standstill.
-        """
+        """Return True if the other nodes that have a connection have room for all ranks."""
         nodes = self.run.nodes
         others = [
             room for other, room in nodes.room(()).items()
@@ -365,9 +366,10 @@ class PolicyActions:
     # --- moving away ---------------------------------------------------------------------------
 
     def _may_move(self, node: str, departure: Departure) -> bool:
-        """Return True while training is under way, and another step is committed.
+        """Return True if the ranks of `node` can be moved now.
 
-        Ranks on a node that cannot be heard cannot be moved.
+        The run has to train, without an open interruption, and must have committed another step.
+        The node needs a connection. Sharded state and plain scripts are never moved.
         """
         run = self.run
         busy = bool(run.interruptions.open) or self.stop.end is not None
@@ -396,9 +398,8 @@ class PolicyActions:
     ) -> list[Output]:
         """Begin a regroup in which the ranks of `node` are given up.
 
-        They are killed only once all others stand still, and one of these holds everything to go on
-        from. If anything else has happened by then, that is dealt with first, and the drain is
-        tried again.
+        They are killed only once all ranks stand still, and a rank elsewhere holds the state. If
+        anything else has happened by then, that is handled first, and the drain is tried again.
         """
         run, step = self.run, self.run.progress.step
         again = replace(departure, after_step=step, tries=departure.tries - 1)
@@ -426,9 +427,9 @@ class PolicyActions:
     # --- after another coordinator -------------------------------------------------------------
 
     def recover(self, acted: Acted) -> None:
-        """Take in what the ledger says, before `rebuild`.
+        """Continue from what the ledger says. Call it before the coordinator's `rebuild`.
 
-        A departure that waited for a step waits for another step now.
+        A departure that waited for the next step waits for another one now.
         """
         self.acted = replace(acted)
         for node in acted.barred:

@@ -1,4 +1,6 @@
-"""The end of a process: well, or a fault. The kernel said so, or its node is gone.
+"""Ends of processes: is it a normal end, or a fault?
+
+The kernel has reported the end, or the node of the process is lost.
 
 This module is pure.
 """
@@ -23,7 +25,7 @@ _SIGKILL = 9
 
 
 class ProcessExits:
-    """Take in the ends of processes. It has no state of its own."""
+    """Handle the ends of processes. It has no state of its own."""
 
     def __init__(self, run: Run, stop: StopRequest, regroup: Regroup, spares: SparePool) -> None:
         self.run = run
@@ -34,7 +36,7 @@ class ProcessExits:
         self.left = LeftInStep(run, stop, regroup)
 
     def on_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
-        """Take in that a process has ended. What it left in its slots is kept for its successor."""
+        """Handle the end of a process. What is in its slots is remembered for its successor."""
         run, roster = self.run, self.run.roster
         if message.worker in roster.orphans:
             return self._on_orphan_exit(now_s, message)
@@ -60,7 +62,7 @@ class ProcessExits:
             warned = self.epilogue.failed_at_exit(now_s, member, message)
             return [*warned, *self._on_done(now_s, member)]
         if (
-            # None: it was killed, or lost with its node, and its script is not to blame
+            # without an exit code it was killed, or lost with its node: its script is not to blame
             message.exit_code is not None
             and not member.life.condemned
             and self.epilogue.is_reached(member)
@@ -70,23 +72,24 @@ class ProcessExits:
         return [*self._fault_of(now_s, member, message), *self._go_on(now_s)]
 
     def _is_missed(self, member: Member) -> bool:
-        """Return True if a rank has left before run.steps, and a collective has failed just now.
+        """Return True if the rank left before run.steps, and a peer's collective has just failed.
 
-        It closes its connections before it ends, so the other rank may be heard of first.
+        A process closes its connections before it ends, so the failed collective may be reported
+        before this end.
         """
         early = member.script.registered and not member.script.attached
         stops = self.stop.by_signal or self.stop.end is not None
         return early and not stops and self.run.course.is_in(Stage.GATHERING, Stage.LEAVING)
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
-        """Take in that a process could not be started, as an end like any other."""
+        """Handle a process that could not be started, like one that has ended."""
         exited = WorkerExited(
             message.worker, 0, 1, None, False, -1, (), (), "boot", now_s, now_s, message.error
         )
         return self.on_exit(now_s, exited)
 
     def on_lost_with_node(self, now_s: float, member: Member, reason: str) -> list[Output]:
-        """Take in that a process went with its node, so that nothing tells how it ended."""
+        """Handle the loss of a process with its node. Nothing is known about how it ended."""
         return self.on_exit(now_s, lost_with_node(member, now_s, reason))
 
     def _go_on(self, now_s: float) -> list[Output]:
@@ -102,7 +105,7 @@ class ProcessExits:
         return self._go_on(now_s)
 
     def _on_done(self, now_s: float, member: Member) -> list[Output]:
-        """Take in that a rank has come to its end. The run ends once all ranks have."""
+        """Note that a rank has ended well. The run ends once all ranks have."""
         run = self.run
         member.life.done = True
         if run.roster.first("not done", lambda m: not m.life.done) is not None:
@@ -157,9 +160,9 @@ class ProcessExits:
 
 
 def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
-    """Note that a process went with its node, and return the end that stands for it.
+    """Note that a process is lost with its node, and return a WorkerExited that stands for it.
 
-    Nothing but the loss of the node is known of that end.
+    It says nothing but the reason.
     """
     member.life.node_lost = reason
     return WorkerExited(

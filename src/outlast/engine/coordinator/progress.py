@@ -1,4 +1,4 @@
-"""How far a run has come, by what workers, agents and the dead have said.
+"""`Progress`: the newest steps of a run, as workers and agents have reported them.
 
 This module is pure.
 """
@@ -21,9 +21,10 @@ class Reached(NamedTuple):
 class Progress:
     """The steps of one run, as far as the coordinator knows them.
 
-    `step` and `executed` only grow: they are the newest step ever committed and ever executed, and
-    a step that is executed again books as repeated work. `since_plan` begins again with each plan.
-    The steps in it that the next plan undoes are what that recovery costs.
+    step         the newest step that was ever committed
+    executed     the newest step that was ever executed; executing a step again is repeated work
+    since_plan   the newest steps since the newest plan. If the next plan goes back behind them,
+                 they are the cost of that recovery
 
     While `generation_live` is False, workers may still report steps that the newest plan has
     undone. Such reports count for `step` and `executed`, but not for `since_plan`.
@@ -40,22 +41,22 @@ class Progress:
         self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
 
     def note(self, committed: int, executed: int) -> None:
-        """Take in a report of the whole run: these steps were committed and executed."""
+        """Note the newest steps that the run has committed and executed."""
         self.step, self.executed = max(self.step, committed), max(self.executed, executed)
         if self.generation_live:
             known = self.since_plan
             self.since_plan = Reached(max(known[0], committed), max(known[1], executed))
 
     def note_of_rank(self, committed: int, executed: int, *, sharded: bool) -> None:
-        """Take in a report of one rank.
+        """Note the newest steps that one rank has committed and executed.
 
-        Replicated state is committed once one rank has committed it. Sharded state is committed
-        once all owners have sealed it, so one rank's word says nothing of commits there.
+        Under replicated state one rank's commit counts for all. Under sharded state a step is
+        committed once all owners have sealed it, so the commit of one rank does not count.
         """
         self.note(0 if sharded else committed, executed)
 
     def note_commit(self, step: int, *, sharded: bool) -> None:
-        """Take in that members of this generation committed `step`."""
+        """Note that members of this generation have committed `step`."""
         self.generation_live = True
         self.note_of_rank(step, step, sharded=sharded)
 
@@ -67,11 +68,11 @@ class Progress:
         sharded: bool,
         training_on: Collection[str] | None,
     ) -> None:
-        """Take in what the beacons on `node` show.
+        """Note what the beacons on `node` show.
 
         Under sharded state a step is committed once all owners have committed it, so the slowest
-        rank of all nodes counts. It counts only in training: without the beacon of a dead owner,
-        those of the others do not tell.
+        rank of all nodes counts. This is used only in training, because a dead owner has no beacon,
+        and the others do not show how far it had come.
 
         training_on   the nodes of all ranks, or None while the run is not training
         """
@@ -84,10 +85,7 @@ class Progress:
         self.moved_s = report.at_s
 
     def has_trained(self) -> bool:
-        """Note that this run has committed a step, by its own members.
-
-        Return whether it is the first one that is noted.
-        """
+        """Note that this run has committed a step. Return True at the first call."""
         first, self.trained = not self.trained, True
         return first
 
@@ -100,7 +98,7 @@ class Progress:
         self.planned = step
 
     def begin_again(self, step: int) -> None:
-        """Begin again from `step` with all ranks: later steps are not committed any more."""
+        """Note that all ranks restart from `step`: later steps are not committed any more."""
         self.step = step
 
     def is_live(self, live: bool) -> None:

@@ -1,4 +1,7 @@
-"""What is left of the holders of ranks, and where each rank lives. This module is pure."""
+"""`Remains`: what dead holders of ranks have left, and where each rank lives.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ class ScriptFacts:
     outlast   some worker called outlast.join
     sharded   some worker registered sharded state: this stays true when that worker is dead
     step_s    the step time that agents have learned
-    alike     from the ledger, in order: ranks that hold the same shards, or (False) not any more
+    alike     from the ledger, in order: ranks, and whether they hold the same shards (True) or not
+              any more (False)
     """
 
     outlast: bool = False
@@ -26,26 +30,28 @@ class ScriptFacts:
     alike: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
 
     def learn(self, *, outlast: bool, sharded: bool = False) -> None:
-        """Take in what is reported of the script. What is known once stays known."""
+        """Note facts about the script. A fact that was True once stays True."""
         self.outlast = self.outlast or outlast
         self.sharded = self.sharded or sharded
 
     def learn_step(self, step_s: float) -> None:
-        """Take in the step time that an agent has learned."""
+        """Note the step time that an agent has learned."""
         self.step_s = step_s
 
 
 class Remains:
-    """The images in the slots of each rank whose holder is gone, and the node on which they lie.
+    """The images that dead holders of ranks have left in their slots, and the node of each rank.
 
     The images of a rank are lost when its node is lost, or when the rank moves to another node.
 
-    copies   of images, that other nodes keep
+    homes       the node on which each rank lives, or lived last
+    imageless   ranks whose images are lost
+    copies      copies of images on other nodes
     """
 
     def __init__(self) -> None:
-        self.homes: dict[int, str] = {}  # the node on which each rank lives, or lived last
-        self.imageless: set[int] = set()  # ranks whose images are lost
+        self.homes: dict[int, str] = {}
+        self.imageless: set[int] = set()
         self._left: dict[int, Holding] = {}
         self._done: dict[int, int] = {}
         self._moved: dict[int, str] = {}  # homes that are not written down yet
@@ -70,14 +76,14 @@ class Remains:
         return moved
 
     def remember(self, homes: Mapping[int, str]) -> None:
-        """Take in where each rank lived. What it had sealed there has to be found again."""
+        """Recover from the ledger where each rank lived. Images there have to be found again."""
         self.homes.update(homes)
         self.imageless.update(homes)
 
     # --- what lies there -------------------------------------------------------------------------
 
     def of(self, rank: int) -> Holding:
-        """Return what the last holder of `rank` left, as far as it is known."""
+        """Return what the last holder of `rank` has left, as far as that is known."""
         return self._left.get(rank) or Holding((rank,), False, -1, (), -1, False, ())
 
     def lose_rank(self, rank: int) -> None:
@@ -108,12 +114,11 @@ class Remains:
         self.imageless.discard(rank)
 
     def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
-        """Keep what the agent found sealed in the dead rank's slots, until a successor has
-        attached.
+        """Remember what the agent found sealed in a dead rank's slots.
 
-        had_state   the holder had attached its state and its node lives. Without that, what lies
-                    there is its predecessor's, or was found when its node came back: the agent may
-                    not even have known which slots were to be its own.
+        had_state   the holder had attached its state, and its node is there. Otherwise the slots
+                    hold what a predecessor has sealed, and what was known before is kept where the
+                    message says nothing
         """
         if had_state:
             committed, prepared, sealed = message.committed, message.prepared, message.sealed
@@ -137,7 +142,7 @@ class Remains:
     # --- replicas --------------------------------------------------------------------------------
 
     def learn_alike(self, ranks: tuple[int, ...], *, alike: bool = True) -> bool:
-        """Note that `ranks` hold the same shards, or do not any more. Return if that is news."""
+        """Note whether `ranks` hold the same shards. Return True if that is new."""
         sets = {rank: self._alike.get(rank, ()) for rank in ranks}
         if alike:
             self._alike |= dict.fromkeys(ranks, ranks)
@@ -169,8 +174,5 @@ class Remains:
             self._done[rank] = step
 
     def done(self, rank: int) -> int:
-        """Return the newest step that a holder of `rank` is known to have committed.
-
-        To execute it again is to repeat it.
-        """
+        """Return the newest step that a holder of `rank` is known to have committed."""
         return self._done.get(rank, 0)

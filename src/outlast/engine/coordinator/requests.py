@@ -1,14 +1,14 @@
-"""What people ask of a run while it goes on: stop it, save it, take work from a node.
+"""Requests of people to a live run: stop it, save it, take work from a node.
 
-    stop         as a signal does: the step in flight is committed first
+    stop         end the run, as a signal does; the step in flight is committed first
     checkpoint   all ranks write a checkpoint of the step that is committed next
-    cordon       the node is barred: it is given no more work, and what lives there stays
-    uncordon     the node is given work again, and a drain of it is called off
-    drain        it is barred, and its ranks move to other nodes between two steps
+    cordon       the node is barred: it gets no more work, and the processes on it stay
+    uncordon     the node gets work again, and a drain of it is called off
+    drain        the node is barred, and its ranks move to other nodes between two steps
     drain_all    all nodes are drained, one after the other
 
-Each request is written to the ledger with who asked and why, and so is its last answer. An answer
-says that it is done, that it is refused and why, or what it waits for.
+Each request is written to the ledger with its author and reason, and so is its last answer. An
+answer says that the request is done, that it is refused and why, or what it waits for.
 
 This module is pure.
 """
@@ -35,9 +35,11 @@ STOPPED_EXIT = 143  # as by SIGTERM
 class Asked:
     """A request, and who made it.
 
-    number  what the driver knows it by; no other request of this run's launcher has it
-    what    as in the message `Request`
+    number  by which the driver knows the request; unique for this launcher
+    what    the kind of request, as in the message `Request`
+    node    the node that it is about; "" if none
     by      who asks, in words for people
+    reason  why, in the words of the person who asks; may be ""
     """
 
     number: int
@@ -56,10 +58,10 @@ class Asked:
 class _Open:
     """A request that is not done yet.
 
-    step        the newest step that was known to be committed when it was asked for
+    step        the newest committed step when the request came
     generation  the generation in which a rank was told to save; -1: none was told yet
-    nodes       those that are still to be drained, the present one first
-    waits_for   what the person who asked was last told that it waits for
+    nodes       the nodes that are still to be drained, the present one first
+    waits_for   the newest answer of what the request waits for
     """
 
     asked: Asked
@@ -70,17 +72,17 @@ class _Open:
 
 
 class Requests:
-    """Take in requests, carry them out with the parts of the run, and answer them.
+    """Carry out the requests of people, and answer them.
 
-    The coordinator makes one, and calls `take` for each request and `look` whenever the run has
-    moved:
+    The coordinator makes one. It calls `take` for each request, and `look` whenever something has
+    changed that a request may wait for:
 
         outputs = requests.take(now_s, Asked(1, "drain", "node-b", "alice", "a fan is broken"))
         outputs = requests.look(now_s)
         outputs = requests.over(now_s, end)
 
-    Each call returns an `Answered` for each request whose answer has changed. It does not promise
-    that a request is ever done: a drain may wait for a node for as long as the run lives.
+    Each call returns an `Answered` for each request whose answer has changed. A request may never
+    be done: a drain waits for a node with room as long as the run lives.
     """
 
     def __init__(self, run: Run, stop: StopRequest, policy: PolicyActions) -> None:
@@ -88,10 +90,10 @@ class Requests:
         self.stop = stop
         self.policy = policy
         self._open: dict[int, _Open] = {}
-        self._notices = 0  # of nodes that are taken away
+        self._notices = 0  # how often a node has said that it is about to be taken away
 
     def take(self, now_s: float, asked: Asked) -> list[Output]:
-        """Take in a request, do what can be done now, and say how it stands."""
+        """Accept or refuse a request, do what can be done now, and answer it."""
         data = self._facts(asked)
         if why_not := self._why_not(asked):
             refused = Event(now_s, 0.0, REQUESTED, data | {"refused": why_not})
@@ -99,7 +101,7 @@ class Requests:
         return self._open_up(now_s, asked, data)
 
     def _facts(self, asked: Asked) -> dict[str, object]:
-        """Return a request as the ledger has it."""
+        """Return a request as plain data for the ledger."""
         return {
             "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
             "reason": asked.reason, "step": self.run.progress.step,
@@ -131,9 +133,9 @@ class Requests:
         return []
 
     def preempted(self, now_s: float, node: str, reason: str) -> list[Output]:
-        """Drain a node that is about to be taken away, or stop the run if that cannot be done.
+        """Drain a node that is about to be taken away. Stop the run if that is not possible.
 
-        It cannot be done where no other node has room, or where the ranks cannot move.
+        It is not possible if no other node has room, or if the ranks cannot move.
         """
         run = self.run
         self._notices += 1
@@ -151,14 +153,14 @@ class Requests:
         return self.stop.ask(now_s=now_s, reason=f"node {reason}", exit_code=STOPPED_EXIT)
 
     def _in_turn(self) -> list[str]:
-        """Return the nodes in the order in which all are drained: first those that hold ranks."""
+        """Return all nodes in the order in which they are drained: first those that have ranks."""
         holding = {member.home for member in self.run.roster.live()}
         return sorted(self.run.nodes, key=lambda node: node not in holding)
 
     # --- what is refused -----------------------------------------------------------------------
 
     def _why_not(self, asked: Asked) -> str:
-        """Return why a request cannot be carried out, now or later; "": it can."""
+        """Return why a request can never be carried out; "": it can, perhaps later."""
         run, nodes = self.run, self.run.nodes
         if run.course.is_in(Stage.ENDED) or (
             asked.what != "stop" and (run.course.is_in(Stage.STOPPING) or self.stop.end is not None)
@@ -187,14 +189,14 @@ class Requests:
     def _is_plain(self) -> bool:
         """Return True if the script trains without outlast calls.
 
-        A script that has not trained yet may still come to its first one.
+        A script that has not trained yet may still make one.
         """
         return not self.run.roster.outlast and self.run.progress.trained
 
-    # --- looking again -------------------------------------------------------------------------
+    # --- open requests -------------------------------------------------------------------------
 
     def look(self, now_s: float) -> list[Output]:
-        """Do what can be done now for the requests that are open, and answer what has changed."""
+        """Do what can be done now for the open requests, and answer those that have changed."""
         out: list[Output] = []
         for one in list(self._open.values()):
             match one.asked.what:
@@ -210,7 +212,7 @@ class Requests:
         return out
 
     def over(self, now_s: float, end: End) -> list[Output]:
-        """Answer all that is open: the run has ended with `end`."""
+        """Answer all open requests, because the run has ended with `end`."""
         out: list[Output] = []
         for one in list(self._open.values()):
             if one.asked.what == "stop":
@@ -265,7 +267,7 @@ class Requests:
         return [*out, *self._waits(one, "the next step is committed, and then saved")]
 
     def _spokesman(self) -> Member | None:
-        """Return the rank that is told to save. Its vote tells all others."""
+        """Return the member that is told to save. Its vote tells all others."""
         able = [m for m in self.run.roster.live() if m.script.attached and not m.script.finished]
         return min(able, key=lambda member: member.rank, default=None)
 
@@ -289,7 +291,7 @@ class Requests:
                 return [*out, *self._stop_for(now_s, one.asked)] if one.asked.number < 0 else out
             one.nodes.pop(0)
             if one.asked.what == "drain_all" and node in self.run.nodes:
-                # The next node needs room, so this one stands ready again.
+                # The next node's ranks need room, so this node gets work again.
                 out += self.policy.uncordon(now_s, node, "it was drained in turn")
         drained = f"node {one.asked.node} is" if one.asked.node else "all nodes were"
         return [*out, *self._done(now_s, one, f"{drained} drained")]

@@ -1,6 +1,4 @@
-"""What a generation can begin from when no rank goes on in its process.
-
-That is images, a transfer image, the copies that all ranks keep in the vault, or a checkpoint.
+"""The sources from which all ranks can restart: images, a transfer image, copies, a checkpoint.
 
 This module is pure.
 """
@@ -15,7 +13,13 @@ from outlast.engine.durable import Saves
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The beginning of all ranks when they restart: the step, and the sources of `Regroup`."""
+    """What all ranks begin from when they restart. The fields are those of the message Regroup.
+
+    step         the step that they go on from; 0: the beginning
+    replicated   the source of replicated state
+    private      the source of private state
+    checkpoint   the folder of the checkpoint; "": none is read
+    """
 
     step: int = 0
     replicated: str = "none"
@@ -24,7 +28,7 @@ class Restart:
 
     @property
     def words(self) -> str:
-        """Say for people what all ranks begin from."""
+        """Return a sentence for people: what all ranks begin from."""
         if not self.step:
             return "all ranks begin from the beginning: no state was saved"
         if self.replicated == "kept":
@@ -64,10 +68,10 @@ class Checkpoint:
 class RestoreSources:
     """The sources of one run, as far as the coordinator knows them.
 
-    begin_from   what all ranks begin from, or began from last
+    begin_from   what all ranks begin from at a restart, or began from last
     transfer     the transfer image that lies sealed; None: there is none
     donating     a donor of the newest plans has not handed over its state yet
-    checkpoint   the newest that was written, or was found to be good
+    checkpoint   the newest checkpoint that was written, or that was read and found good
     kept_step    the newest step of which all ranks have a copy in the vault; 0: none
     verified     the folder that was read as a whole last, and found good
     failed       step and error of the newest save that failed; None: none did
@@ -91,9 +95,8 @@ class RestoreSources:
     # --- what all begin from -----------------------------------------------------------------
 
     def choose(self, start: Restart) -> int:
-        """Let all ranks begin from `start`.
-
-        Return by how many steps that is further back than the choice before.
+        """Let all ranks begin from `start`. Return how many steps further back that is than the
+        choice before.
         """
         further, self.begin_from = self.begin_from.step - start.step, start
         return further
@@ -109,8 +112,8 @@ class RestoreSources:
     def await_image(self, step: int) -> None:
         """Note that a donor is about to write a transfer image of `step`.
 
-        It overwrites the image that is there, unless that is of the same step. Ranks that were
-        restarted since may have nothing else to begin from.
+        It overwrites the present image. One of the same step is still good until then, and may be
+        all that ranks can begin from.
         """
         self.donating = True
         if self.transfer is not None and self.transfer.step != step:
@@ -148,24 +151,28 @@ class RestoreSources:
         self.checkpoint = Checkpoint(step, folder)
 
     def found(self, step: int, folder: str, *, kept_step: int) -> None:
-        """Note what was found good, now that it was read: the copies of `kept_step`, or 0.
+        """Note which sources were read and found good.
 
-        If they are older than the newest checkpoint, that was read too: `step` and `folder`. No
-        folder: there is none.
+        kept_step      the step of the newest good copies in the vault; 0: there are none
+        step, folder   the newest good checkpoint, which was read if the copies are not newer; no
+                       folder: there is none
         """
         self._looking, self.kept_step = False, kept_step
         if kept_step <= self.checkpoint.step:
             self.checkpoint, self.verified = Checkpoint(step, folder), folder
 
     def begin_to_look(self) -> bool:
-        """Return True, once, if the driver has to be asked to read the checkpoints."""
+        """Return True if the driver has to be asked to read copies and checkpoints.
+
+        It is False until `found`, if the driver was asked already.
+        """
         asked, self._looking = self._looking, True
         return not asked
 
     # --- what is known of them, for decisions --------------------------------------------------
 
     def facts(self, *, sharded: bool, imageless: Collection[int]) -> SourceFacts:
-        """Return what decisions need. `imageless`: the ranks whose images are lost."""
+        """Return the facts for decisions. `imageless`: the ranks whose images are lost."""
         lost = len(imageless) > 0
         return SourceFacts(
             self.begin_from, self.transfer, self.checkpoint, sharded, lost, self.kept_step
@@ -189,7 +196,7 @@ class SourceFacts:
 
     @property
     def saved(self) -> Restart:
-        """Return what all ranks begin from if no process and no image is left to go on from."""
+        """Return what all ranks begin from if no process and no image can be used."""
         if self.kept_step > self.checkpoint.step:
             return Restart(self.kept_step, "kept", "kept")
         return self.checkpoint.restart()

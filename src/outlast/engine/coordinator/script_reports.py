@@ -1,4 +1,4 @@
-"""What workers say of their script and of their way into a generation. This module is pure."""
+"""Reports of workers on their scripts: started, registered, over. This module is pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPARES_IDLE = (
 
 
 class ScriptReports:
-    """Take in what is said of scripts. Each warning is handed on once."""
+    """Handle the reports of workers on their scripts. Each warning is shown once."""
 
     def __init__(self, run: Run, plans: Plans) -> None:
         self.run = run
@@ -25,12 +25,12 @@ class ScriptReports:
         self._warned: set[str] = set()
 
     def on_started(self, now_s: float, member: Member, message: WorkerStarted) -> list[Output]:
-        """Take in that a process was started. A program that never says Hello is at work now."""
+        """Note that a process was started. A program that never says Hello is running now."""
         member.process.pid, member.process.node = message.pid, message.node
         return [] if self.run.options.greets else self._on_running(now_s, [member])
 
     def on_hello(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Send the plans of workers that listen now."""
+        """Handle the Hello of workers: they listen now, so send them their plans."""
         for member in members:
             member.process.hello_seen = True
         holders = [member for member in members if member.rank >= 0]
@@ -39,16 +39,16 @@ class ScriptReports:
         return [*self.plans.send(holders), *self._on_running(now_s, holders)]
 
     def _on_running(self, now_s: float, members: list[Member]) -> list[Output]:
-        """Take in that scripts are at work.
+        """Note that the scripts of these members are running.
 
-        If its steps are not seen, a script goes on once all its processes run again. If steps were
-        seen, the next one is waited for.
+        If steps of a plain script cannot be seen, it counts as resumed once all its processes run.
+        If they can, its next step shows that it has resumed.
         """
         run = self.run
         for member in members:
             member.process.running = True
         if run.roster.outlast or run.links or run.progress.trained:
-            return []  # a step tells better that training goes on
+            return []  # the next step will show that training goes on
         if run.roster.first("not running", lambda m: not m.process.running) is not None:
             return []  # not all processes run yet
         run.interruptions.book_unseen_steps()
@@ -57,9 +57,7 @@ class ScriptReports:
     def on_registered(
         self, now_s: float, members: list[Member], message: Registered
     ) -> list[Output]:
-        """Take in how workers can be recovered. They say so at outlast.join, and when it
-        changes.
-        """
+        """Note how workers can be recovered, as they report at outlast.join and after changes."""
         reported = message.generation, message.step
         newest = [
             member for member in members
@@ -78,7 +76,10 @@ class ScriptReports:
     def _learn_alike(
         self, now_s: float, message: Registered, ranks: tuple[int, ...]
     ) -> list[Output]:
-        """Write down which ranks hold the same shards: another coordinator cannot ask the dead."""
+        """Write down which ranks hold the same shards, for a coordinator that follows this one.
+
+        That coordinator cannot ask ranks that are dead by then.
+        """
         if not (message.sharded and message.at_steps):
             return []
         alike = bool(message.alike)
@@ -100,7 +101,7 @@ class ScriptReports:
         return [*out, *self.warn(now_s, message.note)] if message.note else out
 
     def on_steps(self, now_s: float, newest: int) -> list[Output]:
-        """Say once that spares do nothing for a script that trains without outlast calls.
+        """Warn once that spares are of no use to a script that trains without outlast calls.
 
         newest   the newest step that an agent has seen of its ranks
         """
@@ -111,9 +112,9 @@ class ScriptReports:
         return self.warn(now_s, SPARES_IDLE)
 
     def on_lingers(self, now_s: float, member: Member, message: WorkerLingers) -> list[Output]:
-        """Say that a process does not end though its script is over. Nothing is done about it.
+        """Warn that a process does not end although its script is over. It is not killed.
 
-        Each message about it is shown, and the first one is kept for the report.
+        Each message is shown, and the first one is kept for the report.
         """
         if member.life.dead or member.life.condemned or member.rank < 0:
             return []  # it is being ended, or it is a spare that nobody waits for
@@ -127,7 +128,7 @@ class ScriptReports:
         return [*kept, Tell(f"warning: {text}")]
 
     def warn(self, now_s: float, text: str) -> list[Output]:
-        """Hand a warning on to the people who watch, once."""
+        """Show a warning to the people who watch, once."""
         if text in self._warned:
             return []
         self._warned.add(text)

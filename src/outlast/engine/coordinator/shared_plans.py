@@ -1,6 +1,6 @@
-"""The plans of a generation.
+"""`SharedPlans`: makes the plans of a generation, one object for all ranks with the same plan.
 
-Ranks that go the same way share one plan, so that a node is sent it once. This module is pure.
+A node is sent such a plan once, for all its ranks. This module is pure.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from outlast.model.messages import Regroup
 
 
 class SharedPlans:
-    """The plans of one generation.
+    """Make the plans of one generation. Equal plans are one object.
 
-    `common`: what all of them say; `own`: the fields in which they differ.
+        plans = SharedPlans("private", "then", generation=7, step=41, ...)
+        plan = plans.of("keep", "in_place")
+
+    own      the names of the fields in which plans differ, in the order of the arguments of `of`
+    common   the values of all other fields
     """
 
     def __init__(self, *own: str, **common: Any) -> None:
@@ -24,7 +28,7 @@ class SharedPlans:
         self._made: dict[tuple[object, ...], Regroup] = {}
 
     def of(self, *values: object) -> Regroup:
-        """Return the plan with these values of its own fields."""
+        """Return the plan whose own fields have these values."""
         plan = self._made.get(values)
         if plan is None:
             own: dict[str, Any] = dict(zip(self._own, values, strict=True))

@@ -15,11 +15,11 @@ from outlast.model.messages import StartWorker
 
 
 class SparePool:
-    """Keep as many spares as were asked for, unless they fail before they can park."""
+    """Keep the number of spares that was asked for, unless they fail before they can park."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._failures = 0  # spares that ended before they parked, since one did
+        self._failures = 0  # spares that ended before they parked, since the last one that parked
 
     def refill(self, now_s: float) -> list[Output]:
         """Start the spares that are missing."""
@@ -31,7 +31,7 @@ class SparePool:
         out: list[Output] = []
         for spare in roster.spares():
             if spare.kind == "warm" and kind == "hot" and not spare.life.condemned:
-                # It was made before it was known that the script can park.
+                # It was started before it was known that the script calls outlast.join.
                 out.append(kill_order(spare, "a hot spare takes its place"))
         for _ in range(run.options.spares - len(roster.spares())):
             if (home := run.nodes.least_spares(roster.spares())) is None:
@@ -43,15 +43,15 @@ class SparePool:
         return out
 
     def on_parked(self, spare: Member) -> list[Output]:
-        """Take in that `spare` stands ready."""
+        """Note that `spare` stands ready."""
         spare.process.parked = True
         self._failures = 0
         return []
 
     def ended(self, spare: Member) -> bool:
-        """Take in that `spare` has ended. Return True if it failed before it could park."""
+        """Note that `spare` has ended. Return True if it failed before it could park."""
         failed = not spare.process.parked and not spare.life.condemned
         if failed:
-            # It ended before it could park: after some of these no more are made.
+            # After a few spares that end before they can park, no more are started.
             self._failures += 1
         return failed

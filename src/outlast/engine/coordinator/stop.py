@@ -17,15 +17,17 @@ _STOPPED = (Timer.GATHER, Timer.LEAVE, Timer.MOVE, Timer.HANDOVER, Timer.SPARES,
 
 
 class StopRequest:
-    """Keep what the run is to end with, and carry the stop out.
+    """The stop of a run: why and with which exit code it ends, and how the stop is carried out.
 
-    A run that was asked to stop commits the step in flight first. Then, or at once where that makes
-    no sense, all processes are killed. The run is over when all are dead.
+        outputs = stop.ask(now_s=now_s, reason="SIGTERM", exit_code=143)   # after this step
+        outputs = stop.kill_all(now_s, End(1, "failed", reason, ""))       # now
 
-    end         what the run ends with; None: no stop was asked for
-    at_once     a new coordinator ends the run as soon as it knows which processes live
-    by_signal   no process could hear a Stop when it was asked for: they were sent SIGTERM or
-                SIGINT
+    A run that is asked to stop commits the step in flight first. Then all processes are killed, and
+    the run is over when all are dead.
+
+    end         what the run ends with; None: it is not to end
+    at_once     a new coordinator ends the run as soon as it knows which processes are alive
+    by_signal   the script makes no outlast calls, so its processes were sent SIGTERM or SIGINT
     """
 
     def __init__(self, run: Run) -> None:
@@ -43,8 +45,8 @@ class StopRequest:
     def ask(self, *, now_s: float, reason: str, exit_code: int) -> list[Output]:
         """Stop the run, because a signal, a person or the policy asks for it.
 
-        If it is asked twice, or before anything was trained, it stops at once. While it regroups,
-        it stops once all ranks are back.
+        The second request stops it at once, and so does one before its first step. During a
+        regroup, the run stops once all ranks have joined.
         """
         run = self.run
         if run.course.is_in(Stage.ENDED):
@@ -70,7 +72,7 @@ class StopRequest:
         )
 
     def softly(self, now_s: float) -> list[Output]:
-        """Tell all that the run stops, and give them time for the step in flight."""
+        """Tell all members to stop, and give them time for the step in flight."""
         return [*self.tell_members(), set_timer(Timer.STOP, now_s + self.run.options.term_grace_s)]
 
     def ends_with(self, now_s: float, end: End) -> list[Output]:
@@ -79,14 +81,14 @@ class StopRequest:
         return self._record(now_s)
 
     def tell_members(self) -> list[Output]:
-        """Tell all that hold a rank to stop; again in each generation, for those new in it."""
+        """Tell all holders of ranks to stop. It is repeated in each generation, for new members."""
         run = self.run
         if self.end is None:
             return []
         stop = Stop(self.end.reason, run.options.checkpoint_on_stop)
         if run.roster.outlast:
             return run.tell((m, stop) for m in run.roster.live())
-        # A process that has not started cannot hear SIGTERM, so it is kept from starting.
+        # A process that has not started cannot get SIGTERM, so it is killed instead.
         reason = self.end.reason
         return [
             ToAgent(
@@ -99,9 +101,10 @@ class StopRequest:
         ]
 
     def _interrupts(self) -> bool:
-        """Return whether a script without outlast calls gets Ctrl-C as such.
+        """Return True if a plain script is sent SIGINT rather than SIGTERM, as Ctrl-C asks for.
 
-        Before its first step it is imported, perhaps by code that catches everything.
+        Before its first step it gets SIGTERM, because code that imports modules may catch
+        KeyboardInterrupt.
         """
         return (
             self.end is not None
@@ -110,7 +113,7 @@ class StopRequest:
         )
 
     def _record(self, now_s: float) -> list[Output]:
-        """Write the stop down: a coordinator that comes after this one is to end the run too."""
+        """Write the stop down, so that a coordinator that follows this one ends the run as well."""
         if self.run.nodes.local or self.end is None:
             return []
         end, at_once = self.end, self.run.course.is_in(Stage.STOPPING) or self.at_once
@@ -123,16 +126,16 @@ class StopRequest:
     # --- stopping ------------------------------------------------------------------------------
 
     def kill_all(self, now_s: float, end: End) -> list[Output]:
-        """Kill all processes that live, then end. The reason of a stop that was asked for earlier
-        stays.
+        """Kill all living processes, then end the run.
 
-        A new coordinator does not know yet which processes live. It notes the end, and stops later.
+        The run ends with `end`, unless a stop was asked for before and `end` is no failure. A new
+        coordinator that does not know yet which processes are alive notes the end, and stops later.
         """
         run = self.run
         if self.end is None or end.state == "failed":
             self.end = end
         if run.course.is_in(Stage.REBUILDING):
-            # It is not known yet who lives, so remember that the run ends at once.
+            # It is not known yet which processes are alive, so end the run once it is.
             self.at_once = True
             return self._record(now_s)
         run.course.enter(Stage.STOPPING)
@@ -159,7 +162,7 @@ class StopRequest:
         return self.kill_all(now_s, end) if self._somebody_lives() else self._over(end)
 
     def on_unkillable(self, now_s: float) -> list[Output]:
-        """Handle killed processes that do not end: a driver may keep one in the kernel for ever.
+        """Handle killed processes that have not ended: a device driver may keep one in the kernel.
 
         The rank of such a process cannot be given away, because the process may still go on.
         """
