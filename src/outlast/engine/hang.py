@@ -1,9 +1,9 @@
-"""Find hangs: learn deadlines from the run, then find the culprit among members that stand still.
+"""Find hangs: learn deadlines from the run, and find the culprit among members that stand still.
 
-When one rank stands still, all do, because its peers wait in a collective. So being overdue only
-raises the question. Pings, process states and collective counters answer it.
+When one rank hangs, all ranks stand still, because its peers wait for it in a collective. So a rank
+that is overdue need not be the culprit. Pings, process states and counts of collectives tell.
 
-Units: seconds. Times are the agent's monotonic clock. This module is pure.
+Units: seconds, on the agent's monotonic clock. This module is pure.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ _FLOORS: dict[Phase, float] = {
     Phase.SNAPSHOT: limits.SNAPSHOT_FLOOR_S,
     Phase.DATA: limits.DATA_FLOOR_S,
 }
-_EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator's own deadlines hold there
-# a rank waits for no other here
+_EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator has deadlines for these
+# phases in which a rank waits for no other rank
 _ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)
-# of those: a rank comes from here into the collectives of its step
+# those of them after which a rank enters the collectives of its step
 _BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """The longest time that each phase may take, learned from the times of all members.
+    """How long each phase may last, learned from how long it has lasted on all members.
 
-    `first_s` is the longest that a phase lasted in a process's first steps.
+    typical_s   for each phase, its typical length on the slowest member
+    first_s     the longest time that a phase has taken in the first steps of a process
+    scale       a factor on all deadlines, raised after a false alarm
+    version     counts changes, so that callers can cache what they compute from deadlines
     """
 
     typical_s: dict[Phase, float] = field(default_factory=dict)
     first_s: float = 0.0
-    scale: float = 1.0  # raised after a false alarm
-    version: int = 0  # counts changes
+    scale: float = 1.0
+    version: int = 0
     _learned: list[dict[Phase, float]] = field(default_factory=list, repr=False)
 
     @property
@@ -60,15 +63,15 @@ class Deadlines:
         self.version += 1
 
     def forgive(self) -> None:
-        """Undo what was doubled."""
+        """Set the scale back to 1."""
         if self.scale != 1.0:
             self.scale = 1.0
             self.version += 1
 
     def learn(self, beacons: Iterable[Beacon]) -> None:
-        """Take over what the workers measured themselves.
+        """Learn from what the workers have measured themselves and published in their beacons.
 
-        A table is not changed once it is in a beacon that was read.
+        A table in a beacon is never changed, so equal tables need no work.
         """
         tables = [beacon.typical_s for beacon in beacons]
         if tables == self._learned:
@@ -84,15 +87,15 @@ class Deadlines:
             self.version += 1
 
     def learn_first(self, lasted_s: float) -> None:
-        """Learn from a phase that ended in the first steps of some process."""
+        """Learn from a phase of `lasted_s` seconds in the first steps of some process."""
         if lasted_s > self.first_s:
             self.first_s = lasted_s
             self.version += 1
 
     def of(self, *, phase: Phase, steps_done: int) -> float | None:
-        """Return the deadline of `phase` for a worker, or None if it is never overdue.
+        """Return how many seconds a worker may stay in `phase`; None: without a limit.
 
-        The worker has committed `steps_done` steps in this process.
+        steps_done   how many steps its process has committed
         """
         if phase in _EXEMPT or phase is Phase.EXIT:  # no process is killed for not ending
             return None
@@ -117,10 +120,14 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """One member at the moment of the question.
+    """What is known of one member when a hang is judged.
 
-    `collectives` is None while its listener has not answered the ping. `cut_off` are the ranks that
-    do not acknowledge what it has sent them.
+    step          the newest step that it has committed
+    age_s         for how many seconds it has stood where it stands
+    stopped       the kernel holds its process stopped
+    collectives   how many collectives it has entered; None: it has not answered the ping
+    where         its place in the script, for people; "": not known
+    cut_off       ranks that do not acknowledge what it has sent them
     """
 
     worker: int
@@ -138,9 +145,10 @@ class MemberReport:
 class HangVerdict:
     """The workers that hang, and the reason.
 
-    `culprits` are worker numbers. They are empty if no culprit can be told from the others.
-    `awaited`: the others may well wait for a rank that is in time. `behind`: others have come
-    further, which may have happened just now. Such culprits are looked at once more.
+    culprits   worker numbers; empty: no worker is blamed
+    awaited    the overdue members may be waiting for a rank that is within its own deadline
+    behind     the culprits were blamed because others have come further. That may have happened
+               only just now, so look at them once more
     """
 
     culprits: tuple[int, ...]
@@ -150,13 +158,10 @@ class HangVerdict:
 
 
 def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
-    """Find processes that the kernel holds stopped. After the grace no further question is
-    needed.
-    """
+    """Return the verdict on processes that are stopped for longer than STOPPED_FLOOR_S, or None."""
     culprits = tuple(m.worker for m in members if m.stopped and m.age_s > limits.STOPPED_FLOOR_S)
     if not culprits:
         return None
-    # The kernel holds the process stopped.
     ranks = sorted(m.rank for m in members if m.worker in culprits)
     return HangVerdict(
         culprits,
@@ -165,10 +170,12 @@ def find_stopped(*, members: Sequence[MemberReport]) -> HangVerdict | None:
 
 
 def find_culprits(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Find the culprits among members that were pinged PING_DEADLINE_S ago.
+    """Find the culprits, once all members were pinged and have answered, or had time to.
 
-    `overdue`: worker -> its deadline, for those past it. What a member shows by itself comes first.
-    Only then are the places of members compared, which tells who waits for whom.
+    overdue   for each worker past its deadline: that deadline, in seconds
+
+    First each overdue member is judged by its own report. Only if that shows nothing, the places of
+    all members are compared, to find out who waits for whom.
     """
     return (
         _find_by_itself(members, overdue)
@@ -196,7 +203,7 @@ def _find_by_itself(
 
 
 def _find_cut_off(members: Sequence[MemberReport]) -> HangVerdict | None:
-    """Blame no process where ranks cannot reach each other: the link is at fault."""
+    """Return a verdict that blames no process, if ranks cannot reach each other; or None."""
     apart = sorted((m.rank, rank) for m in members for rank in m.cut_off)
     if not apart:
         return None
@@ -210,7 +217,7 @@ def _find_cut_off(members: Sequence[MemberReport]) -> HangVerdict | None:
 
 
 def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Find overdue members that have come less far than their peers, which wait for them."""
+    """Find overdue members that have come less far than their peers: the peers wait for them."""
     shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
     places = [_came_to(m) for m in shared]
     least = min(places, default=None)
@@ -240,18 +247,17 @@ def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]
 
 
 def _came_to(member: MemberReport) -> tuple[int, bool, int]:
-    """Return a place in the run that can be compared between ranks.
+    """Return how far a member has come, as a tuple that can be compared between ranks.
 
-    Counters of collectives begin again with each generation, on all ranks.
+    Counts of collectives begin again with each generation, on all ranks.
     """
     return member.step, member.phase is not Phase.SETUP, member.collectives or 0
 
 
 def _is_past(member: MemberReport, other: MemberReport) -> bool:
-    """Return whether `member` is past the place of `other`.
+    """Return True if `member` is past the place of `other`, which waits for other ranks there.
 
-    `other` stands where ranks wait for each other. A member in a regroup may wait for one that
-    still sets up, and is past that one only.
+    A member in a regroup counts as past one that still runs its set-up code, and past no other.
     """
     if member.phase in _EXEMPT:
         return other.phase is Phase.SETUP
@@ -261,12 +267,11 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
 
 
 def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Find the overdue member that has stood longest, when all stand at the same place.
+    """Blame the overdue member that has stood longest, if all stand at the same place.
 
-    They have stood there up to the ceiling of deadlines. One has to be killed, or they stand there
-    for ever.
+    All deadlines were raised to their ceiling before. One member has to be killed, or the run would
+    stand still for ever.
     """
-    # Nothing tells the overdue members apart.
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")
 

@@ -1,9 +1,9 @@
-"""The agent: it carries messages between coordinator and workers, and watches the workers.
+"""`Agent`: carries messages between the coordinator and the workers of a node, and watches them.
 
-The kernel says when a worker has died, and that word passes straight through. Hangs are found by
-the agent itself: a member past its deadline raises the question, all members are pinged, and the
-answers name the culprit (hang_watch.py). If a tick comes late, the agent had no processor. It
-leaves that time out for every worker, so an agent that was starved sees no hangs.
+The kernel reports deaths of workers, and the agent passes that on at once. The agent itself finds
+hangs: when a member is past its deadline, all members are pinged, and their answers show which of
+them is at fault (hang_watch.py). If a tick is late, the agent itself had no processor. It does not
+count that time for any worker, so an agent without a processor reports no hangs.
 
 Sans-IO: `on_tick` gets what was read from the beacons, and the driver carries out the outputs.
 """
@@ -56,7 +56,7 @@ from outlast.model.messages import (
 
 
 def split_order(order: ToWorkers) -> list[tuple[int, ForWorker]]:
-    """Return the message of each worker. A plan that several share gets each one's own rank."""
+    """Return each worker's number and message. A shared plan is given each worker's own rank."""
     message = order.message
     if not isinstance(message, Regroup):
         return [(worker, message) for worker in order.workers]
@@ -77,13 +77,13 @@ class Agent:
         carry_out(agent.on_worker(Hello(...), now_s=...))          # from a worker's socket
         carry_out(agent.on_tick(readings, now_s=...))              # every TICK_S
 
-    Its life has no stages: it lives as long as the launcher of its node. Where there are several
-    nodes, `AgentSession` (engine/cluster/) stands between the driver and the agent, and adds the
-    connection, the lease and the batching of messages.
+    It lives as long as the launcher of its node. With several nodes, `AgentSession`
+    (engine/cluster/) stands between the driver and the agent, and adds the connection, the lease
+    and the batching of messages.
 
-    What it does not promise. It decides nothing about recovery: it starts and kills the workers
-    that the coordinator names. It cannot tell a hang from slowness before the deadline of a phase
-    is over, and it names a culprit only among its own workers.
+    It decides nothing about recovery: it starts and kills the workers that the coordinator names.
+    Before the deadline of a phase is over it cannot tell a hang from slowness. And it knows only
+    its own workers, so with several nodes the coordinator judges who hangs.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class Agent:
     ) -> None:
         """Begin with no workers.
 
-        hang_after_s   for a plain script: the silence after which its workers count as hung
+        hang_after_s   for a plain script: the seconds of silence after which it counts as hung;
+                       None: it never does
         alone          this is the only node; otherwise the coordinator judges who hangs
         """
         self._watch = WorkerWatch()
@@ -135,14 +136,14 @@ class Agent:
         return Deliver(worker, message)
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
-        """Pass on what a worker says. Only the answer to a ping is for the agent itself."""
+        """Pass a worker's message on to the coordinator, except a Pong, which is for the agent."""
         if isinstance(message, Pong):
             self._hangs.on_pong(message)
             return self._exits.on_pong(message, now_s=now_s)
         return [ToCoordinator(message)]
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
-        """Pass on what the process host says: started, exited, store up or lost."""
+        """Handle an event of the process host, and pass it on: a worker's start or end, a store."""
         match message:
             case WorkerExited() | WorkerFailedToStart():
                 gone = self._watch.remove(message.worker)
@@ -185,7 +186,7 @@ class Agent:
         return [*reports, *hung, *silent, *self._exits.look(now_s=now_s)]
 
     def quiet_until_s(self) -> float:
-        """Return the time before which no tick can lead to anything, or infinity if no tick can.
+        """Return the time before which a tick would return no output; infinity: none would.
 
         This holds as long as no beacon moves and no worker prints anything.
         """
@@ -205,9 +206,9 @@ class Agent:
         return self._watch.deadlines
 
     def looks_closely(self, worker: int, *, now_s: float) -> bool:
-        """Return True if it matters whether this worker has a processor.
+        """Return True if the driver should find out whether this worker has a processor.
 
-        Looking costs the driver a file for each thread, so it looks only then.
+        That means reading a file for each thread, so it is done only when it matters.
         """
         watched = self._watch.workers.get(worker)
         return watched is not None and self._hangs.looks_closely(watched, now_s=now_s)
@@ -219,10 +220,10 @@ class Agent:
 
     @property
     def learns(self) -> bool:
-        """Return True while some rank here is in the first steps of its process."""
+        """Return True while some rank on this node is in the first steps of its process."""
         members = self._watch.members()
         return any(one.steps_done < limits.FIRST_STEPS_COUNT for one in members)
 
     def reports_again(self) -> None:
-        """Report hangs again: another coordinator leads now, and knows nothing of them."""
+        """Report hangs again, because a new coordinator does not know of them."""
         self._watch.report_again()

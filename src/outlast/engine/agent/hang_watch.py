@@ -1,15 +1,15 @@
-"""Decide which workers of this node hang: when they are asked, and what their answers mean.
+"""`HangWatch`: find workers of this node that hang, by deadlines and pings.
 
-    quiet     nobody is late, and nothing is asked
-    asked     some member is past its deadline: all members are pinged
-    answered  PING_DEADLINE_S later, or once all have answered, engine/hang.py names the culprit
+    quiet     no member is past its deadline
+    asked     some member is past its deadline, so all members are pinged
+    answered  once all have answered, or PING_DEADLINE_S later, engine/hang.py judges
 
-Where there are several nodes, the agent does not judge: it reports how its members stand, and the
-coordinator judges over the reports of all nodes (engine/coordinator/hang_inquiry.py).
+With several nodes the agent does not judge. It reports where its members stand, and the coordinator
+judges over the reports of all nodes (engine/coordinator/hang_inquiry.py).
 
-A script without an outlast call has no beacon that moves. Where a bound on silence was given, its
-workers are taken for hung once none of them has printed anything for that long. It is not known
-which of them hangs, and all of them are restarted anyway.
+A script without an outlast call has no beacon that moves. If a limit of silence is given
+(`--hang-after`), its workers count as hung once none of them has printed anything for so long. It
+is not known which of them hangs, but all of them are restarted anyway.
 
 This module is pure.
 """
@@ -30,14 +30,15 @@ from outlast.model.terms import Phase
 
 @dataclass(slots=True)
 class Question:
-    """Pings that are out.
+    """A round of pings that was sent, and the answers so far.
 
-    overdue    the members that were past their deadlines, with those deadlines
+    nonce      tells answers to this round from those to earlier ones
+    overdue    for each worker past its deadline: that deadline, in seconds
     asked_by   the nonce of the coordinator's inquiry; 0: this agent asks by itself
     answers    by worker
-    starved    by worker: its time without a processor when it was asked
-    again      this is a second look at a member that seems to hold the others up: it may only have
-               been late to move on with them
+    starved    by worker: its seconds without a processor when it was asked
+    again      this is a second round, because a member seemed to be behind its peers. It may just
+               have been about to move on
     """
 
     nonce: int
@@ -50,9 +51,9 @@ class Question:
 
 
 class HangWatch:
-    """Find the workers of one node that hang.
+    """Find the workers of one node that hang. `Agent` calls `look` at each tick.
 
-    `patient_until_s`: nothing is asked before that, unless a beacon moves.
+    patient_until_s   no round of pings begins before that, unless a beacon moves
     """
 
     def __init__(self, watch: WorkerWatch, *, silence_s: float | None, alone: bool) -> None:
@@ -110,7 +111,7 @@ class HangWatch:
     # --- at each tick -----------------------------------------------------------------------------
 
     def look(self, *, now_s: float) -> list[Output]:
-        """Ask, if some member is late; judge, if there is an answer."""
+        """Begin a round of pings if some member is overdue, or judge the round that is out."""
         watch = self.watch
         if self._question is None and not any(
             watch.is_late(one, now_s=now_s) for one in watch.workers.values()
@@ -121,7 +122,7 @@ class HangWatch:
             for one in watch.workers.values()
             if one.reading is not None and not one.reported
         ]
-        # A stopped process cannot answer, and need not: the kernel says what ails it.
+        # A stopped process cannot answer. It need not, because the kernel reports it as stopped.
         stopped = find_stopped(members=reports)
         if stopped is not None:
             return self._report(stopped, now_s)
@@ -155,7 +156,7 @@ class HangWatch:
         return self._report(verdict, now_s)
 
     def _speaking(self) -> list[Watched]:
-        """Return the members whose silence means something: their scripts are not over."""
+        """Return the members whose scripts are not over, so that their silence counts."""
         members = self.watch.members()
         return [one for one in members if not one.reported and one.still.phase is not Phase.EXIT]
 
@@ -188,12 +189,12 @@ class HangWatch:
         return [Deliver(worker, Ping(self._nonce)) for worker in workers]
 
     def on_pong(self, pong: Pong) -> None:
-        """Take in a worker's answer. Answers to an earlier question say nothing about this one."""
+        """Note a worker's answer. An answer to an earlier round is ignored."""
         if self._question is not None and pong.nonce == self._question.nonce:
             self._question.answers[pong.worker] = pong
 
     def drop_question(self) -> None:
-        """Forget the question: a member has ended or has a new plan, so no answer counts."""
+        """Give up the present round: a member has ended or has a new plan, so answers are void."""
         self._question = None
 
     def _conclude(self, members: list[MemberReport], now_s: float) -> list[Output]:
@@ -222,7 +223,7 @@ class HangWatch:
             self.patient_until_s = self._next_due_s(members, still_overdue, now_s)
             return []
         if not verdict.culprits:
-            # They are slow together, or stuck together: wait longer, then ask again.
+            # All are slow, or all are stuck, and it cannot be told which: wait longer, ask again.
             if not self.watch.deadlines.exhausted:
                 self.watch.deadlines.double()
                 return []
@@ -231,7 +232,9 @@ class HangWatch:
         return self._report(verdict, now_s)
 
     def _waited_s(self, worker: int, now_s: float) -> float:
-        """Return how long a worker could have answered. Time without a processor is left out."""
+        """Return for how long a worker has had time to answer. Time without a processor is left
+        out.
+        """
         assert self._question is not None
         starved_s = self.watch.workers[worker].still.starved_s
         starved_since_s = starved_s - self._question.starved.get(worker, 0.0)
@@ -240,7 +243,7 @@ class HangWatch:
     def _next_due_s(
         self, members: list[MemberReport], overdue: Mapping[int, float], now_s: float
     ) -> float:
-        """Return when to ask again: once an awaited member is late too, or after AWAITED_LOOK_S."""
+        """Return when to ask again: once another member is overdue, or after AWAITED_LOOK_S."""
         due_s = [now_s + limits.AWAITED_LOOK_S]
         for member in members:
             watched = self.watch.workers[member.worker]
@@ -249,11 +252,11 @@ class HangWatch:
                 due_s.append(watched.still.since_s + deadline)
         return min(due_s)
 
-    # --- where there are several nodes ------------------------------------------------------------
+    # --- with several nodes -----------------------------------------------------------------------
 
     def on_inquiry(self, nonce: int, *, now_s: float) -> list[Output]:
-        """Tell the coordinator how the members stand: ranks elsewhere may wait for one here."""
-        if self._question is not None:  # its answers serve both
+        """Ping all members for an inquiry of the coordinator, and then report where they stand."""
+        if self._question is not None:  # the round that is out serves both
             self._question.asked_by = nonce
             return []
         members = [one.worker for one in self.watch.members() if one.reading is not None]
@@ -267,7 +270,7 @@ class HangWatch:
         self.patient_until_s = now_s + (limits.AWAITED_LOOK_S if awaited else 0.0)
 
     def _report_progress(self, members: list[MemberReport], nonce: int, now_s: float) -> Output:
-        """Report how the members stand. `nonce`: of the inquiry, or 0 for a report unasked for."""
+        """Report where the members stand. `nonce`: that of the inquiry; 0: it was not asked for."""
         watch = self.watch
         reported = tuple(
             ReportedMember(
@@ -295,7 +298,7 @@ class HangWatch:
         )
 
     def _quiet_s(self, now_s: float) -> float | None:
-        """Return for how long no worker has printed anything; None: silence means nothing here."""
+        """Return for how long no worker has printed anything; None: silence does not count here."""
         heard_s = [one.heard_s for one in self.watch.members()]
         counts = self._silence_s is not None and self.watch.plain
         if not counts or not heard_s or max(heard_s) == math.inf:

@@ -1,6 +1,6 @@
-"""What an agent remembers of its workers: where they stand, since when, and for how long they may.
+"""`WorkerWatch`: where each worker of a node is, since when, and how long it may stay there.
 
-The driver reads each worker's beacon at each tick. A beacon counts its moves in `beats`, so a
+The driver reads each worker's beacon at each tick. A beacon counts its changes in `beats`, so a
 worker stands still while that number stays the same.
 
 Units: seconds, on the agent's monotonic clock. This module is pure.
@@ -19,16 +19,17 @@ from outlast.model.beacon import Beacon
 from outlast.model.messages import Pong, Progress
 from outlast.model.terms import Phase
 
-ROUNDING_S = 1e-6  # sums of seconds since a machine's start differ by less from what they should be
+ROUNDING_S = 1e-6  # rounding errors of sums of monotonic times are smaller than this
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One worker at one tick.
+    """What the driver has read of one worker at one tick.
 
-    stopped     the kernel holds the process stopped
-    starved_s   how long, since its beacon moved, some thread of it was ready to run and had no
-                processor; the driver looks only at times (`Agent.looks_closely`)
+    beacon      the worker's beacon. The same object as before means that nothing has changed
+    stopped     the kernel holds the process stopped (SIGSTOP, a debugger)
+    starved_s   for how many seconds since the beacon moved some thread was ready to run and had no
+                processor. It is read only while `Agent.looks_closely` is True
     """
 
     beacon: Beacon
@@ -53,7 +54,10 @@ class Standstill:
 
 @dataclass(slots=True)
 class DueTime:
-    """When a worker is overdue, as of one version of the deadlines. -1: work it out again."""
+    """When a worker is overdue: a cached value, valid for one version of the deadlines.
+
+    version   of the deadlines by which `at_s` was computed; -1: compute it again
+    """
 
     at_s: float = math.inf
     version: int = -1
@@ -96,7 +100,7 @@ class Watched:
 
 
 class Seen(NamedTuple):
-    """Say what a tick has shown: whether anything is new, and whether some beacon has moved."""
+    """The result of a tick: whether anything is new, and whether some beacon has moved."""
 
     news: bool
     moved: bool
@@ -110,8 +114,8 @@ class WorkerWatch:
         self.workers: dict[int, Watched] = {}
         self.plain = True  # no worker has called outlast.join
         self._news = False  # since the last tick a worker has ended, or was given another rank
-        self._read_count = 0  # workers that were read at the last tick
-        self._reached = (0, 0)  # the newest step of some member, and of all, that was told
+        self._read_count = 0  # how many workers were read at the last tick
+        self._reached = (0, 0)  # the steps of the fastest and slowest member that were reported
 
     # --- workers come and go ----------------------------------------------------------------------
 
@@ -156,13 +160,13 @@ class WorkerWatch:
                 one.moves_later(late_s)
 
     def hear(self, heard_s: Mapping[int, float]) -> None:
-        """Take in when workers printed something last."""
+        """Note when workers have printed something last."""
         for worker, said_s in heard_s.items():
             if (speaks := self.workers.get(worker)) is not None:
                 speaks.heard_s = max(speaks.heard_s, said_s)
 
     def read(self, readings: Mapping[int, Reading], *, now_s: float) -> Seen:
-        """Take in the beacons as they were read. The same object again means nothing is new."""
+        """Compare the beacons with those of the last tick, and learn deadlines from them."""
         news, self._news = self._news or len(readings) != self._read_count, False
         self._read_count = len(readings)
         moved = False
@@ -178,18 +182,18 @@ class WorkerWatch:
         return Seen(news, moved)
 
     def _look(self, watched: Watched, reading: Reading, now_s: float) -> bool:
-        """Take in one beacon. Return whether it has moved."""
+        """Note one beacon. Return True if it has moved."""
         beacon, still = reading.beacon, watched.still
         moved = beacon.beats != still.beats
         if moved:
-            # A beacon that was never published says no time, so the one before counts.
+            # A beacon that was never published has no time, so use the time before.
             moved_s = max(still.moved_s, min(now_s, beacon.at_ns / 1e9))
             first_steps = watched.steps_done < limits.FIRST_STEPS_COUNT
             if still.phase in STEP_PHASES and first_steps:
                 self.deadlines.learn_first(moved_s - still.moved_s)
             watched.still = Standstill(beacon.beats, beacon.phase, moved_s)
             watched.due.forget()
-            # a script without outlast calls comes from its boot to its end
+            # the beacon of a script without outlast calls shows only its start and its end
             self.plain = self.plain and beacon.phase in (Phase.BOOT, Phase.EXIT)
             if watched.first_step < 0 and beacon.phase is Phase.BODY:
                 watched.first_step = beacon.step
@@ -210,7 +214,7 @@ class WorkerWatch:
         if (newest, oldest) == self._reached:
             return None
         self._reached = (newest, oldest)
-        # They were slow, but did not hang, and how slow they are is learned by now.
+        # They have moved, so they did not hang. Their step times are learned by now.
         self.deadlines.forgive()
         step_s = sum(self.deadlines.typical_s.get(phase, 0.0) for phase in STEP_PHASES)
         return Progress(newest, oldest, step_s, now_s)

@@ -1,15 +1,16 @@
-"""An agent's end of its connection to the coordinator.
+"""`AgentSession`: an agent's end of its connection to the coordinator, with its lease.
 
-The agent enrols, asks for its lease again and again, and kills its workers when the lease is out.
+The agent enrols, renews its lease by heartbeats, and kills its workers if the lease runs out.
 
     OUT ──connected──> ENROLLING ──Welcome──> IN ──lease out, or Welcome(afresh)──> FENCED ──┐
      ^                     │                                                                 │
      ├─────TurnedAway──────┘                             all workers of the node are dead    │
      └───────────────────────────────────────────────────────────────────────────────────────┘
 
-A lost connection is only a delay: the lease goes on, and what was not acknowledged is sent again. A
-coordinator of a higher epoch is told what the node houses (`Housed`), and is obeyed from then on.
-The agent hangs up on one of a lower epoch. Times are of the agent's own clock, in seconds.
+A lost connection is only a delay: the lease goes on, and messages that were not acknowledged are
+sent again. A coordinator of a higher epoch is told about the node's workers (`Housed`), and is
+obeyed from then on. The agent hangs up on one of a lower epoch. Times are in seconds, by the
+agent's own clock.
 
 Sans-IO, like the `Agent` within it, which knows nothing of connections and leases.
 """
@@ -61,10 +62,10 @@ class SessionTimer(Enum):
 
 
 class SessionIdentity:
-    """The numbers by which coordinators know this agent's session, and what became of it.
+    """The numbers by which coordinators know this agent's session.
 
-    session       a random number that stands for the session; 0: it has not begun yet
-    ended         the session before, all of whose workers are dead; 0: there was none
+    session       a random number for the present session; 0: it has not begun yet
+    ended         the number of the session before, all of whose workers are dead; 0: none
     epoch         the epoch of the newest coordinator that the agent has obeyed; 0: none
     turned_away   why the agent was turned away last, as people were told; "" once it was let in
     """
@@ -86,7 +87,7 @@ class SessionIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """Say what a node offers to the run. The fields are those of `Enrol`.
+    """What a node offers to the run. The fields are those of `Enrol`.
 
     capacity  how many ranks it has room for
     place     its place in the order of the nodes (--node-rank); -1: the order of names decides
@@ -117,12 +118,15 @@ class AgentSession:
         carry_out(session.pass_on(agent.on_tick(...), now_s=...))
         carry_out(session.on_timer(now_s=..., name="beat"))       # of a SetTimer, when due
 
-    Its life is the picture above. Its parts are four. `housed` remembers the workers. `lease` asks
-    for the lease and watches its end. `_link` numbers what is said, and says it again. `_batch`
-    lets workers that say the same share a message.
+    Its states are in the picture above. Its parts are:
 
-    What it does not promise. It cannot make a lease last: an agent that hears no grant in time
-    kills its workers, though they may train well. It trusts the driver to connect again.
+        housed    remembers the workers, for a new coordinator
+        lease     asks for the lease, and watches its end
+        _link     numbers messages, and sends them again until they are acknowledged
+        _batch    joins equal messages of several workers
+
+    If no grant arrives before the lease is over, the agent kills its workers, however well they
+    train: their ranks may be given away. The session trusts its driver to connect again.
     """
 
     def __init__(self, agent: Agent, *, offer: NodeOffer, beat_s: float) -> None:
@@ -143,9 +147,8 @@ class AgentSession:
     ) -> list[Output]:  # fmt: skip
         """Enrol over a new connection.
 
-        `images`, `copies` and `transfer` say what lies sealed in the vault. `session` is a random
-        number that was never given before. It is used only if a new session begins with this
-        connection.
+        `images`, `copies` and `transfer` say what is sealed in the vault. `session` is a fresh
+        random number, which is used only if a new session begins with this connection.
         """
         self._link.opens()
         late = self._fence_if_lease_is_out(now_s)
@@ -160,9 +163,9 @@ class AgentSession:
         self, images: tuple[Images, ...], copies: tuple[Images, ...], transfer: tuple[int, ...],
         session: int, now_s: float,
     ) -> list[Output]:  # fmt: skip
-        """Say what this node holds, unless it is in already, or a session before it still lives."""
+        """Enrol, unless the agent is in already, or workers of a fenced session are still alive."""
         identity, housed = self._identity, self.housed
-        # After a fence, the agent enrols as a new one, and only once all its workers are dead.
+        # A fenced agent enrols with a new session, and only once all its workers are dead.
         if not self._link.may_enrol or (self.fenced and housed.living()):
             return []
         if self.fenced or not identity.session:
@@ -179,7 +182,7 @@ class AgentSession:
         return [*out, SendOverLink(enrol)]
 
     def _begin(self, session: int) -> None:
-        """Begin a session: all workers of the one before are dead, if there were any."""
+        """Begin a session. All workers of the session before are dead."""
         self.fenced = False
         self._identity.begin(session)
         self.housed.begin_again()
@@ -201,11 +204,11 @@ class AgentSession:
                 return self.lease.granted(message.number)
             case ToNode() if self._link.is_in:
                 by_s = self._link.hear(message, now_s=now_s)
-                # What comes twice was obeyed the first time.
+                # A message that arrives twice was obeyed the first time.
                 is_new = self._link.inbox.takes(message)
                 return self._obey(rebased(message.message, by_s), now_s) if is_new else []
             case _:
-                return []  # an order before the agent is let in
+                return []  # an order that comes before the agent is in
 
     @property
     def is_in(self) -> bool:
@@ -220,7 +223,7 @@ class AgentSession:
     def goes_on(self, *, asked_s: float, now_s: float) -> list[Output]:
         """Let the workers go on without the coordinator, for one lease from `asked_s`.
 
-        The driver has asked the voters then, and a majority of them misses the coordinator too.
+        The driver asked the voters at that time, and a majority of them misses the coordinator too.
         """
         return self._fence_if_lease_is_out(now_s) or self.lease.goes_on(asked_s=asked_s)
 
@@ -229,13 +232,13 @@ class AgentSession:
         self.lease.leave_out_beats(asked_s=asked_s)
 
     def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:
-        """Take in the last of several grants. The driver has left out those before it."""
+        """Handle the last of several grants. The driver has left out those before it."""
         self._link.offset.hear_many(sent_s=last.sent_s, now_s=now_s)
         return self.on_link(last, now_s=now_s)
 
     def _on_welcome(self, message: Welcome, now_s: float) -> list[Output]:
         identity, link = self._identity, self._link
-        if message.epoch < identity.epoch:  # another coordinator has taken the place of this one
+        if message.epoch < identity.epoch:  # this coordinator was replaced by another
             return [HangUp()]
         if message.afresh:
             return self._fence("this node was counted out: its ranks are given away")
@@ -253,7 +256,7 @@ class AgentSession:
         return [*wipe, *again, *self.lease.watch(), *self._beat(now_s)]
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
-        """Let the driver connect again after a while. People are told once, not at each try."""
+        """Hang up, so that the driver tries again later. People are told once, not at each try."""
         reported, self._identity.turned_away = self._identity.turned_away, message.reason
         return [*([] if reported == message.reason else [Tell(message.reason)]), HangUp()]
 
@@ -287,18 +290,18 @@ class AgentSession:
 
     @property
     def lent_until_s(self) -> float:
-        """Return until when the node's processes may vote, seal and restore.
+        """Return until when the node's processes may vote, seal, restore and commit.
 
-        The driver keeps this where they can read it, because they go on if the agent stands still.
+        The driver writes this where they can read it, because they go on if the agent is stopped.
         """
         until_s = self.lease.until_s
         return -math.inf if self.fenced or until_s is None else until_s
 
     def _fence_if_lease_is_out(self, now_s: float) -> list[Output]:
-        """Fence the node if its lease is out.
+        """Fence the node if its lease is out, and return the outputs; else return [].
 
-        This comes before anything else: an agent that has stood still finds orders and news that
-        are as old as its lease.
+        Each call of the session does this first. An agent that was stopped may find orders and
+        events that are older than the end of its lease.
         """
         if not self.lease.is_out(now_s=now_s):
             return []
@@ -307,7 +310,7 @@ class AgentSession:
     def _fence(self, why: str) -> list[Output]:
         """Kill all workers, because their ranks may be given away.
 
-        Once all are dead, the agent enrols as a new one.
+        Once all are dead, the agent enrols with a new session.
         """
         self.fenced = True
         self._link.is_in = False
@@ -326,7 +329,7 @@ class AgentSession:
         return self.pass_on(self.agent.on_command(order, now_s=now_s), now_s=now_s)
 
     def on_worker(self, message: FromWorker, *, now_s: float) -> list[Output]:
-        """Take in what a worker says."""
+        """Handle a message of a worker."""
         late = self._fence_if_lease_is_out(now_s)
         self.housed.hear(message.worker, message)
         return [*late, *self.pass_on(self.agent.on_worker(message, now_s=now_s), now_s=now_s)]
@@ -334,12 +337,12 @@ class AgentSession:
     def on_workers(
         self, workers: tuple[int, ...], message: FromWorker, *, now_s: float
     ) -> list[Output]:
-        """Take in what several workers say at the same moment. `message` is as the first says it.
+        """Handle equal messages of several workers at the same time. `message` names the first.
 
-        The outcome is the same as if each of them said it by itself, in this order.
+        The outcome is the same as if each worker sent its message by itself, in this order.
         """
-        # A fenced node says nothing, and a worker that is being killed is not waited for: each
-        # message then goes its own way.
+        # A fenced node sends nothing, and a batch does not wait for a worker that is being killed.
+        # In these cases each message is handled by itself.
         together = (
             not self.fenced
             and self._batch.takes_all(workers, message)
@@ -358,7 +361,7 @@ class AgentSession:
         return self._batch_grew(now_s, waiting=waiting)
 
     def on_event(self, message: FromAgent, *, now_s: float) -> list[Output]:
-        """Take in what the process host says."""
+        """Handle an event of the process host."""
         late = self._fence_if_lease_is_out(now_s)
         self.housed.on_event(message)
         out = self.pass_on(self.agent.on_event(message, now_s=now_s), now_s=now_s)
@@ -381,7 +384,7 @@ class AgentSession:
         """Send a message to the coordinator, at once or as a part of a batch."""
         self.housed.note_said(message)
         if self.fenced:
-            return []  # what its workers say counts no more: their ranks may be given away
+            return []  # messages of its workers do not count: their ranks may be given away
         out = [] if self._batch.takes(message) else self._send_batch(now_s)
         if not self._batch.takes(message):
             return [*out, *self._link.put(message, now_s=now_s)]
@@ -390,7 +393,10 @@ class AgentSession:
         return [*out, *self._batch_grew(now_s, waiting=waiting)]
 
     def _batch_grew(self, now_s: float, *, waiting: bool) -> list[Output]:
-        """Send the batch once no worker is waited for. `waiting`: its timer is set already."""
+        """Send the batch if it waits for no other worker, else make sure that its timer is set.
+
+        waiting   the timer is set already
+        """
         if self._batch.is_full(self.housed.may_speak()):
             return self._send_batch(now_s)
         if waiting:

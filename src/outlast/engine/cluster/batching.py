@@ -1,10 +1,11 @@
-"""Batches: what several workers of a node say at about the same time is sent as one message.
+"""`MessageBatch`: equal messages of several workers of a node are sent as one.
 
 A regroup then costs the coordinator one message for each node, and not one for each rank.
 
-A message that may be shared waits for others like it, for BATCH_WAIT_S at most. At most one message
-of each worker waits: if a worker says another one, all that waits is sent first. So the messages of
-one worker keep their order, and no worker waits for a dead one. This module is pure.
+A message that may be shared waits up to BATCH_WAIT_S for others like it. At most one message of
+each worker waits: if a worker sends another one, the waiting messages are sent first. So each
+worker's messages keep their order, and none waits long for a worker that is dead. This module is
+pure.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from outlast.model.messages import (
     Underway,
 )
 
-# kinds of messages that several workers may say as one
+# the kinds of messages that may be shared
 _SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
-# Fields that may differ: the largest value is sent, because all are done once the last one is.
+# Fields that may differ in a shared message. The largest value is sent: that of the last worker.
 _MEASURED: dict[type, tuple[str, ...]] = {Joined: ("group_s", "restore_s"), Committed: ("at_s",)}
 
-# by kind of message: how to take the fields that have to be equal
+# for each kind of message: how to get the fields that have to be equal
 _FIELDS: dict[type, attrgetter[Any]] = {}
 
 
@@ -46,30 +47,30 @@ class MessageBatch:
         return bool(self._waiting)
 
     def takes(self, message: FromWorker | FromAgent) -> bool:
-        """Return True if `message` may wait. Otherwise what waits has to be sent first."""
+        """Return True if `message` may be added. Otherwise send the batch first."""
         return isinstance(message, _SHARED) and message.worker not in self._waiting
 
     def add(self, message: FromWorker | FromAgent) -> None:
-        """Let `message` wait. `takes` must have allowed that."""
+        """Add `message`. `takes` must have returned True for it."""
         assert isinstance(message, _SHARED), message
         self._waiting[message.worker] = message
 
     def takes_all(self, workers: Iterable[int], message: FromWorker) -> bool:
-        """Return True if `message` may wait as a message of all of `workers`."""
+        """Return True if `message` may be added as a message of each of `workers`."""
         return isinstance(message, _SHARED) and not any(
             worker in self._waiting for worker in workers
         )
 
     def add_all(self, workers: Iterable[int], message: FromWorker) -> None:
-        """Let `message`, written as the first of `workers` says it, wait. `takes_all` allows it."""
+        """Add `message`, which names the first of `workers`, for each. `takes_all` allows it."""
         self._waiting.update(dict.fromkeys(workers, message))
 
     def is_full(self, workers: Iterable[int]) -> bool:
-        """Return True if a message of each of `workers` waits: no other one can come."""
+        """Return True if each of `workers` has a message in the batch."""
         return all(worker in self._waiting for worker in workers)
 
     def take(self) -> list[FromWorker | FromWorkers]:
-        """Return what has waited, with messages that are alike as one, and empty the batch."""
+        """Empty the batch, and return its messages. Equal ones are joined to one FromWorkers."""
         alike: dict[object, tuple[list[int], list[Any]]] = {}
         kinds: dict[int, object] = {}  # by the id of a message that several have said at once
         for worker, message in self._waiting.items():

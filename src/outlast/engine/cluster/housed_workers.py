@@ -1,7 +1,7 @@
-"""What an agent remembers of the workers on its node, for a coordinator that comes after another.
+"""What an agent remembers of the workers on its node, so that a new coordinator can take over.
 
-A new coordinator builds its picture from the workers that the agents house. So each agent keeps the
-newest message of every kind from each of its workers. This module is pure.
+A new coordinator learns from the agents which workers there are, and what they have reported. So
+each agent keeps the newest message of every kind from each of its workers. This module is pure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 
-# the kinds of messages that a new coordinator has to know, the newest of each
+# the kinds of messages of which a new coordinator has to know the newest
 _KEPT = (
     Hello,
     Parked,
@@ -51,18 +51,18 @@ _KEPT = (
     Committed,
     Finished,
 )
-# those of them that mean nothing once the worker has a newer plan
+# those of them that are void once the worker has a newer plan
 _OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
 
 
 @dataclass(slots=True)
 class HousedWorker:
-    """Remember one worker.
+    """What is remembered of one worker.
 
-    plan     its newest plan, as it was delivered
+    plan     the newest plan that it was sent; None: none was
     said     its newest message of each kind, the oldest first
-    killed   its death was ordered
-    exited   how it ended; None: it lives
+    killed   it was ordered to be killed
+    exited   how it ended; None: it is alive
     """
 
     worker: int
@@ -82,11 +82,11 @@ class HousedWorker:
     def hear(self, message: FromWorker) -> None:
         """Keep `message`, if it is one that the next coordinator has to know."""
         if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
-            return  # it is of an older plan, and says nothing of the newest
+            return  # it is about an older plan
         if isinstance(message, Registered):
             known = self.said.get(Registered)
             if isinstance(known, Registered) and said_before(message, known):
-                return  # it comes a second time, after a newer message
+                return  # it is a late copy of an older message
         if isinstance(message, _KEPT):
             self.said.pop(type(message), None)
             self.said[type(message)] = message
@@ -101,7 +101,7 @@ class HousedWorker:
         }
 
     def report(self) -> Housed:
-        """Return what the next coordinator is told of this worker."""
+        """Return what a new coordinator is told about this worker."""
         plan = None if self.plan is None else self.plan.held_by(self.rank)
         # A message that several workers sent at once is kept as that of the first one.
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
@@ -146,11 +146,11 @@ class HousedWorkers:
         return any(one.killed for one in self.living())
 
     def may_speak(self) -> list[int]:
-        """Return the workers that may still speak for their rank: it is theirs, and they live."""
+        """Return the living workers that hold a rank and are not being killed."""
         return [one.worker for one in self.living() if one.rank >= 0 and not one.killed]
 
     def begin_again(self) -> None:
-        """Forget the workers: all are dead, and the agent is about to enrol as a new one."""
+        """Forget the workers, because all are dead and the agent begins a new session."""
         self.step, self.store = 0, None
         self._workers.clear()
 

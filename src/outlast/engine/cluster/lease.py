@@ -1,9 +1,9 @@
-"""Leases: for how long an agent's processes may go on without word from the coordinator.
+"""Leases: how long an agent's processes may go on without hearing from the coordinator.
 
-This is the arithmetic of both sides. The agent asks for a lease, and the lease runs from that
-moment on the agent's clock. The coordinator hears the question later, and counts from then on its
-own clock. It adds the most that two clocks may drift apart, and the time that a kill takes. Only
-then does it give ranks away.
+This is the arithmetic of both sides. The agent asks for a lease, which runs from that moment on the
+agent's clock. The coordinator receives the request later, and counts from then on its own clock. It
+adds the largest drift between two clocks, and the time that the agent needs to kill its processes.
+Only after that it gives the agent's ranks away.
 
 This module is pure.
 """
@@ -32,13 +32,11 @@ class Lease:
         self._asked_s.clear()
 
     def asked(self, number: int, *, now_s: float) -> None:
-        """Note that the agent asks for more. `number` is that of its question."""
+        """Note that the agent asks for the lease to be prolonged, by the heartbeat `number`."""
         self._asked_s[number] = now_s
 
     def granted(self, number: int) -> None:
-        """Prolong the lease. Grants come in order; a grant for an unknown question changes
-        nothing.
-        """
+        """Prolong the lease: the heartbeat `number` was granted. An unknown number is ignored."""
         asked_s = self._asked_s.pop(number, None)
         if asked_s is not None and self.until_s is not None:
             self.until_s = max(self.until_s, asked_s + self.lease_s)
@@ -51,7 +49,7 @@ class Lease:
             self.until_s = max(self.until_s, asked_s + self.lease_s)
 
     def ends(self) -> None:
-        """End the lease: there is none from now on."""
+        """End the lease. There is none until the next `begins`."""
         self.until_s = None
         self._asked_s.clear()
 
@@ -133,17 +131,18 @@ class HeldLease:
 
 
 def kill_s(lease_s: float) -> float:
-    """Return by when an agent whose lease is out has killed its processes.
+    """Return how many seconds an agent has to kill its processes once its lease is out.
 
-    They do nothing that counts in that time: they look at the lease themselves.
+    In that time they cannot vote, seal or commit, because they check the lease themselves.
     """
     return min(limits.LEASE_KILL_S, lease_s / 2)
 
 
 def void_after_s(lease_s: float) -> float:
-    """Return how long after a node's last message its processes are dead, or run no code.
+    """Return how many seconds after a node's last message its processes are certainly dead.
 
-    The time counts on the coordinator's clock, from when it heard that message.
+    (Or they are stuck in the kernel, and run no code.) The time is by the coordinator's clock, from
+    when it received that message.
     """
     return lease_s * (1 + limits.CLOCK_DRIFT_MAX) / (1 - limits.CLOCK_DRIFT_MAX) + kill_s(
         lease_s
@@ -182,10 +181,10 @@ class LeaseBook:
 
 
 class Alarm:
-    """A timer for a moment that every message may put off.
+    """A timer for a moment that every message may postpone.
 
-    A moment that is put off does not set the timer anew, because that would cost an output for each
-    message. When the timer then comes too early, it is set again.
+    To set the timer at each message would cost too many outputs. So it is left as it is when the
+    moment moves to later. It then fires too early, and is set again.
     """
 
     def __init__(self, name: str) -> None:
@@ -201,7 +200,7 @@ class Alarm:
         return [SetTimer(self._name, due_s if due_s < math.inf else None)]
 
     def rang(self, *, now_s: float) -> float:
-        """Note that the timer has come. Return by how many seconds it was late."""
+        """Note that the timer has fired. Return by how many seconds it was late."""
         late_s = max(0.0, now_s - self._set_s)
         self._set_s = math.inf
         return late_s

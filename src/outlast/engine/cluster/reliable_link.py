@@ -1,11 +1,9 @@
-"""A reliable link between an agent and the coordinator.
+"""A reliable link between an agent and the coordinator, over connections that may break.
 
-Messages are numbered in both directions, and outlive the connection that carries them.
+Messages are numbered in both directions. A message that was not acknowledged is sent again over the
+next connection, in order, and a message that arrives twice is handled once.
 
-What was not acknowledged is sent again at the next connection, in order; what comes twice is taken
-once.
-
-Times inside a message are moved to the receiver's clock. They are off by the time that the fastest
+Times inside a message are converted to the receiver's clock. The error is the time that the fastest
 of the newest messages was under way. This module is pure.
 """
 
@@ -38,7 +36,7 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 
-Said = TypeVar("Said", bound=FromWorker | FromWorkers | FromAgent | ForAgent)
+MessageT = TypeVar("MessageT", bound=FromWorker | FromWorkers | FromAgent | ForAgent)
 _TIMES: dict[type, tuple[str, ...]] = {
     Broke: ("at_s",),
     Committed: ("at_s",),
@@ -50,8 +48,8 @@ _TIMES: dict[type, tuple[str, ...]] = {
     Regroup: ("fault_s", "detected_s"),
 }
 
-# By kind of message: how to take all its fields, and which of them are times. It is worked out
-# once, because a coordinator moves the times of thousands of messages in one regroup.
+# For each kind of message: how to get all its fields, and which of them are times. It is computed
+# once, because a coordinator converts the times of thousands of messages in one regroup.
 _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
     kind: (
         attrgetter(*(field.name for field in fields(kind))),
@@ -61,14 +59,17 @@ _PLACES: dict[type, tuple[attrgetter[tuple[Any, ...]], tuple[int, ...]]] = {
 }
 
 
-class Outbox(Generic[Said]):
-    """Keep messages until the other side has acknowledged them. Numbers begin with 1."""
+class Outbox(Generic[MessageT]):
+    """Number messages, and keep them until the other side has acknowledged them.
+
+    number   the number of the newest message; the first has number 1
+    """
 
     def __init__(self) -> None:
         self.number = 0
-        self._kept: deque[tuple[int, Said]] = deque()
+        self._kept: deque[tuple[int, MessageT]] = deque()
 
-    def put(self, message: Said) -> int:
+    def put(self, message: MessageT) -> int:
         """Keep a message, and return its number."""
         self.number += 1
         self._kept.append((self.number, message))
@@ -79,24 +80,24 @@ class Outbox(Generic[Said]):
         while self._kept and self._kept[0][0] <= upto:
             self._kept.popleft()
 
-    def kept(self) -> Iterator[tuple[int, Said]]:
-        """Return what is kept, the oldest first."""
+    def kept(self) -> Iterator[tuple[int, MessageT]]:
+        """Yield the number and message of all that is kept, the oldest first."""
         yield from self._kept
 
 
 class Inbox:
-    """Take each message of a link once, over all of its connections.
+    """Accept each message of a link once, over all of its connections.
 
-    `heard`: the newest number; all before it have been taken.
+    heard   the number of the newest message that was accepted, and all before it
     """
 
     def __init__(self) -> None:
         self.heard = 0
 
     def takes(self, message: FromNode | ToNode) -> bool:
-        """Return whether this message is new.
+        """Accept this message. Return False if it was accepted before.
 
-        A connection keeps the order, so a message that is not the next one was taken before.
+        A connection keeps the order, so a message that is not the next one is an old one.
         """
         if message.number != self.heard + 1:
             return False
@@ -105,22 +106,22 @@ class Inbox:
 
 
 class Offset:
-    """The offset from the sender's clock to the receiver's.
+    """The offset from the sender's clock to the receiver's, estimated from messages.
 
-    Each message suggests an offset that is too large by the time that it was under way. So the
-    smallest one counts. Only the newest messages are compared, because clocks drift apart.
+    Each message gives an estimate that is too large by the time that the message was under way. So
+    the smallest is used, of the newest messages only, because clocks drift apart.
     """
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque(maxlen=limits.OFFSET_SAMPLES_COUNT)
 
     def hear(self, *, sent_s: float, now_s: float) -> float:
-        """Take in one more message. Return the seconds to add to the times in it."""
+        """Note one more message. Return the seconds to add to the times in it."""
         self.note(sent_s=sent_s, now_s=now_s)
         return self.by_s
 
     def note(self, *, sent_s: float, now_s: float) -> None:
-        """Take in one more message."""
+        """Note one more message, sent at `sent_s` of the sender's clock."""
         self._newest.append(now_s - sent_s)
 
     @property
@@ -134,10 +135,10 @@ class Offset:
 
 
 class AgentLink:
-    """An agent's end of its link: messages are numbered, and sent again until acknowledged.
+    """An agent's end of its link: it numbers messages, and sends them until acknowledged.
 
     connected   there is a connection
-    is_in       the agent was welcomed over that connection; before that, what it says is kept
+    is_in       the coordinator has welcomed the agent over it. Before that, messages are only kept
     """
 
     def __init__(self) -> None:
@@ -146,11 +147,11 @@ class AgentLink:
         self.inbox = Inbox()
         self.offset = Offset()
         self._outbox: Outbox[FromWorker | FromWorkers | FromAgent] = Outbox()
-        self._enrolled_with = 0  # the newest number that was said when the agent enrolled
+        self._enrolled_with = 0  # the number of the newest message when the agent enrolled
 
     @property
     def may_enrol(self) -> bool:
-        """Return True while there is a connection over which the agent is not welcome yet."""
+        """Return True while there is a connection over which the agent was not welcomed yet."""
         return self.connected and not self.is_in
 
     def opens(self) -> None:
@@ -162,7 +163,7 @@ class AgentLink:
         self.connected = self.is_in = False
 
     def enrols(self) -> int:
-        """Note that the agent enrols. Return the newest number that it has heard."""
+        """Note that the agent enrols. Return the number of its newest accepted message."""
         self._enrolled_with = self._outbox.number
         return self.inbox.heard
 
@@ -171,15 +172,15 @@ class AgentLink:
         self._outbox, self.inbox = Outbox(), Inbox()
 
     def follow_another(self) -> None:
-        """Follow another coordinator. The enrolment has told it what earlier messages said."""
+        """Start over with another coordinator. It knows earlier messages from the enrolment."""
         since = [said for number, said in self._outbox.kept() if number > self._enrolled_with]
         self._outbox, self.inbox, self.offset = Outbox(), Inbox(), Offset()
-        # Between the enrolment and the welcome, more may have been said.
+        # Messages between the enrolment and the welcome are kept.
         for said in since:
             self._outbox.put(said)
 
     def let_in(self, heard: int, *, now_s: float) -> list[Output]:
-        """Send the rest: the coordinator welcomes the agent, and has all messages up to `heard`."""
+        """Note the welcome of a coordinator that has all messages up to `heard`. Send the rest."""
         self.is_in = True
         self._outbox.acknowledged(heard)
         return [
@@ -188,12 +189,12 @@ class AgentLink:
         ]
 
     def hear(self, message: Grant | ToNode, *, now_s: float) -> float:
-        """Take in the head of a message. Return the seconds to add to the times in it."""
+        """Note what a message acknowledges. Return the seconds to add to the times in it."""
         self._outbox.acknowledged(message.heard)
         return self.offset.hear(sent_s=message.sent_s, now_s=now_s)
 
     def put(self, message: FromWorker | FromWorkers | FromAgent, *, now_s: float) -> list[Output]:
-        """Send `message`, now or as soon as the coordinator welcomes the agent."""
+        """Keep `message`, and send it now, or once the coordinator has welcomed the agent."""
         number = self._outbox.put(message)
         return (
             [SendOverLink(FromNode(number, self.inbox.heard, now_s, message))] if self.is_in else []
@@ -201,13 +202,13 @@ class AgentLink:
 
 
 def tells_time(message: Any) -> bool:
-    """Return whether the message has a time in it that can be `rebased`."""
+    """Return True if the message contains times, which `rebased` converts."""
     kind = type(message)
     return (type(message.message) if kind is FromWorkers or kind is ToWorkers else kind) in _PLACES
 
 
 def rebased(message: Any, by_s: float) -> Any:
-    """Return the message with its times moved from the sender's clock to the receiver's."""
+    """Return the message with `by_s` added to its times, which makes them the receiver's."""
     kind = type(message)
     if kind is FromWorkers:
         return (
@@ -225,17 +226,17 @@ def rebased(message: Any, by_s: float) -> Any:
 
 
 class NewestRebased:
-    """Remember the newest message that was `rebased`, and what came out.
+    """A cache of the newest result of `rebased`.
 
-    What many nodes say alike may be one object here. Its times are then moved once for all nodes
-    whose clocks are equally far off.
+    The simulator sends equal messages of many nodes as one object. Its times are then converted
+    once for all nodes with the same offset.
     """
 
     def __init__(self) -> None:
         self._newest: tuple[Any, float, Any] = (None, 0.0, None)
 
     def rebased(self, message: Any, by_s: float) -> Any:
-        """Return what the function `rebased` returns."""
+        """Return the result of the function `rebased`."""
         several = type(message) is FromWorkers
         words = message.message if several else message
         *before, moved = self._newest

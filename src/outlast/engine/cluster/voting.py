@@ -1,4 +1,4 @@
-"""How a run outlives its coordinator: who may lead, and for how long agents go on without one.
+"""How a run survives its coordinator: who may lead, and how long agents may go on without one.
 
 The voters are up to five agents, the coordinator's own among them. Three rules keep two
 coordinators from deciding at the same time.
@@ -6,21 +6,22 @@ coordinators from deciding at the same time.
     Records    A decision counts once a majority of the voters holds its record
                (`Authority.counted`).
     Authority  A coordinator prolongs leases only while it has heard from a majority of the voters
-               within the last lease (`Authority.holds`). A voter that has promised its vote to
-               another coordinator is silent for ever; one that has told an agent that the
-               coordinator is missing is silent until that agent's lease is over.
-    Votes      A voter gives its vote in an epoch once, while it misses the coordinator itself, and
-               only to a candidate that holds all that it holds (`Voter.on_claim`). A candidate
-               that gives up takes its own vote back (`Voter.withdraw`). Nobody else does that.
+               within the last lease (`Authority.holds`). A voter that has given its vote to another
+               coordinator never acknowledges this one again. A voter that has told an agent that
+               the coordinator is missing does not acknowledge it until that agent's lease is over.
+    Votes      A voter gives at most one vote in an epoch. It does so only while it misses the
+               coordinator itself, and only to a candidate that holds all records that it holds
+               (`Voter.on_claim`). A candidate that gives up takes its own vote back
+               (`Voter.withdraw`); no other vote is ever taken back.
 
-Two majorities have a voter in common. So a new coordinator holds every decision that counted, and
-the one before it has no authority left a lease after its successor was elected.
+Any two majorities have a voter in common. So a new coordinator holds every decision that counted.
+One lease after its election, the coordinator before it has no authority any more.
 
-An agent whose lease is not prolonged asks all voters. If a majority misses the coordinator too, its
-processes go on for one more lease from the moment of asking (`Inquiry`). If not, only this agent is
-cut off, and its ranks may be given away.
+An agent whose lease is not prolonged asks all voters. If a majority misses the coordinator too, the
+agent's processes go on for one more lease from the moment of asking (`Inquiry`). Otherwise only
+this agent is cut off. It kills its processes, and its ranks are given away.
 
-This module is pure. Times are of the clock of the node that calls, in seconds.
+This module is pure. Times are in seconds, by the clock of the calling node.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from outlast.model.messages import Answer, Ask, Claim, Kept
 
 
 class Position(NamedTuple):
-    """The newest record that a voter holds. Those of a later epoch come after all earlier ones."""
+    """The newest record that a voter holds. Records of a later epoch are newer than all others."""
 
     epoch: int
     number: int
@@ -49,7 +50,7 @@ def majority(count: int) -> int:
 def choose_voters(leader: str, others: Iterable[str]) -> tuple[str, ...]:
     """Return the voters of a run: an odd number, up to VOTERS_COUNT, the coordinator's node first.
 
-    With fewer than three nodes there are none, because nobody could take over.
+    With fewer than three nodes there are none, because the rest would be no majority.
     """
     nodes = [leader, *(node for node in others if node != leader)]
     if len(nodes) < limits.VOTERS_LEAST:
@@ -59,28 +60,28 @@ def choose_voters(leader: str, others: Iterable[str]) -> tuple[str, ...]:
 
 
 def takes_over_after_s(lease_s: float) -> float:
-    """Return how long a new coordinator waits for nodes that do not come.
+    """Return for how long a new coordinator waits for nodes before it counts them out.
 
-    Until then they may go on: the coordinator before it had authority for a lease, and its voters
-    may tell agents for CLAIM_LEASES that nobody leads.
+    Until then their processes may still go on. The coordinator before had authority for one lease.
+    And for CLAIM_LEASES its voters may have told agents that the coordinator is missing.
     """
     unled_s = limits.CLAIM_LEASES * lease_s * (1 + limits.CLOCK_DRIFT_MAX)
     return unled_s + void_after_s(lease_s)
 
 
 def elected_s(claimed_s: float, lease_s: float) -> float:
-    """Return when those that voted for a coordinator count as heard, if it claimed at `claimed_s`.
+    """Return the time at which its voters count as heard, for a coordinator that was elected.
 
-    They give their votes to nobody else for CLAIM_LEASES.
+    It asked for their votes at `claimed_s`. They vote for nobody else for CLAIM_LEASES after that.
     """
     return claimed_s + (limits.CLAIM_LEASES * (1 - limits.CLOCK_DRIFT_MAX) - 1) * lease_s
 
 
 def named_s(now_s: float, lease_s: float) -> float:
-    """Return when the voters of a coordinator that names them now count as heard.
+    """Return the time at which its voters count as heard, for a coordinator that names them now.
 
-    They are given a lease more, to make their copies. None of them votes for another coordinator
-    before it has missed this one, and that one waits for longer (`takes_over_after_s`).
+    They get one more lease, to copy the ledger. That is safe: none of them votes for another
+    coordinator before it misses this one, and the other one waits longer (`takes_over_after_s`).
     """
     return now_s + lease_s
 
@@ -88,8 +89,9 @@ def named_s(now_s: float, lease_s: float) -> float:
 class Authority:
     """Decide whether a coordinator may still prolong leases, and which of its records count.
 
-    loyal    the voters that count as heard at `heard_s`; the coordinator's own is one of them
-    heard_s  see `named_s`, and `elected_s` of a coordinator after the first
+    own      the name of the coordinator's own node, which is always heard
+    loyal    the voters that count as heard at `heard_s`
+    heard_s  `named_s` for the first coordinator, `elected_s` for a later one
     """
 
     def __init__(
@@ -121,19 +123,22 @@ class Authority:
         return now_s < self.until_s(now_s)
 
     def counted(self, newest: int) -> int:
-        """Return up to which record a majority holds all. `newest`: what the coordinator holds."""
+        """Return the newest record of which a majority holds it and all before it.
+
+        newest   the newest record of the coordinator itself
+        """
         kept = [newest if node == self._own else self._kept.get(node, 0) for node in self.voters]
         return sorted(kept, reverse=True)[majority(len(self.voters)) - 1]
 
 
 class Voter:
-    """The memory of one voter: whom it has promised its vote, and what it holds.
+    """One voter: to whom it has given its vote, and which records it holds.
 
-    promised   the newest epoch that it has given its vote in, or whose coordinator it follows
-    leader     where the coordinator of that epoch listens; "" for the first
+    promised   the newest epoch in which it has voted, or whose coordinator it follows
+    leader     where the coordinator of that epoch listens; "" for the first coordinator
     position   the newest record that it holds
 
-    While its node is a candidate, the promise is its own (`stand`).
+    A voter may be a candidate itself. Then it votes for itself (`stand`).
     """
 
     def __init__(self, *, lease_s: float, now_s: float) -> None:
@@ -143,10 +148,10 @@ class Voter:
         self._lease_s = lease_s
         self._heard_s = now_s
         self._silent_until_s = -math.inf
-        self._voted_until_s = -math.inf  # by then a candidate that got this vote must have led
-        self._stood = 0  # the newest epoch that this node wanted to lead in
-        self._before = (0, "")  # what it had promised before that
-        self._named = (0, "")  # an epoch, and who leads in it, as a node says that hears this one
+        self._voted_until_s = -math.inf  # until then, no other candidate gets this vote
+        self._stood = 0  # the newest epoch in which this node was a candidate
+        self._before = (0, "")  # `promised` and `leader` before that
+        self._named = (0, "")  # an epoch and its leader, as another node has told
 
     def hear(self, epoch: int, *, now_s: float) -> None:
         """Note that the coordinator of `epoch` has prolonged this node's lease."""
@@ -158,24 +163,24 @@ class Voter:
                 self.promised, self.leader = epoch, ""
 
     def note_leader(self, epoch: int, leader: str) -> None:
-        """Note where the coordinator of `epoch` listens, as a node says that hears it."""
+        """Note where the coordinator of `epoch` listens, as a node has told that hears it."""
         self._named = (epoch, leader)
 
     def misses(self, *, now_s: float) -> bool:
-        """Return whether the coordinator has not been heard of for too long."""
+        """Return True if this voter has not heard from the coordinator for too long."""
         return now_s >= self._heard_s + limits.MISSED_SHARE * self._lease_s
 
     def is_loyal(self, epoch: int, *, now_s: float) -> bool:
-        """Return whether the coordinator of `epoch` may count on this voter."""
+        """Return True if this voter may acknowledge the coordinator of `epoch`."""
         return epoch >= self.promised and now_s >= self._silent_until_s
 
     def on_ask(self, ask: Ask, *, now_s: float) -> Answer:
         """Answer an agent that misses the coordinator."""
         missing = self.misses(now_s=now_s)
         if missing and now_s >= self._voted_until_s:
-            # The agent may go on for a lease. Until it is over, this voter supports no decision
-            # that might give that agent's ranks away. A candidate that it has just voted for makes
-            # none so early (`takes_over_after_s`).
+            # The agent may go on for one lease. Until that is over, this voter acknowledges no
+            # coordinator, which might give that agent's ranks away. A candidate that it has just
+            # voted for is excepted, because it gives no rank away so early (`takes_over_after_s`).
             self._silent_until_s = now_s + void_after_s(self._lease_s)
         return Answer(ask.number, missing, self.promised, self.leader, *self.position)
 
@@ -184,21 +189,21 @@ class Voter:
         if claim.epoch <= self.promised or not self.misses(now_s=now_s):
             return False
         if now_s < self._voted_until_s:
-            return False  # the one that it has voted for may be about to begin
+            return False  # the candidate that has this vote may be about to lead
         if Position(claim.at_epoch, claim.at_number) < self.position:
-            return False  # a decision that counted may be unknown to it
+            return False  # the candidate may lack a decision that counted
         self.promised, self.leader = claim.epoch, claim.leader
         self._voted_until_s = now_s + limits.CLAIM_LEASES * self._lease_s
         self._silent_until_s = -math.inf
         return True
 
     def stand(self, leader: str, *, above: int, now_s: float) -> Claim | None:
-        """Vote for this node itself. Return the question that it asks for the others' votes.
+        """Make this node a candidate. Return the message that asks the others for their votes.
 
-        leader  where it listens, as HOST:PORT
+        leader  where this node listens, as HOST:PORT
         above   the epoch of the coordinator that is missing
 
-        Returns None if this node may not vote for itself now, as `on_claim` says.
+        It returns None if this node may not vote for itself now; see `on_claim`.
         """
         before = (self.promised, self.leader)
         epoch = max(self.promised, self._stood, above) + 1
@@ -209,11 +214,11 @@ class Voter:
         return claim
 
     def withdraw(self, *, now_s: float) -> None:
-        """Take back this node's vote for itself: it will never lead in the epoch that it stood for.
+        """Take back this node's vote for itself, because it will not lead in that epoch.
 
-        Another node may have been elected in that epoch, or in one before it. This voter would
-        neither obey nor support it, and would ask for ever. While it stood, agents were told that
-        they may go on, so it is silent until their leases are over.
+        Another node may have been elected in that epoch or an earlier one. Without this, the voter
+        would never follow it. While this node was a candidate it may have told agents that they may
+        go on, so it acknowledges no coordinator until their leases are over.
         """
         if self.promised == self._stood:
             self.promised, self.leader = self._before
@@ -222,7 +227,7 @@ class Voter:
 
 
 class Inquiry:
-    """Ask the voters, for an agent that misses the coordinator, and count their answers.
+    """For an agent that misses the coordinator: ask the voters, and count their answers.
 
     newest   the newest record that any of them holds, as far as they have answered
     """
@@ -243,12 +248,13 @@ class Inquiry:
     def hear(self, node: str, answer: Answer) -> float | None:
         """Count an answer.
 
-        Return when the newest question was asked, if a majority misses the coordinator too.
+        If a majority misses the coordinator too, return when the newest question was asked: the
+        agent may go on for one lease from then. Otherwise return None.
         """
         if node not in self.voters:
             return None
         self.newest = max(self.newest, Position(answer.at_epoch, answer.at_number))
         if answer.number != self._number or not answer.missing:
-            return None  # of an older question, or no vote that the coordinator is missing
+            return None  # it answers an older question, or does not miss the coordinator
         self._missing.add(node)
         return self._asked_s if len(self._missing) >= majority(len(self.voters)) else None

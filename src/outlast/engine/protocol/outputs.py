@@ -1,5 +1,6 @@
-"""The outputs of the state machines: what they ask of their driver, the runtime or the
-simulator.
+"""Outputs: what the state machines ask their driver to do. The drivers are in runtime/ and sim/.
+
+A driver carries out the outputs of one call in their order, before it makes the next call.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class ToAgent:
 
 @dataclass(frozen=True, slots=True)
 class SendOverLink:
-    """Send a message to the other end of a connection. It is dropped if there is none.
+    """Send a message to the other end of a connection. It is dropped if there is no connection.
 
-    `node`: whose agent, on the coordinator's side.
+    node   on the coordinator's side: the agent of which node
     """
 
     message: LinkMessage
@@ -31,16 +32,17 @@ class SendOverLink:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close this connection: the other end is not the one that it claims to be."""
+    """Close this connection. On the coordinator's side, `node` says which one."""
 
     node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnAway:
-    """Send `message` over the connection that an Enrol came over, and close that connection.
+    """Refuse an Enrol: send `message` over the connection on which it came, and close that.
 
-    The link of `node` stays that of the session that is in. This is the first of the outputs.
+    Another session of `node` is in, and keeps its own connection. This output is the first of its
+    call.
     """
 
     node: str
@@ -49,7 +51,7 @@ class TurnAway:
 
 @dataclass(frozen=True, slots=True)
 class Wipe:
-    """Ignore everything in the vault from now on, except the images of `keep`."""
+    """Forget all images in the vault, except those of the ranks in `keep`."""
 
     keep: tuple[int, ...]
 
@@ -97,7 +99,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class HostStore:
-    """Put another store of the process groups to use."""
+    """Put another TCPStore to use for process groups. StoreUp or StoreLost follows."""
 
     reason: str
 
@@ -112,14 +114,14 @@ class StoreIsAt:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRun:
-    """Take this node out of the run, and end its launcher well: it is drained."""
+    """Take this node out of the run, because it is drained. Its launcher ends with exit code 0."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Set a timer that comes once. It replaces one of the same name; `at_s` None cancels it."""
+    """Set a timer that fires once, at `at_s`. It replaces one of the same name. None: cancel it."""
 
     name: str
     at_s: float | None
@@ -127,9 +129,9 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write one of model/records.py to the ledger.
+    """Write a record of model/records.py to the ledger.
 
-    `at_once`: nothing that follows is carried out before it is written.
+    at_once   it must be written before any output after this one is carried out
     """
 
     record: Any
@@ -138,9 +140,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Write the manifest of a checkpoint: all of its shards are in their folder.
+    """Write the manifest of a checkpoint, because all of its shards are in their folder.
 
-    The answer is `on_manifest`.
+    The driver answers by a call of `on_manifest`.
     """
 
     step: int
@@ -152,10 +154,10 @@ class Manifest:
 class SaveLast:
     """Write the state of `step` from the vault to the disk, because the run gives up.
 
-    The images of all ranks are in their slots. Under replicated state, the transfer image has what
-    all ranks hold alike. The driver carries this out before any output after it.
+    The images of all ranks are in their slots. Under replicated state, the transfer image has the
+    replicated part. The driver finishes this before it carries out the next output.
 
-    kept   the copies that all ranks have sealed of this step are written, and no images
+    kept   write the ranks' copies of this step (`--keep`), not their images
     """
 
     step: int
@@ -165,9 +167,9 @@ class SaveLast:
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Read the copies in the vault and the checkpoints on the disk, and say which is the newest.
+    """Read the copies in the vault and the checkpoints on the disk, and find the newest good one.
 
-    What is not as it was written does not count. See engine/durable.py. The answer is
+    A damaged one does not count (engine/durable.py). The driver answers by a call of
     `on_checkpoint_found`.
     """
 
@@ -191,7 +193,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Say how a person's request stands. `state` and `text` are those of `RequestAnswer`."""
+    """Answer a person's request. `state` and `text` are those of `RequestAnswer`."""
 
     number: int
     state: str
@@ -210,7 +212,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Make the main thread leave the collective that it is in, now."""
+    """Interrupt the collective in which the main thread is blocked: it raises there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Say where the main thread is."""
+    """Answer the ping with this nonce: say where the main thread is."""
 
     nonce: int
 

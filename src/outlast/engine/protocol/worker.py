@@ -1,14 +1,14 @@
-"""One rank's part in the protocol between workers, agents and the coordinator.
+"""`WorkerMachine`: one worker's part in the protocol between workers, agents and the coordinator.
 
     NEW ──Regroup──> MOVING ──joined──> TRAINING ──Leave or own failure──> BROKEN ──stand_still──┐
                      ^  └──────────────────── Leave of this generation ─────^                    │
                      └────────────────────────────Regroup───────────────── STILL <───────────────┘
 
-A worker is DETACHED while its main thread has taken no plan: it boots, is parked, or runs the
-user's set-up code outside of any group. It has nothing to lose, so the listener answers Leave. The
-main thread takes the newest plan once it gets to where plans are taken. A worker is FINISHED after
-its last step. The listener answers Leave there too, and the main thread is woken from whatever the
-script does.
+A worker is DETACHED while its main thread has taken no plan: it starts up, is parked, or runs the
+user's set-up code outside of any group. There is no step to interrupt, so the listener thread
+answers a Leave by itself. The main thread takes the newest plan at outlast.join or run.steps. A
+worker is FINISHED after its last step. The listener answers a Leave there too, and the main thread
+is woken from whatever the script does.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from outlast.model.terms import Waypoint
 
 
 class State(Enum):
-    """The stages of a worker's life.
+    """The states of a worker.
 
-    NEW        it has no generation yet
-    DETACHED   it has a plan that the main thread has not taken, so there is nothing to leave
-    MOVING     it is on its way into the generation of its newest plan
-    TRAINING   it is in its generation, and trains
-    BROKEN     its generation is over, and it has not stood still yet
-    STILL      it stands still, has sent its inventory, and waits for a plan
-    FINISHED   its last step is done
+    NEW        no plan has come yet
+    DETACHED   a plan has come that the main thread has not taken, so there is nothing to leave
+    MOVING     the worker is on its way into the generation of its newest plan
+    TRAINING   the worker is in its generation, and trains
+    BROKEN     the generation is over, and the main thread has not stopped yet
+    STILL      the main thread stands still. The inventory is sent, and it waits for a plan
+    FINISHED   the last step is done
     """
 
     NEW = "new"
@@ -57,26 +57,26 @@ class State(Enum):
 
 
 class WorkerMachine:
-    """Track what one worker has committed, and whether its generation goes on, and report both.
+    """Keep what one worker has committed and which generation it is in, and report both.
 
-    Two threads of a process drive it, under a lock that lies outside. The listener passes on
-    messages from the agent (`on_message`). The main thread tells what its step did, by way of the
-    commit machine (engine/commit). An example, one step that a peer's death cuts short::
+    Two threads of the process call it, under a lock of the caller. The listener thread passes on
+    messages of the agent (`on_message`). The main thread reports what its step did, through the
+    commit machine (engine/commit). In this example a peer's death interrupts a step::
 
         now_prepared(step=7)           the image of step 7 is sealed
         on_message(Leave(...))         a peer is dead: [Wake()], which ends the vote
-        broke(...)                     nothing more is said: Leave has told the coordinator
+        broke(...)                     []: the coordinator has sent the Leave, so it knows
         stand_still(in_hook=True)      [Say(Inventory(...))]: what this rank holds
         on_message(Regroup(...))       [Plan()]: the main thread follows it
         joined(plan, ...)              [Say(Joined(...))]
 
     It is sans-IO: methods take `now_s` where they need it, and return outputs. It does not decide
-    what happens to a step. The commit machine decides that by the plans that come in here.
+    what happens to a step. The commit machine does, by the plans that arrive here.
 
     committed   -1 until state is attached. Steps count from 1; step 0 is the initial state
     prepared    the newest step whose image is sealed for a vote
-    passed      the newest step whose vote this rank saw pass, or was told of
-    sealed      steps of sharded state that lie sealed, the newest first
+    passed      the newest step whose vote this rank saw pass, or that a plan said had passed
+    sealed      the steps of sharded state whose images are sealed, the newest first
     phases      how many phases after `committed` are done
     begun       the step after `committed` was asked for, so all phases are done
     over        no step follows `committed`
@@ -110,7 +110,7 @@ class WorkerMachine:
     # --- the listener's side ---
 
     def on_message(self, message: ForWorker) -> list[Output]:
-        """Take in a message of the agent."""
+        """Handle a message of the agent."""
         if isinstance(message, Regroup):
             return self._on_regroup(message)
         if isinstance(message, Leave):
@@ -137,7 +137,7 @@ class WorkerMachine:
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
-            return []  # it is for a generation that this worker is not in
+            return []  # it is about a generation that this worker is not in
         if self.state is State.DETACHED:
             # The main thread has not taken the plan, so there is nothing to leave.
             self.plan = None
@@ -153,7 +153,7 @@ class WorkerMachine:
     # --- the main thread's side ---
 
     def detach(self) -> None:
-        """Build no group for the known plan before run.steps, where the survivors build theirs."""
+        """Note that the main thread takes the plan in run.steps, where the survivors are."""
         self._detached = True
         if self.state is State.MOVING:
             self.state = State.DETACHED
@@ -165,34 +165,30 @@ class WorkerMachine:
     def may_act(self, *, lent_until_s: float, now_s: float) -> bool:
         """Return True if the lease of its node lets this worker vote, seal, restore and commit.
 
-        Otherwise the worker ends itself (see AgentSession.lent_until_s). Its rank is about to be
-        given away, and its agent may not be there to end it.
+        Otherwise the worker has to end itself (see AgentSession.lent_until_s). Its rank is about to
+        be given away, and its agent may be unable to kill it.
         """
         return now_s < lent_until_s
 
     def in_time(self, generation: int) -> bool:
-        """Return True if what was begun in `generation` may go on: it is not broken, and
-        not past.
-        """
+        """Return True if `generation` is still this worker's, and is not broken."""
         return not self.broken and self.generation == generation
 
     def starts_over(self, plan: Regroup, *, reenters: bool) -> bool:
-        """Return True if a rank that broke while it attached leaves main's function for `plan`.
+        """Return True if a rank that was interrupted while it attached re-enters main's function.
 
-        reenters   the rank had its group before the function began
+        plan       the next plan
+        reenters   the script has called outlast.main
         """
         return plan.then == "reenter" or (reenters and plan.replicated != "donor")
 
     def born_in(self, generation: int) -> None:
-        """Note the generation of a worker that ends before it has joined any.
-
-        The launcher has sent a plan of `generation`, or will.
-        """
+        """Set the generation of a worker that fails before any plan has come, for its report."""
         if self.generation == 0 and self.plan is None:
             self.generation = generation
 
     def follow(self) -> None:
-        """Let the main thread take the newest plan. From here on a Leave concerns it."""
+        """Note that the main thread takes the newest plan. From here on a Leave interrupts it."""
         self._detached = False
         if self.state is State.DETACHED:
             self.state = State.MOVING
@@ -201,7 +197,7 @@ class WorkerMachine:
         self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
         alike: tuple[int, ...] = (),
     ) -> list[Output]:  # fmt: skip
-        """Say how this script can be healed: when it joins, and again at run.steps."""
+        """Report how this script can be recovered: when it joins, and again at run.steps."""
         return [
             Say(
                 Registered(
@@ -219,17 +215,17 @@ class WorkerMachine:
         ]
 
     def underway(self, waypoint: Waypoint) -> list[Output]:
-        """Say how far this rank has come on its way into the generation."""
+        """Report how far this rank has come on its way into the generation."""
         return [Say(Underway(self.worker, self.generation, waypoint.value))]
 
     def donated(self, *, step: int) -> list[Output]:
-        """Say that the transfer image of `step` is written."""
+        """Report that the transfer image of `step` is written."""
         return [Say(Donated(self.worker, self.generation, step))]
 
     def joined(self, plan: Regroup, *, group_s: float, restore_s: float) -> list[Output]:
-        """Note that the group of `plan` stands, and that the state is of its step.
+        """Report that the group of `plan` is built, and that the state is of its step.
 
-        Nothing is said if this generation broke meanwhile.
+        Nothing is reported if the generation broke meanwhile.
         """
         step = plan.step
         self.attached = True
@@ -251,14 +247,14 @@ class WorkerMachine:
         self.passed = step
 
     def now_sealed(self, *, steps: tuple[int, ...]) -> None:
-        """Note which steps of sharded state lie sealed."""
+        """Note the steps of sharded state whose images are sealed."""
         self.sealed = steps
 
     def now_committed(self, *, step: int, now_s: float) -> list[Output]:
-        """Note that `step` is committed, and say so if it is the first new one of its generation.
+        """Note that `step` is committed, and report the first new one of this generation.
 
-        Survivors may finish the step that the plan itself goes on from. They say so, too, but it is
-        not new: they do it alone, and no step follows before every rank is there.
+        Survivors may first finish the step from which the plan goes on. That commit is reported as
+        well, but it is not new: no rank goes on to the next step before all have joined.
         """
         self.committed = step
         self.phases, self.begun, self.over = 0, False, False
@@ -270,9 +266,9 @@ class WorkerMachine:
         return [Say(Committed(self.worker, self.generation, step, now_s, is_new))]
 
     def now_stepped(self, *, step: int, now_s: float) -> list[Output]:
-        """Report, the first time, that a script without outlast calls has called its optimizer.
+        """Report the first optimizer call of a script without outlast calls in this generation.
 
-        step   the optimizer's own number of it; 0: it keeps none
+        step   the optimizer's own count of its steps; 0: it keeps none
         """
         if self._first_commit_said or self.generation == 0:
             return []
@@ -300,9 +296,9 @@ class WorkerMachine:
         now_s: float,
         unreached: tuple[int, ...] = (),
     ) -> list[Output]:
-        """Say that the main thread cannot go on in this generation. `unreached`: as in Broke."""
+        """Report that the main thread cannot go on in this generation. Arguments: as in Broke."""
         if self.broken:
-            return []  # the coordinator knows: it has sent a Leave, or was told before
+            return []  # the coordinator knows: it has sent a Leave, or this was reported
         self.state = State.BROKEN
         return [
             Say(
@@ -329,7 +325,7 @@ class WorkerMachine:
         return self._inventory(in_hook=in_hook)
 
     def finished(self, *, stopped: bool) -> list[Output]:
-        """Say that this rank is past its last step."""
+        """Report that this rank is past its last step."""
         if self.state is State.TRAINING:
             self.state = State.FINISHED
         return [Say(Finished(self.worker, self.generation, self.committed, stopped, self.cut))]
@@ -340,7 +336,7 @@ class WorkerMachine:
             self.state = State.TRAINING
 
     def forget_state(self) -> None:
-        """Forget the state in memory: main's function is entered again. The images stay."""
+        """Forget the state in memory, because main's function is entered again. Images stay."""
         self.attached = False
         self.committed = self.prepared = self.passed = -1
         self.phases, self.begun, self.over = 0, False, False
