@@ -41,6 +41,7 @@ def test_a_run_outlives_a_host_whose_processes_are_all_killed(
     assert report["steps"] == 120
     (lost,) = report["interruptions"]
     assert (lost["ranks"], lost["steps_lost"]) == ([1], 0), lost
+    assert "the launcher of node host1 has ended" in lost["reason"], "its lease was waited for"
     seconds = sum(value or 0.0 for value in report["rank_seconds"].values())
     assert abs(seconds - 2 * report["wall_s"]) < 1e-6, report["rank_seconds"]
 

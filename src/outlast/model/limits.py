@@ -93,6 +93,11 @@ LEASE_KILL_S = 1.0  # an agent whose lease is out has killed its processes by th
 BATCH_WAIT_S = 0.002
 OFFSET_SAMPLES_COUNT = 16  # messages that tell how two clocks differ
 SILENT_LOOK_S = 0.5  # a rank that is awaited and cannot be heard is looked for this often
+# a launcher whose connection has closed is looked for this often, until its lease is void ...
+LAUNCHER_LOOK_S = 0.05
+# ... and has ended once nobody listened at its port for so long. The kernel has killed its
+# processes by then
+LAUNCHER_GONE_S = 0.2
 RECONNECT_S = 0.5  # an agent without a connection tries again this often ...
 RECONNECT_FIRST_S = 0.02  # ... and at first sooner, each time twice as long after the last time
 # an agent whose coordinator cannot be reached for so long, after it has been in, gives the run up

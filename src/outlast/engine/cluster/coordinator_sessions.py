@@ -18,7 +18,15 @@ from dataclasses import dataclass, field
 from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
 from outlast.engine.cluster.reliable_link import Inbox, NewestRebased, Offset, Outbox, tells_time
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.engine.protocol.outputs import Output, Record, SendOverLink, Tell, ToAgent, TurnAway
+from outlast.engine.protocol.outputs import (
+    LookForLauncher,
+    Output,
+    Record,
+    SendOverLink,
+    Tell,
+    ToAgent,
+    TurnAway,
+)
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,
@@ -74,6 +82,7 @@ class CoordinatorSessions:
         carry_out(sessions.start(now_s=...))
         carry_out(sessions.on_link("b", Enrol(...), now_s=...))        # from an agent
         carry_out(sessions.on_disconnected("b"))
+        carry_out(sessions.on_launcher_ended("b", now_s=...))
         carry_out(sessions.pass_on(coordinator.ask_stop(...), now_s=...))  # any other call
 
     A coordinator after one that died begins with `rebuild` in place of `start`. The sessions' own
@@ -110,14 +119,31 @@ class CoordinatorSessions:
         patience_s = max(patience_s, void_after_s(self._lease_s))
         self._former = _FormerSessions(dict(nodes), now_s + patience_s)
         out = self.coordinator.rebuild(now_s=now_s, nodes=tuple(nodes), patience_s=patience_s)
-        return self.pass_on(out, now_s=now_s)
+        return [*self.pass_on(out, now_s=now_s), *(LookForLauncher(node) for node in nodes)]
 
     def on_disconnected(self, node: str) -> list[Output]:
-        """Note that the connection to a node is lost. It stays in until its lease is void."""
-        if node in self._enrolled:
-            self._enrolled[node].connected = False
-            self.coordinator.nodes.loses_touch(node)
-        return []
+        """Note that the connection to a node is lost.
+
+        It stays in until its lease is void, or until its launcher is known to have ended.
+        """
+        if node not in self._enrolled:
+            return []
+        self._enrolled[node].connected = False
+        self.coordinator.nodes.loses_touch(node)
+        return [LookForLauncher(node)]
+
+    def on_launcher_ended(self, node: str, *, now_s: float) -> list[Output]:
+        """Count a node out whose launcher has ended: the kernel has killed its processes too.
+
+        It is called after `LookForLauncher`. It does nothing for a node that has connected again.
+        """
+        reason = f"the launcher of node {node} has ended, and its processes with it"
+        enrolled = self._enrolled.get(node)
+        if enrolled is not None:
+            return [] if enrolled.connected else self._lose(node, now_s, reason)
+        self._former.sessions.pop(node, None)  # nothing of that session lives
+        out = self.coordinator.node_does_not_come(now_s=now_s, node=node, reason=reason)
+        return self.pass_on(out, now_s=now_s)
 
     def on_timer(self, *, now_s: float, name: str) -> list[Output]:
         """Handle a timer that is due: that of the leases, or one of the coordinator."""

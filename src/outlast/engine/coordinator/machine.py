@@ -393,6 +393,14 @@ class Coordinator:
             self._takeover.node_lost(now_s, node, reason)
         return self._changes.lost(now_s, node, reason, returns=returns)
 
+    def node_does_not_come(self, *, now_s: float, node: str, reason: str) -> list[Output]:
+        """Wait no more for a node that had enrolled with the last coordinator."""
+        if self.stage is not Stage.REBUILDING:
+            return []  # it was counted out already
+        out = self._takeover.node_does_not_come(now_s, node, reason)
+        waits = self.run.course.is_in(Stage.REBUILDING)
+        return out if waits else [*out, *self._catch_up(now_s)]
+
     def images_of(self, node: str) -> tuple[int, ...]:
         """Return the ranks whose images on `node` are valid, because they lived there last."""
         return self._changes.images_of(node)

@@ -2,7 +2,7 @@
 
 It builds its picture from what the agents house. Training does not stop meanwhile.
 
-    REBUILDING ──all nodes have enrolled, or their leases are void──┐
+    REBUILDING ──all nodes have enrolled, or are known to be lost───┐
         ┌───────────────────────────────────────────────────────────┘
         ├──> TRAINING    all ranks are in one generation
         ├──> STARTING    all processes of a script without outlast calls run
@@ -143,6 +143,7 @@ class Found:
     """Collect what agents say that they house, while the picture is built. The lists grow.
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
+    lost        nodes that are not waited for any more, each with the reason
     adopted     processes, as the last coordinator knew them
     exits       ends of processes that the last coordinator may not have heard of
     broke       reports of members that could not go on in their generation
@@ -150,6 +151,7 @@ class Found:
     """
 
     awaited: set[str]
+    lost: dict[str, str] = field(default_factory=dict)
     adopted: list[Member] = field(default_factory=list)
     exits: list[WorkerExited] = field(default_factory=list)
     broke: list[tuple[Member, Broke]] = field(default_factory=list)
@@ -227,6 +229,16 @@ class Takeover:
         found.awaited.discard(enrol.node)
         return [] if found.awaited else self._rebuilt(now_s)
 
+    def node_does_not_come(self, now_s: float, node: str, reason: str) -> list[Output]:
+        """Go on without a node that will not come."""
+        found = self._found
+        if node not in found.awaited:
+            return []
+        found.awaited.discard(node)
+        found.lost[node] = reason
+        noted = event(now_s, "node_lost", {"node": node, "reason": reason})
+        return [noted, Tell(reason), *([] if found.awaited else self._rebuilt(now_s))]
+
     def node_lost(self, now_s: float, node: str, reason: str) -> None:
         """Note that a node is lost while the picture is built, with all processes found there."""
         gone = self._found.ended()
@@ -302,11 +314,10 @@ class Takeover:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """Go on without the nodes that did not come in time."""
-        out: list[Output] = []
-        for node in sorted(self._found.awaited):
-            data = {"node": node, "reason": _NOT_COME}
-            out += [event(now_s, "node_lost", data), Tell(f"node {node} {_NOT_COME}")]
-        return [*out, *self._rebuilt(now_s)]
+        awaited, out = sorted(self._found.awaited), []
+        for node in awaited:
+            out += self.node_does_not_come(now_s, node, f"node {node} {_NOT_COME}")
+        return out if awaited else self._rebuilt(now_s)
 
     def _rebuilt(self, now_s: float) -> list[Output]:
         """Give the processes that were found their ranks. Go on with training or a regroup."""
@@ -433,12 +444,12 @@ class Takeover:
         run, out = self.run, []
         for rank in lost:
             holder = run.roster.holder(rank)
-            if holder.home in self._found.awaited:
+            if holder.home in self._found.lost:
                 holder.process.node = holder.home
                 joins = bool(run.interruptions.open)
                 out += self.regroup.fault(
                     now_s, holder, Mechanism.LOST_NODE, None, "", "",
-                    f"node {holder.home} {_NOT_COME}", joins=joins,
+                    self._found.lost[holder.home], joins=joins,
                 )  # fmt: skip
         return out
 

@@ -38,6 +38,17 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForLauncher:
+    """Find out whether the launcher of a node has ended, while its machine lives on.
+
+    `CoordinatorSessions.on_launcher_ended` follows if it has. Nothing follows if that cannot be
+    found out.
+    """
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnAway:
     """Refuse an Enrol: send `message` over the connection on which it came, and close that.
 
@@ -228,7 +239,7 @@ class Answer:
 
 
 Output = (
-    ToAgent | SendOverLink | HangUp | TurnAway | Wipe | ToCoordinator | Deliver | Spawn | Kill
-    | Terminate | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast | FindCheckpoint
-    | Tell | End | LeaveRun | Answered | Say | Wake | Plan | Answer
+    ToAgent | SendOverLink | HangUp | LookForLauncher | TurnAway | Wipe | ToCoordinator | Deliver
+    | Spawn | Kill | Terminate | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast
+    | FindCheckpoint | Tell | End | LeaveRun | Answered | Say | Wake | Plan | Answer
 )  # fmt: skip

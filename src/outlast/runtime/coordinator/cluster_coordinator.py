@@ -16,7 +16,7 @@ from outlast.engine.cluster.voting import elected_s, takes_over_after_s
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.takeover import RecoveredState
-from outlast.engine.protocol.outputs import End, Output, Record, Tell
+from outlast.engine.protocol.outputs import End, LookForLauncher, Output, Record, Tell
 from outlast.model import limits
 from outlast.model.messages import (
     Admitted,
@@ -34,6 +34,7 @@ from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorDriver, CoordinatorParts
+from outlast.runtime.coordinator.launcher_watch import LauncherWatch
 from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.software import difference, installed
@@ -103,6 +104,7 @@ class ClusterCoordinator:
         self.driver = CoordinatorDriver(
             parts, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end
         )
+        self._launchers = LauncherWatch(parts.loop, ended=self.driver.on_launcher_ended)
 
     def listen(self) -> None:
         """Let agents in."""
@@ -119,12 +121,15 @@ class ClusterCoordinator:
         lease_s = self._admission.facts.lease_s
         heard_s = elected_s(after.claimed_s, lease_s)
         self.quorum.succeed(after.named, after.records, loyal=after.loyal, heard_s=heard_s)
+        for node, address in zip(after.named.nodes, after.named.addresses, strict=True):
+            self._launchers.learn(node, address, reached=True)
         self._flush()
         self.driver.take_over(nodes=after.state.nodes, patience_s=takes_over_after_s(lease_s))
 
     def close(self) -> None:
         """Close all connections, and decide nothing any more."""
         self.quorum.close()
+        self._launchers.close()
         self.driver.stop()
         self._listener.close()
 
@@ -173,6 +178,8 @@ class ClusterCoordinator:
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
         elif isinstance(message, Enrol):
+            self._launchers.forget(node)
+            self._launchers.learn(node, message.votes or message.serves)
             self._compare(message)
             self.quorum.let_in(message)
         elif isinstance(message, FromNode) and isinstance(message.message, Progress):
@@ -188,6 +195,10 @@ class ClusterCoordinator:
             self._note_event(output.record)
         if isinstance(output, Record) and isinstance(output.record, Generation):
             self._name_voters()
+        if isinstance(output, LookForLauncher):
+            until_s = clock.now_s() + takes_over_after_s(self._admission.facts.lease_s)
+            self._launchers.look(output.node, until_s=until_s)
+            return
         known = self.driver.carry_out(output)
         assert known, output
         if isinstance(output, Record) and output.at_once:

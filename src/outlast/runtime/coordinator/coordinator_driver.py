@@ -119,6 +119,12 @@ class CoordinatorDriver:
         assert isinstance(lead, CoordinatorSessions)
         self._carry(lead.rebuild(now_s=clock.now_s(), nodes=nodes, patience_s=patience_s))
 
+    def on_launcher_ended(self, node: str) -> None:
+        """Count a node out whose launcher has ended, with all processes that it had started."""
+        lead = self._lead
+        assert isinstance(lead, CoordinatorSessions)
+        self._carry(lead.on_launcher_ended(node, now_s=clock.now_s()))
+
     def stop(self) -> None:
         """Let no timer of the coordinator come any more, and remove older checkpoints."""
         for timer in self._timers.values():

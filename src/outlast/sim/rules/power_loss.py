@@ -1,6 +1,7 @@
 """The rule for a node that loses its power.
 
-Nobody tells the coordinator. It counts the node out as soon as its lease is void.
+Nobody tells the coordinator. It counts the node out as soon as its lease is void, or sooner, if the
+machine itself lives on and tells that the launcher has ended.
 """
 
 from __future__ import annotations

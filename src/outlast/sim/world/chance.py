@@ -19,6 +19,7 @@ class Chance:
         self.pool = Pool(Stream(seed, "luck"), steady=steady) if options.alike else None
         self.sessions = Stream(seed, "sessions")  # an agent's number is never calm
         self.work = self.stream("work")
+        self.machines = self.stream("machines")
         self.begins = begins
 
     def stream(self, purpose: str) -> Stream:

@@ -17,6 +17,7 @@ from outlast.engine.protocol.outputs import (
     Answered,
     End,
     FindCheckpoint,
+    LookForLauncher,
     Manifest,
     Output,
     Record,
@@ -297,6 +298,8 @@ class CoordinatorHost:
         match output:
             case SendOverLink():
                 self._send(output)
+            case LookForLauncher():
+                self._look_for_launcher(output.node)
             case TurnAway():
                 world.population.line_to(output.node).down(output.message)
             case ToAgent():
@@ -322,6 +325,22 @@ class CoordinatorHost:
                 world.ended(output)
             case _:
                 raise AssertionError(output)
+
+    def _look_for_launcher(self, name: str) -> None:
+        """Find out that a node's launcher has ended.
+
+        The machine says so in one of two cases. In the other one, it has no power either.
+        """
+        epoch, gone = self.epoch, partial(self._world.population.lost_power, name)
+        if not gone() or self._world.chance.machines.between(0.0, 1.0) < 0.5:
+            return
+
+        def ended() -> None:
+            sessions = self.sessions
+            if self.lives and self.epoch == epoch and sessions is not None and gone():
+                self.led(lambda: sessions.on_launcher_ended(name, now_s=self._frame.now_s))
+
+        self._frame.timeline.after(limits.LAUNCHER_GONE_S, ended)
 
     def _send(self, output: SendOverLink) -> None:
         """Send an order to the agent of one of several nodes."""

@@ -57,6 +57,10 @@ class Population:
         """Return the coordinator's end of the link of a node."""
         return self._lines[name]
 
+    def lost_power(self, name: str) -> bool:
+        """Return True if the node of this name has no power."""
+        return any(node.name == name and not node.lives for node in self.nodes)
+
     def alive(self) -> list[Process]:
         """Return all processes that live."""
         return [
