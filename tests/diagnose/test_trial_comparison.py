@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outlast.diagnose.trial_comparison import (
+    ALSO_KEPT,
     BEGIN,
     END,
     Comparison,
@@ -63,6 +64,20 @@ def test_a_variable_that_a_replaced_rank_lost_is_named() -> None:
     found = compare(calm(best="b"), war, STRUCK, ())
     assert named(found) == [("best", 1, True)]
     assert (found.state, found.differs_from) == ({}, 0)
+
+
+def test_a_second_name_of_a_kept_value_is_named_only_where_the_state_differs() -> None:
+    """`order = np.arange(n); kept = run.values(order=order)`: the loop may read it for its size."""
+    peace = changed(calm(), from_step(1, 3, BEGIN), SEEN + "order", f"a ndarray{ALSO_KEPT}")
+    peace = changed(peace, from_step(1, 3), SEEN + "order", f"a ndarray{ALSO_KEPT}")
+    war = changed(peace, from_step(1, 4, BEGIN), SEEN + "order", "b ndarray")
+    war = changed(war, from_step(1, 4), SEEN + "order", "b ndarray")
+    assert compare(peace, war, STRUCK, ()).variables == ()
+    (one,) = compare(peace, changed(war, from_step(1, 6), WEIGHT), STRUCK, ()).variables
+    assert (one.name, one.kind, one.kept) == ("order", "ndarray", True)
+    said = variable_remark(one, "order = 1", changes=6)
+    assert said.what.startswith("order is not kept: rank 1, which was replaced in step 4")
+    assert said.do == "read the attribute of run.values(...) in the loop, and not order"
 
 
 def test_a_variable_that_a_repeated_step_changes_twice_is_named() -> None:

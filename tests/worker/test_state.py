@@ -623,6 +623,22 @@ def test_a_module_that_runs_but_is_not_registered_is_named() -> None:
     assert found == []
 
 
+def test_a_frozen_module_is_named_only_if_it_changes() -> None:
+    """A teacher is made by the script, in a replaced rank as well. An average of the weights is
+    frozen and moves after its forward, and batch norm in training moves in it.
+    """
+    known = nn.Linear(2, 2)
+    teacher = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval().requires_grad_(False)
+    average = nn.Linear(2, 3).requires_grad_(False)
+    noisy = nn.BatchNorm1d(2).requires_grad_(False)
+    with State(model=known).watch_modules() as found:
+        average(teacher(known(torch.ones(3, 2))))
+        noisy(torch.ones(3, 2))
+        average.weight.lerp_(torch.ones(3, 2), 0.1)
+    if not torch._dynamo.eval_frame.cached_backends:  # a test before this one may have compiled
+        assert found == ["Linear (9 values)", "BatchNorm1d (5 values)"]
+
+
 def test_a_disabled_scaler_has_no_state_and_is_left_alone() -> None:
     """Scripts make one for precisions that need none; torch gives it no scale at all."""
     net = nn.Linear(2, 2)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 BEGIN, END = "begin", "end"
 STATE = "state:"
+ALSO_KEPT = " of run.values"  # behind the type: a second name of a value that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Variable:
     kind      its type's name
     replaced  the rank was replaced; else it has repeated the step
     lasting   it also differs at the end of the last step
+    kept      it is the same object as an attribute of run.values, where no rank was replaced
     """
 
     file: str
@@ -71,6 +73,7 @@ class Variable:
     step: int
     replaced: bool
     lasting: bool
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def compare(
     for strike in sorted(struck, key=lambda one: one.step):
         for lost in _lost(peace, war, strike, unstable, temporary, last):
             key = f"{lost.file}:{lost.function}:{lost.name}"
-            if lost.lasting or state:
+            if (lost.lasting and not lost.kept) or state:
                 variables.setdefault(key, lost)
     return Comparison(
         tuple(variables.values()), state, _differs_from(peace, war, unstable), own, last,
@@ -232,4 +235,7 @@ def _variable(key: str, text: str, rank: int, strike: Struck, lasting: bool) -> 
     place, _, name = key.rpartition(":")
     file, _, function = place.rpartition(":")
     kind = text.partition(" ")[2]
-    return Variable(file, function, name, kind, rank, strike.step, rank == strike.rank, lasting)
+    return Variable(
+        file, function, name, kind.removesuffix(ALSO_KEPT), rank, strike.step,
+        replaced=rank == strike.rank, lasting=lasting, kept=kind.endswith(ALSO_KEPT),
+    )  # fmt: skip

@@ -47,6 +47,8 @@ def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
 
 def _advice(one: Variable) -> str:
     owner, _, short = one.name.rpartition(".")
+    if one.kept:
+        return f"read the attribute of run.values(...) in the loop, and not {one.name}"
     if one.kind in _CHAINED or any(word in one.kind for word in _ITERATORS):
         return (
             "its position is lost: give the DataLoader to run.state(..., loader=loader) and read"

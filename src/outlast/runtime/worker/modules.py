@@ -281,18 +281,20 @@ def watch(
 ) -> Iterator[list[str]]:
     """Fill the list with modules that ran but are not registered, at the end of the block.
 
-    Only modules with parameters or buffers of their own count. It uses a global forward hook, so it
-    is for one step only. If torch.compile is at work it watches nothing, because a hook would
-    recompile.
+    Only modules with parameters or buffers of their own count, and not those that are frozen and
+    have changed nothing since their first forward: a teacher or a pretrained encoder is made by the
+    script itself, in a replaced rank too. It uses a global forward hook, so it is for one step
+    only. If torch.compile is at work it watches nothing, because a hook would recompile.
     """
     known = {id(part) for module in registered for part in module.modules()} | {
         id(parameter) for parameter in parameters
     }
-    seen: dict[int, nn.Module] = {}
+    seen: dict[int, tuple[nn.Module, object]] = {}
     found: list[str] = []
 
     def look(module: nn.Module, _inputs: Any) -> None:
-        seen.setdefault(id(module), module)
+        if id(module) not in seen:
+            seen[id(module)] = module, _frozen_as(_own_of(module))
 
     handle = (
         None if _compiled_anything() else nn.modules.module.register_module_forward_pre_hook(look)
@@ -302,16 +304,34 @@ def watch(
     finally:
         if handle is not None:
             handle.remove()
-        for module in seen.values():
-            own = [
-                part
-                for part in (*module._parameters.values(), *module._buffers.values())
-                if part is not None
-            ]
+        for module, frozen in seen.values():
+            own = _own_of(module)
+            if frozen is not None and frozen == _frozen_as(own):
+                continue
             if id(module) not in known and any(id(part) not in known for part in own):
                 found.append(
                     f"{type(module).__name__} ({sum(part.numel() for part in own):,} values)"
                 )
+
+
+def _own_of(module: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters and buffers of the module itself."""
+    parts = (*module._parameters.values(), *module._buffers.values())
+    return [part for part in parts if part is not None]
+
+
+def _frozen_as(parts: Iterable[torch.Tensor]) -> object:
+    """Return what changes if one of these is changed, or None if one takes a gradient.
+
+    None as well if one of them does not count its changes.
+    """
+    marks = []
+    for part in parts:
+        plain = type(part) in (torch.Tensor, nn.Parameter)
+        if part.requires_grad or not plain or part.is_inference():
+            return None
+        marks.append((part._version, part.data_ptr()))
+    return marks
 
 
 def _compiled_anything() -> bool:

@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from outlast.diagnose.trial_comparison import ALSO_KEPT
 from outlast.model.limits import TRIAL_SPARE_WAIT_S
 from outlast.runtime import clock
 from outlast.runtime.worker import random_state
@@ -45,7 +46,9 @@ from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.touched import TouchedFiles, watch_torch_save
 from outlast.runtime.worker.transaction import Transaction
 from outlast.runtime.worker.trial_plan import TrialPlan
+from outlast.runtime.worker.values import Values
 
+_CHANGEABLE = (torch.Tensor, np.ndarray, list, dict, set)  # kinds of values that change in place
 _DEPTH = 3  # of attributes of attributes
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -131,6 +134,7 @@ class Variables:
     home: Path
     state: State
     _found: dict[str, str] = field(default_factory=dict)
+    _kept: set[int] = field(default_factory=set)  # what is kept by run.values, and can be changed
 
     def innermost(self, frame: types.FrameType) -> types.FrameType:
         """Return the innermost frame of the script: a progress bar may stand in front of it."""
@@ -142,6 +146,13 @@ class Variables:
     def prints(self, loop: types.FrameType) -> dict[str, str]:
         """Return the prints of all variables. Those without a print have "?" and their type."""
         self._found = {}
+        values = [one for one in self.state.given.values() if isinstance(one, Values)]
+        self._kept = {
+            id(one)
+            for all_of in values
+            for one in vars(all_of).values()
+            if isinstance(one, _CHANGEABLE)
+        }
         held = {id(one) for one in self.state.given.values()}
         frame: types.FrameType | None = loop
         while frame is not None:
@@ -178,7 +189,8 @@ class Variables:
         if id(value) in held or self._is_held(value) or _is_no_data(value):
             return
         if (text := print_of(value)) is not None:
-            self._found[name] = f"{text} {type(value).__name__}"
+            kind = type(value).__name__
+            self._found[name] = f"{text} {kind}{ALSO_KEPT if id(value) in self._kept else ''}"
         elif isinstance(value, collections.abc.Iterator):
             self._found[name] = f"? {type(value).__name__}"
         elif depth and self._is_of_the_script(value):
