@@ -122,6 +122,24 @@ def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
     assert not read_script("x = 1\n", {"/a/bad.py": "for x in\n"}).calls_outlast
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("netG", "run.replicate(netG)"),
+        ("net.to(rank), device_ids=[rank], broadcast_buffers=False",
+         "run.replicate(net.to(rank), broadcast_buffers=False)"),
+        ("module=net, process_group=group", "run.replicate(net)"),
+        ("*of(net)", "run.replicate(*of(net))"),
+        ("", "run.replicate(model, ...)"),
+        (f"net, static_graph={'x' * 80}", "run.replicate(model, ...)"),
+    ],
+)  # fmt: skip
+def test_the_model_is_named_as_the_script_names_it(given: str, wanted: str) -> None:
+    source = f"from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP({given})\n"
+    (remark,) = read_script(source).adoption
+    assert (remark.what, remark.do) == ("the model", f"{wanted} in place of this call")
+
+
 def test_a_model_of_fsdp1_is_told_to_become_one_of_fsdp2() -> None:
     source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nm = FSDP(net)\n"
     assert named(read_script(source)) == {"the model (FSDP1)": 2}

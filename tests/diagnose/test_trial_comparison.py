@@ -66,7 +66,7 @@ def test_a_variable_that_a_replaced_rank_lost_is_named() -> None:
     assert (found.state, found.differs_from) == ({}, 0)
 
 
-def test_a_second_name_of_a_kept_value_is_named_only_where_the_state_differs() -> None:
+def test_a_second_name_of_a_kept_value_is_named_if_the_state_differs() -> None:
     """`order = np.arange(n); kept = run.values(order=order)`: the loop may read it for its size."""
     peace = changed(calm(), from_step(1, 3, BEGIN), SEEN + "order", f"a ndarray{ALSO_KEPT}")
     peace = changed(peace, from_step(1, 3), SEEN + "order", f"a ndarray{ALSO_KEPT}")

@@ -37,6 +37,7 @@ _MAKERS = {
     "pytorch_lightning": ("Trainer", "LightningCLI"),
     "transformers": ("Trainer",),
 }
+_PLACES = ("device_ids", "output_device", "process_group")  # run.replicate knows them
 # What changes in a loop of the script's own
 _START = "run = outlast.join() and model = run.replicate(model)"
 _LOOP = (
@@ -140,7 +141,7 @@ def _changes(module: Module) -> Iterator[Remark]:
         elif short == "destroy_process_group":
             yield here.remark("the end of the process group", "delete it")
         elif short == "DistributedDataParallel":
-            yield here.remark("the model", "model = run.replicate(model)")
+            yield here.remark("the model", f"{_replicated(call)} in place of this call")
         elif short == "FullyShardedDataParallel":
             yield here.remark(
                 "the model (FSDP1)",
@@ -162,6 +163,18 @@ def _changes(module: Module) -> Iterator[Remark]:
             f" run.phase(...)`, or in front of the loop, with both {_IN_MAIN}",
             file=module.file,
         )
+
+
+def _replicated(call: ast.Call) -> str:
+    """Return the call of run.replicate that stands for this one of DistributedDataParallel."""
+    given = [ast.unparse(one) for one in call.args[:1]] + [
+        f"{one.arg}={ast.unparse(one.value)}"
+        for one in call.keywords
+        if one.arg not in (None, "module", *_PLACES)
+    ]
+    given += [ast.unparse(one.value) for one in call.keywords if one.arg == "module"]
+    text = ", ".join(given)
+    return f"run.replicate({text})" if given and len(text) <= 80 else "run.replicate(model, ...)"
 
 
 def _lines(numbers: Sequence[int]) -> str:
