@@ -60,8 +60,8 @@ def test_equal_runs_differ_in_nothing() -> None:
 
 
 def test_a_variable_that_a_replaced_rank_lost_is_named() -> None:
-    war = changed(calm(best="b"), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "best")
-    found = compare(calm(best="b"), war, STRUCK, ())
+    disturbed = changed(calm(best="b"), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "best")
+    found = compare(calm(best="b"), disturbed, STRUCK, ())
     assert named(found) == [("best", 1, True)]
     assert (found.state, found.differs_from) == ({}, 0)
 
@@ -81,14 +81,14 @@ def test_a_second_name_of_a_kept_value_is_named_if_the_state_differs() -> None:
 
 
 def test_a_variable_that_a_repeated_step_changes_twice_is_named() -> None:
-    war = changed(calm(count="c"), [(0, BEGIN, 4), *from_step(0, 4)], SEEN + "count")
-    assert named(compare(calm(count="c"), war, STRUCK, ())) == [("count", 0, False)]
+    disturbed = changed(calm(count="c"), [(0, BEGIN, 4), *from_step(0, 4)], SEEN + "count")
+    assert named(compare(calm(count="c"), disturbed, STRUCK, ())) == [("count", 0, False)]
 
 
 def test_what_each_step_sets_anew_is_not_named() -> None:
-    war = changed(calm(loss="l"), [(1, BEGIN, 4)], SEEN + "loss")
-    assert named(compare(calm(loss="l"), war, STRUCK, ())) == []
-    lasting = changed(war, from_step(1, 4), SEEN + "loss")
+    disturbed = changed(calm(loss="l"), [(1, BEGIN, 4)], SEEN + "loss")
+    assert named(compare(calm(loss="l"), disturbed, STRUCK, ())) == []
+    lasting = changed(disturbed, from_step(1, 4), SEEN + "loss")
     assert named(compare(calm(loss="l"), lasting, STRUCK, {SEEN + "loss"})) == []
     assert named(compare(calm(loss="l"), lasting, STRUCK, ())) == [("loss", 1, True)]
 
@@ -96,43 +96,45 @@ def test_what_each_step_sets_anew_is_not_named() -> None:
 def test_an_attribute_that_each_step_sets_anew_has_other_names() -> None:
     """The loop sets self.loss. Of trainer, which is the same object, the module knows."""
     names = {"self.loss": "l", "trainer.loss": "l", "meter.loss": "m"}
-    (peace, war), at = (calm(**names), calm(**names)), [(1, BEGIN, 4), *from_step(1, 4)]
+    (undisturbed, disturbed), at = (calm(**names), calm(**names)), [(1, BEGIN, 4), *from_step(1, 4)]
     for name in names:
-        war = changed(war, at, SEEN + name, f"{names[name]} other")
-    assert named(compare(peace, war, STRUCK, {SEEN + "self.loss"})) == [("meter.loss", 1, True)]
-    assert len(named(compare(peace, war, STRUCK, ()))) == 3
+        disturbed = changed(disturbed, at, SEEN + name, f"{names[name]} other")
+    assert named(compare(undisturbed, disturbed, STRUCK, {SEEN + "self.loss"})) == [
+        ("meter.loss", 1, True)
+    ]
+    assert len(named(compare(undisturbed, disturbed, STRUCK, ()))) == 3
 
 
 def test_attributes_go_with_their_variable() -> None:
-    war = changed(calm(), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "meter.total")
-    assert named(compare(calm(), war, STRUCK, {SEEN + "meter"})) == []
-    assert named(compare(calm(), war, STRUCK, ())) == [("meter.total", 1, True)]
+    disturbed = changed(calm(), [(1, BEGIN, 4), *from_step(1, 4)], SEEN + "meter.total")
+    assert named(compare(calm(), disturbed, STRUCK, {SEEN + "meter"})) == []
+    assert named(compare(calm(), disturbed, STRUCK, ())) == [("meter.total", 1, True)]
 
 
 def test_the_root_is_named_where_the_state_differs_and_not_what_follows() -> None:
     """X differs where rank 1 came back; the weights and `seen` differ on all ranks after that."""
-    war = changed(calm(X="x", seen="s"), [(1, BEGIN, 4)], SEEN + "X")
+    disturbed = changed(calm(X="x", seen="s"), [(1, BEGIN, 4)], SEEN + "X")
     for rank in (0, 1):
-        war = changed(war, from_step(rank, 4), WEIGHT, "v")
-        war = changed(war, from_step(rank, 5, BEGIN), SEEN + "seen")
-    found = compare(calm(X="x", seen="s"), war, (*STRUCK, Struck(0, 6)), ())
+        disturbed = changed(disturbed, from_step(rank, 4), WEIGHT, "v")
+        disturbed = changed(disturbed, from_step(rank, 5, BEGIN), SEEN + "seen")
+    found = compare(calm(X="x", seen="s"), disturbed, (*STRUCK, Struck(0, 6)), ())
     assert named(found) == [("X", 1, True)]
     assert (found.state, found.differs_from) == ({0: ("model.weight",), 1: ("model.weight",)}, 4)
 
 
 def test_what_differs_before_a_rank_is_killed_is_the_script_s_own() -> None:
-    war = changed(calm(began="t"), [(1, BEGIN, n) for n in range(1, 9)], SEEN + "began")
-    found = compare(calm(began="t"), war, STRUCK, ())
+    disturbed = changed(calm(began="t"), [(1, BEGIN, n) for n in range(1, 9)], SEEN + "began")
+    found = compare(calm(began="t"), disturbed, STRUCK, ())
     assert (found.variables, found.own) == ((), ())
-    war = changed(calm(), from_step(0, 2), WEIGHT)
-    found = compare(calm(), war, STRUCK, ())
+    disturbed = changed(calm(), from_step(0, 2), WEIGHT)
+    found = compare(calm(), disturbed, STRUCK, ())
     assert (found.own, found.state) == ((WEIGHT,), {})
 
 
 def test_the_last_step_is_one_that_every_rank_has_ended_in_both_runs() -> None:
-    war = calm()
-    del war[0, END, 8]
-    assert compare(calm(), war, STRUCK, ()).last_step == 7
+    disturbed = calm()
+    del disturbed[0, END, 8]
+    assert compare(calm(), disturbed, STRUCK, ()).last_step == 7
 
 
 def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:

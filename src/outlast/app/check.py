@@ -1,6 +1,6 @@
 """`outlast check`: say what outlast would refuse or could not keep of a training script.
 
-The script is read. Then it is tried. It runs for a few steps in peace, and once more while ranks
+The script is read. Then it is tried. It runs for a few steps undisturbed, and once more while ranks
 are killed and replaced. The two runs are compared bit by bit. `--static` only reads it.
 
 Exit codes   0 nothing to change, 1 there is something to change, 2 wrong usage, 3 undetermined:
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.app.check_files import ScriptFiles, script_files
-from outlast.app.check_trial import Findings, Wishes, try_script
+from outlast.app.check_trial import Findings, TrialOptions, try_script
 from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.diagnose.script_calls import Remark
 from outlast.diagnose.script_text import ScriptText, read_script
@@ -86,7 +86,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
 
 
 def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> Findings:
-    wishes = Wishes(
+    options = TrialOptions(
         script=os.path.abspath(files.path),
         module=files.module,
         home=os.path.realpath(files.root),
@@ -95,27 +95,27 @@ def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> F
         steps=args.steps,
         limit_s=args.time_limit,
     )
-    if wishes.workers < 2:
+    if options.workers < 2:
         raise UsageError(
-            f"--nproc-per-node {wishes.workers}: a rank is replaced with the help of another",
+            f"--nproc-per-node {options.workers}: a rank is replaced with the help of another",
             hint="give 2 or more, or --static to only read the script",
         )
-    if wishes.steps < TRIAL_STEPS_LEAST:
+    if options.steps < TRIAL_STEPS_LEAST:
         raise UsageError(
-            f"--steps {wishes.steps}: ranks are killed in steps 4 and 6",
+            f"--steps {options.steps}: ranks are killed in steps 4 and 6",
             hint=f"give {TRIAL_STEPS_LEAST} or more",
         )
-    if wishes.limit_s <= 0:
-        raise UsageError(f"--time-limit {wishes.limit_s:g}: no time", hint="give seconds")
+    if options.limit_s <= 0:
+        raise UsageError(f"--time-limit {options.limit_s:g}: no time", hint="give seconds")
     if text.starts_ranks:
         return Findings(undetermined=(_NOT_RUN,))
     print(
-        f"outlast check: runs {escaped(args.script)} up to step {wishes.steps} in"
-        f" {escaped(os.getcwd())}, with {wishes.workers} processes, at least twice. Files that it"
+        f"outlast check: runs {escaped(args.script)} up to step {options.steps} in"
+        f" {escaped(os.getcwd())}, with {options.workers} processes, at least twice. Files that it"
         " writes are put back.",
         file=sys.stderr,
     )
-    return try_script(wishes, text)
+    return try_script(options, text)
 
 
 def _read(files: ScriptFiles) -> ScriptText:

@@ -1,12 +1,12 @@
 """The runs of `outlast check`, and what they show.
 
-A script that calls outlast runs in peace, and then with two ranks killed. In step 4 it is the last
-rank, whose place a spare takes, and in step 6 rank 0. The state may then differ without a variable
-that explains it. In that case the script runs in peace once more, to see whether it gives other
-results by itself.
+A script that calls outlast runs undisturbed, and then with two ranks killed. In step 4 the last
+rank is killed, and a spare takes its place. In step 6 rank 0 is killed. If the state then differs,
+and no variable explains why, the script runs undisturbed once more. That shows whether it gives
+other results each time.
 
-A script without outlast calls runs in peace, then with one rank killed after step 4, to see with
-which step it goes on.
+A script without outlast calls runs undisturbed, and then with one rank killed after step 4, to see
+with which step it goes on.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ _TAIL_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """The wishes of the command line.
+class TrialOptions:
+    """The options of the command line.
 
-    script   an absolute path
-    module   its name, if it is run with `-m`; "" otherwise
-    home     the folder of the script's own modules
+    script      the path of the script, absolute
+    module      its name, if it is run with `-m`; "" otherwise
+    home        the folder of the script's own modules
+    arguments   the arguments of the script
+    workers     how many ranks
+    steps       the step after which the script ends
+    limit_s     how many seconds all runs together may take
     """
 
     script: str
@@ -58,9 +62,9 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Hold what a check has found.
+    """The results of a check.
 
-    remarks        what is to be changed
+    remarks        lines of the script that should be changed
     seen           what was tried, in sentences
     undetermined   what could not be decided, and why
     touched        files that the script wrote
@@ -72,53 +76,55 @@ class Findings:
     touched: tuple[str, ...] = ()
 
 
-def try_script(wishes: Wishes, text: ScriptText) -> Findings:
-    """Run the script, and say what was found. What it leaves behind is cleaned up."""
-    with stop_signals.raising(), TrialFolder(wishes.home) as folder:
-        check = _Check(wishes, folder, clock.now_s() + wishes.limit_s)
-        peace = check.in_peace()
-        if text.calls_outlast or peace.notes:
-            return check.adopted(peace)
-        return check.plain(peace)
+def try_script(options: TrialOptions, text: ScriptText) -> Findings:
+    """Run the script, and return what was found. Files and processes of the runs are removed."""
+    with stop_signals.raising(), TrialFolder(options.home) as folder:
+        check = _Check(options, folder, clock.now_s() + options.limit_s)
+        undisturbed = check.run_undisturbed()
+        if text.calls_outlast or undisturbed.notes:
+            return check.check_adopted(undisturbed)
+        return check.check_plain(undisturbed)
 
 
 class _Check:
-    """The runs of one check. `until_s`: all of them are stopped then."""
+    """The runs of one check. At `until_s` all of them are stopped."""
 
-    def __init__(self, wishes: Wishes, folder: TrialFolder, until_s: float) -> None:
-        self._wishes = wishes
+    def __init__(self, options: TrialOptions, folder: TrialFolder, until_s: float) -> None:
+        self._options = options
         self._folder = folder
         self._until_s = until_s
         self._touched: set[str] = set()
         self._sources: dict[str, str] = {}
 
-    def in_peace(self) -> TrialRun:
+    def run_undisturbed(self) -> TrialRun:
         """Run the script undisturbed."""
-        return self._run("peace", "--max-restarts", "0")
+        return self._run("undisturbed", "--max-restarts", "0")
 
-    def adopted(self, peace: TrialRun) -> Findings:
+    def check_adopted(self, undisturbed: TrialRun) -> Findings:
         """Check a script that calls outlast, or whose library does."""
-        if (ended := self._unfit(peace)) is not None:
+        if (ended := self._unfit(undisturbed)) is not None:
             return ended
         strikes = (
-            Struck(self._wishes.workers - 1, TRIAL_KILL_STEPS[0]), Struck(0, TRIAL_KILL_STEPS[1])
+            Struck(self._options.workers - 1, TRIAL_KILL_STEPS[0]), Struck(0, TRIAL_KILL_STEPS[1])
         )  # fmt: skip
-        war = self._run(
-            "war", "--max-restarts", "5", "--spares", "1",
+        disturbed = self._run(
+            "disturbed", "--max-restarts", "5", "--spares", "1",
             strikes=strikes, spare_step=TRIAL_KILL_STEPS[0],
         )  # fmt: skip
-        spare = _spare_remarks(war, self._wishes.script)
-        if not war.struck:
+        spare = _spare_remarks(disturbed, self._options.script)
+        if not disturbed.struck:
             why = "no rank reached an optimizer call in step 4, so none was killed"
-            return self._findings(spare, undetermined=[f"{why}{_tail(war)}"])
-        killed = " and ".join(f"rank {one.rank} in step {one.step}" for one in war.struck)
-        found = compare(peace.notes, war.notes, war.struck, self._temporaries(peace))
+            return self._findings(spare, undetermined=[f"{why}{_tail(disturbed)}"])
+        killed = " and ".join(f"rank {one.rank} in step {one.step}" for one in disturbed.struck)
+        found = compare(
+            undisturbed.notes, disturbed.notes, disturbed.struck, self._temporaries(undisturbed)
+        )
         seen = [
-            f"Tried: {self._wishes.steps} steps on {self._wishes.workers} ranks; killed and"
+            f"Tried: {self._options.steps} steps on {self._options.workers} ranks; killed and"
             f" replaced: {killed}; compared up to step {found.last_step}."
         ]
-        if war.code != 0:
-            failed = self._not_recovered(war, killed)
+        if disturbed.code != 0:
+            failed = self._not_recovered(disturbed, killed)
             if not found.variables:
                 return self._findings([*spare, failed], seen=seen)
             seen.append(f"Then {failed.what}.")
@@ -126,12 +132,12 @@ class _Check:
         if not found.state and not found.own:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
             seen += self._meters(found)
-        seen += _warnings(peace)
-        seen.append(f"Not seen: what the script does only after step {self._wishes.steps}.")
-        remarks, undetermined = self._judged(peace, found)
+        seen += _warnings(undisturbed)
+        seen.append(f"Not seen: what the script does only after step {self._options.steps}.")
+        remarks, undetermined = self._judged(undisturbed, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
 
-    def _judged(self, peace: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
+    def _judged(self, undisturbed: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
         remarks = self._variables(found)
         if found.last_step == 0:
             return remarks, ["no step ended on every rank in both runs"]
@@ -143,11 +149,11 @@ class _Check:
                 return [], [
                     "the state differs, and there was no time to see whether it always does"
                 ]
-            calm = compare(peace.notes, again.notes, (), ())
+            calm = compare(undisturbed.notes, again.notes, (), ())
             if calm.state or calm.own:
                 return [], [own_differences(_as_own(calm))]
             suspects = [unseen_remark(found, one, self._source(one[0])) for one in found.unseen]
-            return suspects or [state_remark(found, _loop(peace))], []
+            return suspects or [state_remark(found, _loop(undisturbed))], []
         return remarks, []
 
     def _meters(self, found: Comparison) -> list[str]:
@@ -176,22 +182,22 @@ class _Check:
     def _is_only_shown(self, one: Variable) -> bool:
         return is_only_shown(self._source(one.file), one.function, one.name)
 
-    def plain(self, peace: TrialRun) -> Findings:
+    def check_plain(self, undisturbed: TrialRun) -> Findings:
         """Check a script without outlast calls."""
-        if peace.code != 0 and (ended := self._unfit(peace)) is not None:
+        if undisturbed.code != 0 and (ended := self._unfit(undisturbed)) is not None:
             return ended
-        if not peace.steps:
+        if not undisturbed.steps:
             return self._findings([], undetermined=["no call of a torch optimizer was seen"])
-        behind = TRIAL_KILL_STEPS[0]
-        war = self._run(
-            "war", "--max-restarts", "2",
-            strikes=(Struck(self._wishes.workers - 1, behind),), mark="stepped",
+        killed_step = TRIAL_KILL_STEPS[0]
+        disturbed = self._run(
+            "disturbed", "--max-restarts", "2",
+            strikes=(Struck(self._options.workers - 1, killed_step),), mark="stepped",
         )  # fmt: skip
-        if not war.struck:
-            return self._findings([], undetermined=[f"it ended before step {behind}"])
-        said = f"Tried: a rank was killed after step {behind}; "
-        said += resumption(war.steps, killed_behind=behind) + "."
-        return self._findings([], seen=[said, *_warnings(peace)])
+        if not disturbed.struck:
+            return self._findings([], undetermined=[f"it ended before step {killed_step}"])
+        said = f"Tried: a rank was killed after step {killed_step}; "
+        said += resumption(disturbed.steps, killed_after=killed_step) + "."
+        return self._findings([], seen=[said, *_warnings(undisturbed)])
 
     # --- one run ----------------------------------------------------------------------------------
 
@@ -204,38 +210,40 @@ class _Check:
         spare_step: int = 0,
     ) -> TrialRun:
         words = [
-            "--nproc-per-node", str(self._wishes.workers), "--quiet", *options,
-            *(["-m", self._wishes.module] if self._wishes.module else [self._wishes.script]),
-            *self._wishes.arguments,
+            "--nproc-per-node", str(self._options.workers), "--quiet", *options,
+            *(["-m", self._options.module] if self._options.module else [self._options.script]),
+            *self._options.arguments,
         ]  # fmt: skip
         run = self._folder.run(
-            name, words, steps=self._wishes.steps, strikes=strikes, mark=mark,
+            name, words, steps=self._options.steps, strikes=strikes, mark=mark,
             spare_step=spare_step, until_s=self._until_s,
         )  # fmt: skip
         self._touched.update(run.touched)
         return run
 
-    def _unfit(self, peace: TrialRun) -> Findings | None:
+    def _unfit(self, undisturbed: TrialRun) -> Findings | None:
         """Return what to say if the undisturbed run cannot be compared with anything."""
-        if peace.code is None:
+        if undisturbed.code is None:
             return self._findings([], undetermined=[
-                f"the script was not over step {self._wishes.steps} after"
-                f" {self._wishes.limit_s:g} s (--time-limit){_tail(peace)}"
+                f"the script was not over step {self._options.steps} after"
+                f" {self._options.limit_s:g} s (--time-limit){_tail(undisturbed)}"
             ])  # fmt: skip
-        if is_own_bug(peace.stderr):
-            return self._findings([], undetermined=[f"outlast itself failed{_tail(peace)}"])
-        if peace.code != 0:
-            return self._findings([failure_remark(peace.stderr, self._wishes.script)])
-        if not peace.notes:
+        if is_own_bug(undisturbed.stderr):
+            return self._findings([], undetermined=[f"outlast itself failed{_tail(undisturbed)}"])
+        if undisturbed.code != 0:
+            return self._findings([failure_remark(undisturbed.stderr, self._options.script)])
+        if not undisturbed.notes:
             why = "the script ended well, and no step of run.steps was seen"
-            return self._findings([], undetermined=[f"{why}{_tail(peace)}"])
+            return self._findings([], undetermined=[f"{why}{_tail(undisturbed)}"])
         return None
 
-    def _not_recovered(self, war: TrialRun, killed: str) -> Remark:
-        if war.code is None:
+    def _not_recovered(self, disturbed: TrialRun, killed: str) -> Remark:
+        if disturbed.code is None:
             what = f"after the kill of {killed} the run had not gone on when time was up"
-            return Remark(1, f"{what}{_tail(war)}", "read what the ranks say; raise --time-limit")
-        found = failure_remark(war.stderr, self._wishes.script, replaced=True)
+            return Remark(
+                1, f"{what}{_tail(disturbed)}", "read what the ranks say; raise --time-limit"
+            )
+        found = failure_remark(disturbed.stderr, self._options.script, replaced=True)
         what = f"after the kill of {killed} the run failed: {found.what}"
         return Remark(found.line, what, found.do, file=found.file)
 
@@ -248,7 +256,7 @@ class _Check:
     ) -> Findings:
         mine = [
             Remark(one.line, one.what, one.do, about=one.about)
-            if one.file == self._wishes.script
+            if one.file == self._options.script
             else one
             for one in remarks
         ]
@@ -258,8 +266,8 @@ class _Check:
 
     # --- texts ------------------------------------------------------------------------------------
 
-    def _temporaries(self, peace: TrialRun) -> set[str]:
-        loops = {noted.loop for noted in peace.notes.values()}
+    def _temporaries(self, undisturbed: TrialRun) -> set[str]:
+        loops = {noted.loop for noted in undisturbed.notes.values()}
         return {
             f"{loop.file}:{loop.function}:{name}"
             for loop in loops
@@ -281,10 +289,10 @@ def _as_own(found: Comparison) -> Comparison:
     return Comparison((), {}, 0, (*found.own, *sorted(parts)), found.last_step)
 
 
-def _spare_remarks(war: TrialRun, script: str) -> list[Remark]:
-    if not war.spare:
+def _spare_remarks(disturbed: TrialRun, script: str) -> list[Remark]:
+    if not disturbed.spare:
         return []
-    found = failure_remark(war.spare, script)
+    found = failure_remark(disturbed.spare, script)
     what = f"a spare, which runs the script before it has a rank, failed: {found.what}"
     do = (
         "read rank and world size from outlast.join(), or RANK by os.environ at the place of its"

@@ -137,7 +137,7 @@ class _Drill:
     # --- the two runs -----------------------------------------------------------------------------
 
     def undisturbed(self, name: str = "undisturbed") -> DrilledRun:
-        """Train in peace. Raises OutlastError if the script does not come to its end by itself."""
+        """Train undisturbed. Raises OutlastError if the script fails by itself."""
         self._progress.begin(f"{name}: the same training, and nobody strikes")
         run = self._folder.run(name, self._words, self._progress.show)
         if run.code == 0:

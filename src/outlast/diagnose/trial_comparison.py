@@ -1,4 +1,4 @@
-"""Compare two runs of a script: one in peace, and one in which ranks were killed and replaced.
+"""Compare two runs of a script: one undisturbed, and one with ranks killed and replaced.
 
 At the beginning and at the end of each step, each rank has noted prints
 (`outlast.runtime.worker.trial`). They are those of the script's variables and of the content of
@@ -56,7 +56,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that one rank did not have as in peace.
+    """A variable that one rank did not have as in the undisturbed run.
 
     name      with its attributes: "trainer.best"
     kind      its type's name
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def compare(
-    peace: Notes, war: Notes, struck: Collection[Struck], temporary: Collection[str]
+    undisturbed: Notes, disturbed: Notes, struck: Collection[Struck], temporary: Collection[str]
 ) -> Comparison:
     """Return what differs.
 
@@ -105,24 +105,25 @@ def compare(
     sets in each step before it reads them.
     """
     first = min((one.step for one in struck), default=1)
-    before = [at for at in peace if at[2] < first and at in war]
-    unstable = {key for at in before for key in _differing(peace[at], war[at])}
+    before = [at for at in undisturbed if at[2] < first and at in disturbed]
+    unstable = {key for at in before for key in _differing(undisturbed[at], disturbed[at])}
     own = tuple(sorted(key for key in unstable if key.startswith(STATE)))
-    last = _last_step(peace, war)
+    last = _last_step(undisturbed, disturbed)
     state = {
         rank: tuple(sorted(key[len(STATE) :] for key in found))
-        for rank in _ranks(peace)
-        if (found := _state_differences(peace, war, rank, last) - unstable)
+        for rank in _ranks(undisturbed)
+        if (found := _state_differences(undisturbed, disturbed, rank, last) - unstable)
     }
     variables: dict[str, Variable] = {}
     for strike in sorted(struck, key=lambda one: one.step):
-        for lost in _lost(peace, war, strike, unstable, temporary, last):
+        for lost in _lost(undisturbed, disturbed, strike, unstable, temporary, last):
             key = f"{lost.file}:{lost.function}:{lost.name}"
             if (lost.lasting and not lost.kept) or state:
                 variables.setdefault(key, lost)
     return Comparison(
-        tuple(variables.values()), state, _differs_from(peace, war, unstable), own, last,
-        _unseen(peace),
+        tuple(variables.values()), state, _differs_from(undisturbed, disturbed, unstable), own,
+        last,
+        _unseen(undisturbed),
     )  # fmt: skip
 
 
@@ -149,41 +150,44 @@ def _differing(left: Noted, right: Noted) -> set[str]:
     }
 
 
-def _last_step(peace: Notes, war: Notes) -> int:
+def _last_step(undisturbed: Notes, disturbed: Notes) -> int:
     """Return the newest step whose end every rank has noted in both runs."""
-    ranks = _ranks(peace)
-    steps = {step for _, when, step in peace if when == END}
+    ranks = _ranks(undisturbed)
+    steps = {step for _, when, step in undisturbed if when == END}
     return max(
         (
             step
             for step in steps
-            if all((rank, END, step) in notes for rank in ranks for notes in (peace, war))
+            if all(
+                (rank, END, step) in notes for rank in ranks for notes in (undisturbed, disturbed)
+            )
         ),
         default=0,
     )
 
 
-def _state_differences(peace: Notes, war: Notes, rank: int, step: int) -> set[str]:
+def _state_differences(undisturbed: Notes, disturbed: Notes, rank: int, step: int) -> set[str]:
     at = (rank, END, step)
-    if at not in peace or at not in war:
+    if at not in undisturbed or at not in disturbed:
         return set()
-    return {key for key in _differing(peace[at], war[at]) if key.startswith(STATE)}
+    return {key for key in _differing(undisturbed[at], disturbed[at]) if key.startswith(STATE)}
 
 
-def _differs_from(peace: Notes, war: Notes, unstable: Collection[str]) -> int:
+def _differs_from(undisturbed: Notes, disturbed: Notes, unstable: Collection[str]) -> int:
     return min(
         (
             step
-            for rank, when, step in peace
-            if when == END and _state_differences(peace, war, rank, step).difference(unstable)
+            for rank, when, step in undisturbed
+            if when == END
+            and _state_differences(undisturbed, disturbed, rank, step).difference(unstable)
         ),
         default=0,
     )
 
 
 def _lost(
-    peace: Notes,
-    war: Notes,
+    undisturbed: Notes,
+    disturbed: Notes,
     strike: Struck,
     unstable: Collection[str],
     temporary: Collection[str],
@@ -191,20 +195,28 @@ def _lost(
 ) -> list[Variable]:
     """Return the variables that differ where the interrupted step began again."""
     out = []
-    for rank in sorted(_ranks(peace), key=lambda one: (one != strike.rank, one)):
+    for rank in sorted(_ranks(undisturbed), key=lambda one: (one != strike.rank, one)):
         at = (rank, BEGIN, strike.step)
-        if at not in peace or at not in war:
+        if at not in undisturbed or at not in disturbed:
             continue
         earlier = (rank, BEGIN, strike.step - 1)
         known = set(unstable)
-        if earlier in peace and earlier in war:
-            known |= _differing(peace[earlier], war[earlier])  # an earlier kill has shown it
+        if earlier in undisturbed and earlier in disturbed:
+            known |= _differing(
+                undisturbed[earlier], disturbed[earlier]
+            )  # an earlier kill has shown it
         end = (rank, END, last)
-        later = _differing(peace[end], war[end]) if end in peace and end in war else set()
-        for key in sorted(_differing(peace[at], war[at]) - known):
-            if key.startswith(STATE) or _is_temporary(key, (peace[at], war[at]), temporary):
+        later = (
+            _differing(undisturbed[end], disturbed[end])
+            if end in undisturbed and end in disturbed
+            else set()
+        )
+        for key in sorted(_differing(undisturbed[at], disturbed[at]) - known):
+            if key.startswith(STATE) or _is_temporary(
+                key, (undisturbed[at], disturbed[at]), temporary
+            ):
                 continue
-            text = peace[at].prints.get(key) or war[at].prints.get(key, "")
+            text = undisturbed[at].prints.get(key) or disturbed[at].prints.get(key, "")
             out.append(_variable(key, text, rank, strike, key in later))
     return out
 

@@ -192,7 +192,7 @@ def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remar
     return Remark(lines[-1] if lines else 1, what, do)
 
 
-def resumption(steps: Sequence[Mapping[str, object]], *, killed_behind: int) -> str:
+def resumption(steps: Sequence[Mapping[str, object]], *, killed_after: int) -> str:
     """Say with which step a script without outlast calls went on after a rank was killed."""
     pids = list(dict.fromkeys(one["pid"] for one in steps if one["rank"] == 0))
     if len(pids) < 2:
@@ -204,9 +204,9 @@ def resumption(steps: Sequence[Mapping[str, object]], *, killed_behind: int) -> 
             "it came back, and which step it went on with cannot be told: its optimizer keeps no"
             " count"
         )
-    repeated = killed_behind - number + 1
+    repeated = killed_after - number + 1
     return (
-        f"it came back with step {number}, so {repeated} of {killed_behind} steps were done again"
+        f"it came back with step {number}, so {repeated} of {killed_after} steps were done again"
         if repeated > 0
         else f"it came back with step {number} and repeated none"
     )

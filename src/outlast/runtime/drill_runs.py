@@ -1,4 +1,4 @@
-"""The two runs of a drill: one in peace, and one under fire.
+"""The two runs of a drill: one undisturbed, and one under faults.
 
     folder = DrillFolder.make(None, name="smoke-7")
     calm = folder.run("undisturbed", words, watch)

@@ -1,7 +1,7 @@
 """Short runs of a script for `outlast check`, each in a folder of its own.
 
     with TrialFolder(home, cwd) as folder:
-        peace = folder.run("peace", command, plan, ...)
+        run = folder.run("undisturbed", command, plan, ...)
 
 A run is an `outlast run` in a session of its own. However it ends, its processes and its shared
 memory are gone, and the files that the script has changed are put back, before `run` returns.

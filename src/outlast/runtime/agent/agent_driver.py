@@ -47,13 +47,14 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """The options by which a node starts its processes, and by which it takes them for hung.
+    """How a node starts its processes, and when it takes them for hung.
 
     zygote         forks the workers; None: each is started as a fresh interpreter
-    preload        modules that are imported before workers are forked; `first_path` is the
-                   script's folder, where they may lie
-    hang_after_s   of silence, for a script without an outlast call; None: never
-    greets         workers say Hello once they are there; a program never does
+    preload        modules that are imported before workers are forked
+    first_path     the script's folder, where these modules may be
+    hang_after_s   the seconds of silence after which a script without an outlast call counts as
+                   hung; None: it never does
+    greets         workers say Hello once they run; a program (--no-python) never does
     """
 
     zygote: ZygoteClient | None
@@ -65,10 +66,10 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node. They are open already, and their opener closes them.
+    """The parts of a node. They are open already, and whoever opened them closes them.
 
-    missing   says what of the run's folder is not where it was
-    keeper    keeps copies for ranks of other nodes; None where there is one node
+    missing   returns what is missing of the run's folder, in words; "": nothing is
+    keeper    keeps copies for ranks of other nodes; None if there is one node only
     """
 
     node: str
@@ -85,22 +86,22 @@ class NodeParts:
 
 
 class AgentDriverEvents(Protocol):
-    """Take what the driver tells of its node. The outputs of the agent go through here."""
+    """The driver's calls to its owner, which hands them to the agent, and acts on its outputs."""
 
     def on_event(self, message: FromAgent) -> None:
-        """Take in what has happened to a process."""
+        """Handle an event of a process of this node."""
 
     def on_worker(self, message: FromWorker) -> None:
-        """Take in what a worker says."""
+        """Handle a message of a worker."""
 
     def on_tick(self, outputs: list[Output]) -> None:
         """Carry out what the agent asks for after it has looked at its workers."""
 
     def preload_failed(self, error: str) -> None:
-        """Take in that a module that was to be imported first cannot be."""
+        """Handle a module of --preload that cannot be imported."""
 
     def zygote_ready(self, pid: int, imports_s: float) -> None:
-        """Take in that the zygote may be forked."""
+        """Note that the zygote can be forked now. Its imports took `imports_s` seconds."""
 
     def is_hung(self, pid: int) -> bool:
         """Return True if this process is known to hang."""
@@ -138,7 +139,7 @@ class AgentDriver:
         self._is_over = False
 
     def open(self) -> None:
-        """Begin: start the zygote, and look at the workers from now on."""
+        """Start the zygote, and begin the ticks at which the workers are looked at."""
         options = self._parts.options
         self.host.open()
         if options.zygote is not None:
@@ -166,7 +167,7 @@ class AgentDriver:
     # --- what the agent orders --------------------------------------------------------------------
 
     def carry_out(self, output: Output) -> bool:
-        """Carry out one output. Return False if it is none of an agent's."""
+        """Carry out one output. Return False if it is no output of an agent."""
         if isinstance(output, Deliver):
             message = output.message
             if isinstance(message, Regroup):
@@ -185,8 +186,8 @@ class AgentDriver:
             return False
         return True
 
-    def placed(self, message: FromAgent | FromWorker) -> FromAgent | FromWorker:
-        """Look from outside where a process stands that does not end and cannot say it itself."""
+    def add_place(self, message: FromAgent | FromWorker) -> FromAgent | FromWorker:
+        """Return the message; a WorkerLingers without a place gets it, as seen from outside."""
         if not isinstance(message, WorkerLingers) or message.where:
             return message
         pid = self.host.pids().get(message.worker, 0)
@@ -225,7 +226,7 @@ class AgentDriver:
             heard_s = parts.logs.heard_s()
         self._events.on_tick(self._agent.on_tick(readings, now_s=now_s, heard_s=heard_s))
 
-    # --- the process host's news (HostEvents) -----------------------------------------------------
+    # --- events of the process host (HostEvents) --------------------------------------------------
 
     def on_started(self, worker: int, pid: int, at_s: float) -> None:
         if worker >= FIRST_STORE_NUMBER:
@@ -241,7 +242,7 @@ class AgentDriver:
             self._starts.failed(worker, error)
 
     def _given_up(self, worker: int, error: str) -> None:
-        """Take in that a worker could not be started, and is not tried again."""
+        """Report a worker that could not be started, and is not tried again."""
         self._parts.specs.slots.free(worker)
         self._events.on_event(WorkerFailedToStart(worker, error))
 
@@ -249,7 +250,7 @@ class AgentDriver:
         if exited.worker >= FIRST_STORE_NUMBER:
             self._stores.on_exit(exited)
             return
-        self._hold_vault()  # its successor is about to open the files that it has left
+        self._hold_vault()  # its successor is about to open the files of this rank
         killed = exited.signal == signal.SIGKILL
         error = self._parts.specs.last_words(exited.worker, killed=killed)
         if self._starts.tries_again(exited, error):

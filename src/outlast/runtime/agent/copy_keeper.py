@@ -1,10 +1,9 @@
-"""Take in copies of images that ranks of other nodes have sealed, on the loop of this node's agent.
+"""`CopyKeeper`: receives and keeps copies of images that ranks of other nodes have sealed.
 
-A rank connects, says which image it sends, and proves that it is of the run (image_server.py). Then
-its connection is handed over to here. Room is made, and bytes are taken in, a piece at a time, so
-that the agent's other work gets its turn. Once all bytes are there, the copy is sealed, the
-coordinator is told, and the rank as well. If the rank is gone by then, its connection is closed at
-the next look at it.
+A rank connects, says which image it sends, and proves that it belongs to the run (image_server.py).
+Then its connection is handed to the keeper, which runs on the loop of this node's agent. Memory is
+allocated and bytes are read in small pieces, so that the agent can do its other work in between.
+Once all bytes are there, the copy is sealed, and the coordinator and the rank are told.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class CopyKeeper:
     """Keep copies for ranks of other nodes, in one vault.
 
     held      the copies
-    on_kept   is called when a copy was sealed; whoever tells the coordinator sets it
+    on_kept   is called when the copies of a rank have changed, to tell the coordinator
     """
 
     def __init__(self, loop: Loop, vault: Vault) -> None:
@@ -39,61 +38,61 @@ class CopyKeeper:
         self.on_kept: Callable[[CopyKept], object] = _nobody
         self._loop = loop
         self._generations: dict[int, int] = {}  # rank -> the newest that it has sent a copy in
-        self._coming: dict[int, _Coming] = {}
+        self._incoming_copies: dict[int, _IncomingCopy] = {}
 
-    def lying(self) -> tuple[Images, ...]:
-        """Return which copies lie here, for a coordinator that does not know them."""
+    def kept_images(self) -> tuple[Images, ...]:
+        """Return which copies are here, for a coordinator that does not know them."""
         found = (Images(rank, self.held.steps(rank)) for rank in self.held.ranks())
         return tuple(one for one in found if one.steps)
 
     def take(self, sock: socket.socket, put: PutImage) -> None:
-        """Take in a copy over `sock`, and close it afterwards."""
+        """Receive a copy over `sock`, and close it afterwards."""
         seal = _read_seal(put.seal)
         if seal is None or put.generation < self._generations.get(put.rank, 0):
-            # A process that was given up may still have had bytes under way.
+            # The sender was given up: another process holds the rank by now.
             send_short(sock, TurnedAway("the rank has gone on without the process that sends this"))
             sock.close()
             return
         self._generations[put.rank] = put.generation
-        if (before := self._coming.pop(put.rank, None)) is not None:
+        if (before := self._incoming_copies.pop(put.rank, None)) is not None:
             before.close()
         try:
             incoming = self.held.begin(put.rank, seal)
         except (CapacityError, CorruptError) as error:
-            self.turn_away(sock, put, error)
+            self.refuse(sock, put, error)
             return
         if incoming is None:
             self._tell(put)
             send_short(sock, ImageHead(put.seal, seal.length))
             sock.close()
             return
-        self._coming[put.rank] = _Coming(self._loop, sock, put, incoming, self)
+        self._incoming_copies[put.rank] = _IncomingCopy(self._loop, sock, put, incoming, self)
 
     def close(self) -> None:
         """Close all connections and files."""
-        for one in tuple(self._coming.values()):
+        for one in tuple(self._incoming_copies.values()):
             one.close()
-        self._coming.clear()
+        self._incoming_copies.clear()
         self.held.close()
 
     # --- what a connection says ------------------------------------------------------------------
 
-    def has_come(self, put: PutImage) -> None:
-        """Take in that a copy was sealed."""
+    def on_sealed(self, put: PutImage) -> None:
+        """Tell the coordinator that a copy was sealed."""
         self._tell(put)
 
-    def is_gone(self, rank: int, coming: _Coming) -> None:
-        """Take in that a connection was closed."""
-        if self._coming.get(rank) is coming:
-            del self._coming[rank]
+    def on_closed(self, rank: int, coming: _IncomingCopy) -> None:
+        """Forget a connection that was closed."""
+        if self._incoming_copies.get(rank) is coming:
+            del self._incoming_copies[rank]
 
     def _tell(self, put: PutImage) -> None:
         self.on_kept(CopyKept(put.rank, put.generation, self.held.steps(put.rank)))
 
-    def turn_away(self, sock: socket.socket, put: PutImage, error: OutlastError) -> None:
-        """Say why there is no copy.
+    def refuse(self, sock: socket.socket, put: PutImage, error: OutlastError) -> None:
+        """Tell the rank why there is no copy, and forget its older copies.
 
-        Older ones are forgotten: they are of steps that may be rolled back, and nobody says so.
+        They are of steps that may be rolled back without any word to this node.
         """
         self.held.forget(put.rank)
         self._tell(put)
@@ -101,8 +100,8 @@ class CopyKeeper:
         sock.close()
 
 
-class _Coming:
-    """One copy on its way."""
+class _IncomingCopy:
+    """One copy that is being received."""
 
     def __init__(
         self, loop: Loop, sock: socket.socket, put: PutImage, incoming: Incoming, keeper: CopyKeeper
@@ -116,14 +115,14 @@ class _Coming:
         self._make_room()
 
     def close(self) -> None:
-        """Close the connection: what has come so far does not count."""
+        """Close the connection. An incomplete copy is dropped."""
         if self._sock.fileno() < 0:
             return
         if self._patience is not None:
             self._patience.cancel()
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        self._keeper.is_gone(self._put.rank, self)
+        self._keeper.on_closed(self._put.rank, self)
 
     def _make_room(self) -> None:
         if self._sock.fileno() < 0:
@@ -131,8 +130,8 @@ class _Coming:
         try:
             ready = self._incoming.make_room(limits.COPY_ROOM_BYTES)
         except CapacityError as error:
-            self._keeper.turn_away(self._sock, self._put, error)
-            self._keeper.is_gone(self._put.rank, self)
+            self._keeper.refuse(self._sock, self._put, error)
+            self._keeper.on_closed(self._put.rank, self)
             return
         if not ready:
             self._loop.call_at(now_s(), self._make_room)
@@ -147,7 +146,7 @@ class _Coming:
         self._patience = self._loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
 
     def _read(self) -> None:
-        """Take in the next piece. Others get their turn between two of them."""
+        """Read the next piece. The loop does other work between two pieces."""
         try:
             count = self._sock.recv_into(self._incoming.rest(limits.IMAGE_PIECE_BYTES))
         except BlockingIOError:
@@ -161,7 +160,7 @@ class _Coming:
         self._wait()
         if self._incoming.received == self._incoming.seal.length:
             self._incoming.seal_it()
-            self._keeper.has_come(self._put)
+            self._keeper.on_sealed(self._put)
             send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
             self.close()
 

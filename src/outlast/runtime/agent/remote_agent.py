@@ -238,7 +238,7 @@ class RemoteAgent:
             self._session.on_connected(
                 images=tuple(one for one in images if one.steps), transfer=transfer,
                 session=trust.session(), now_s=clock.now_s(),
-                copies=() if keeper is None else keeper.lying(),
+                copies=() if keeper is None else keeper.kept_images(),
             )
         )  # fmt: skip
 
@@ -302,14 +302,14 @@ class RemoteAgent:
         self._do(self._session.on_worker(message, now_s=clock.now_s()))
 
     def on_tick(self, outputs: list[Output]) -> None:
-        placed: list[Output] = []
+        add_place: list[Output] = []
         for output in outputs:
             if isinstance(output, ToCoordinator):
                 if isinstance(output.message, WorkerHung):
                     self._told.hung.add(output.message.worker)
-                output = ToCoordinator(self._node.placed(output.message))
-            placed.append(output)
-        self._do(self._session.pass_on(placed, now_s=clock.now_s()))
+                output = ToCoordinator(self._node.add_place(output.message))
+            add_place.append(output)
+        self._do(self._session.pass_on(add_place, now_s=clock.now_s()))
 
     def preload_failed(self, error: str) -> None:
         self.leave(2, error)

@@ -1,12 +1,12 @@
-"""Workers that are being started: they wait for a store, are started, and started again.
+"""`Starts`: starts workers once there is a store, and again if they fail before their script.
 
     ordered ──there is a store──> started ──says Hello──> heard
        ^                             └─fails, or ends before that──> tried again later, or given up
        └─────────────────────────────────────┘
 
-Whether a worker is tried again is decided in `engine/starting.py`. The coordinator is not told of
-tries: for it, the worker is late. A worker that is given up, or killed while it waits, is reported
-as one that failed to start.
+`engine/starting.py` decides whether a worker is tried again. The coordinator is not told about
+tries: to it, the worker is late. A worker that is given up, or that is killed while it waits, is
+reported as one that failed to start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Start:
     """One worker that has not sent any message yet."""
 
     order: Spawn
-    waits: bool = True  # no process of it is asked for at the moment
+    waits: bool = True  # no process was asked for yet, or the next try is still to come
     failures: int = 0
     first_s: float = 0.0
     reported: LastReport = field(default_factory=LastReport)
@@ -48,9 +48,9 @@ class StartNews:
 
 
 class Starts:
-    """Start a worker with `order`; the methods below take what the process host says of it.
+    """Start workers, and try again. `order` starts one; the driver then reports what becomes of it.
 
-    greets   workers say Hello once they are there; a program never does
+    greets   workers say Hello once they run; a program (--no-python) never does
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Starts:
             self._news.given_up(worker, reason)
 
     def failed(self, worker: int, error: str) -> None:
-        """Take in that a worker has failed before it said anything."""
+        """Handle a worker that has failed before it sent any message: try again, or give it up."""
         start, now_s = self._starts.get(worker), clock.now_s()
         if start is None or self._over:
             self._news.given_up(worker, error)
@@ -129,10 +129,10 @@ class Starts:
         self._loop.call_at(verdict.again_s, lambda: self._ask(worker))
 
     def tries_again(self, exited: Exited, error: str) -> bool:
-        """Take in that a worker has ended. Return True if it is tried again.
+        """Handle the end of a worker. Return True if it is tried again.
 
-        It is if it never came to its script. A worker that was killed is not tried again, because
-        nothing kept it from starting.
+        That is so if it ended by itself with an error before its script began. A worker that was
+        killed is not tried again, because nothing had kept it from starting.
         """
         by_itself = exited.exit_code not in (None, 0) and not exited.killed
         if exited.worker not in self._starts or not self._greets or self._over or not by_itself:

@@ -1,8 +1,9 @@
-"""The processes that host the store of the process groups: one in use, and one that stands ready.
+"""`StoreHosts`: the processes that host the TCPStore, one in use and one that stands ready.
 
-A store host is forked from the zygote, and both may be lost at the same moment. So a second host is
-started ahead, listens at a port of its own, and takes over at once. It is chosen by
-`engine.helpers.decide_store`; here the processes are started, asked how they are, and killed.
+A store host is forked from the zygote, and both may be lost at the same time. So a second host is
+started in advance. It listens at a port of its own, and can take over at once.
+`engine.helpers.decide_store` decides whether it does. This module starts, pings and kills the
+processes.
 
     order ──a host stands ready──> in use
       └─none does──> starting ──it says its port──> in use ──lost──> the coordinator is told
@@ -39,10 +40,11 @@ class _Host:
 
 @dataclass(slots=True)
 class _Failures:
-    """Count the hosts in a row that ended before they listened.
+    """The hosts that have ended before they listened.
 
+    count      how many in a row
     any_up     some host of this run has listened, so starting one is possible here
-    reported   how the last one ended that people were told of
+    reported   the failure that people were told of last
     """
 
     count: int = 0
@@ -54,9 +56,10 @@ class _Failures:
 class StoreNews:
     """The receivers of what the store hosts report.
 
-    said       gets StoreUp and StoreLost of the store in use
-    tell       gets what people are told
-    hopeless   gets why no host of this run has ever listened, after some tries; they go on
+    said       is called with the StoreUp and StoreLost of the store in use
+    tell       is called with lines for people
+    hopeless   is called after some tries if no host of this run has ever listened, with the reason;
+               the tries go on
     """
 
     said: Callable[[StoreUp | StoreLost], object]
@@ -65,10 +68,10 @@ class StoreNews:
 
 
 class StoreHosts:
-    """Start a store with `order`; news of it go to `news.said`.
+    """Host the store. `order` puts one to use, and `news.said` reports where it listens.
 
-    The methods that begin with `on_` take what the process host says of numbers from
-    FIRST_STORE_NUMBER on.
+    The driver calls the methods that begin with `on_` with events of processes whose numbers are
+    FIRST_STORE_NUMBER or higher.
     """
 
     def __init__(self, loop: Loop, host: ProcessHost, specs: Specs, news: StoreNews) -> None:
@@ -77,9 +80,9 @@ class StoreHosts:
         self._specs = specs
         self._news = news
         self._next = FIRST_STORE_NUMBER
-        self._used: _Host | None = None  # in use, or ordered
+        self._used: _Host | None = None  # the host in use, or the one that is starting for it
         self._standby: _Host | None = None
-        self._renewing = False  # the host in use is being killed, and the next one comes after it
+        self._renewing = False  # the host in use is being killed, and its successor starts then
         self._failures = _Failures()
         self._ended = False
 
@@ -122,7 +125,7 @@ class StoreHosts:
             self._host.kill(self._used.number)
 
     def _comes_up(self, message: StoreUp) -> None:
-        """Report the store that is in use now, and start another one ahead in a while."""
+        """Report the store that is in use now, and start another one in a while, to stand ready."""
         self._specs.store_is_up(message)
         self._news.said(message)
         self._later(limits.SPARE_REFILL_DELAY_S, self._stand_by)
@@ -157,14 +160,14 @@ class StoreHosts:
             self._give_up(host, f"it did not listen within {limits.STORE_DEADLINE_S:g} s")
 
     def _give_up(self, host: _Host, reason: str) -> None:
-        """Kill a host that cannot be relied on. Its end brings another one."""
+        """Kill a host that cannot be relied on. When it has ended, another one is started."""
         if host is self._used:
             self._news.tell(f"warning: {reason}: the store's host is replaced")
         self._host.keeper.forget(host.pid)
         self._host.kill(host.number)
 
     def on_message(self, number: int, message: object) -> None:
-        """Take in that a host listens, or answers its question."""
+        """Handle a message of a host: it listens, or answers a ping."""
         host = self._of(number)
         if host is None:
             return  # it was given up
@@ -176,13 +179,13 @@ class StoreHosts:
                 self._comes_up(message)
 
     def on_failed(self, number: int, error: str) -> None:
-        """Try again, later each time: a host could not be started."""
+        """Handle a host that could not be started: try again, with growing waits."""
         self._gone(number, f"it did not start: {error}")
 
     def on_exit(self, exited: Exited) -> None:
-        """Take in that a host has ended."""
+        """Handle the end of a host."""
         host = self._of(exited.worker)
-        # Only before a host listens does what it wrote last say why it ended.
+        # Its last output explains the end only if it had not come to listen.
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
         how = f"it {ending_words(exited.exit_code, exited.signal)}"
         if exited.oom.is_possible:

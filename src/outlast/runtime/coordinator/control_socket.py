@@ -38,8 +38,10 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of a peer
 class _Caller:
     """One connection.
 
-    number  of its request; 0 before it has asked
-    stays   it is not hung up on after its last answer
+    by        who is at the other end, in words for people
+    patience  the timer after which the connection is closed; None: it is not limited now
+    number    of its request; 0 before it has asked
+    stays     the connection is kept open after the last answer
     """
 
     by: str
@@ -56,11 +58,11 @@ class _Caller:
 
 
 class ControlSocket:
-    """Take in the requests of people, one for each connection, and send them the answers.
+    """Receive requests of people, one on each connection, and send back the answers.
 
-    `open`, and let the loop run. `asked` is then called for each request, and `answer` is to be
-    called for it. `close` takes the socket away, and hangs up. If the file system has no sockets,
-    that is told, and the run goes on without.
+    After `open`, `asked` is called for each request while the loop runs. Call `answer` with its
+    number, once or several times. `close` removes the socket and hangs up. If the file system has
+    no sockets, people are told, and the run goes on without one.
     """
 
     def __init__(self, loop: Loop, folder: Path, *, tell: Callable[[str], None]) -> None:
@@ -85,8 +87,8 @@ class ControlSocket:
             return
         self._acceptor = Acceptor(self._loop, listener, self._on_socket)
 
-    def let_nobody_in(self) -> None:
-        """Take the socket away. Who has asked already is still answered."""
+    def stop_listening(self) -> None:
+        """Remove the socket. Requests that have come already are still answered."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -94,18 +96,18 @@ class ControlSocket:
                 os.unlink(self._folder / NAME)
 
     def close(self) -> None:
-        """Take the socket away, and hang up."""
-        self.let_nobody_in()
+        """Remove the socket, and close all connections."""
+        self.stop_listening()
         for caller in self._callers:
             caller.end_patience()
             caller.channel.close()
         self._callers.clear()
 
     def answer(self, number: int, state: str, text: str) -> None:
-        """Send an answer to who asked, if that connection is still there.
+        """Send an answer to the caller with this request, if its connection is still there.
 
-        The other end hangs up once it knows enough. Who asked for a stop sees by the end of the
-        connection that the launcher has gone.
+        The other end hangs up once it knows enough. A caller that asked for a stop sees by the end
+        of the connection that the launcher has ended.
         """
         for caller in self._callers:
             if caller.number == number:
@@ -163,7 +165,7 @@ class ControlSocket:
 
 
 def _listen(folder: Path) -> socket.socket:
-    """Return the socket, which listens. One that a killed launcher has left is taken away."""
+    """Return a listening socket. One that a killed launcher has left is removed first."""
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)  # nobody else may connect, from the first moment on

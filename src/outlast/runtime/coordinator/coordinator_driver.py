@@ -1,6 +1,7 @@
-"""The driver of the coordinator: timers, the ledger, checkpoints, and what people are told.
+"""`CoordinatorDriver`: carries out what the coordinator decides, except what goes to agents.
 
-It carries out what the coordinator decides, except for what goes to agents. It decides nothing.
+That is timers, the ledger, checkpoints, lines for people, and answers to requests. The driver makes
+no decisions.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class CoordinatorParts:
-    """The parts of a run that the coordinator's driver is given.
+    """The parts of a run that the coordinator's driver uses.
 
-    They are open already, and their opener closes them. `evidence` and `vault` are those of the
-    node on which it runs.
+    They are open already, and whoever opened them closes them. `evidence` and `vault` are those of
+    the node on which the driver runs.
     """
 
     loop: Loop
@@ -70,9 +71,11 @@ class CoordinatorParts:
 class CoordinatorDriver:
     """Carry out what the coordinator decides.
 
-    lead    the machine that timers and the start are for
-    do      carries out the outputs of a call, those to agents included
-    ended   is called once the run is over
+    coordinator   the coordinator itself
+    lead          what gets the start and the timers: the coordinator, or with several nodes the
+                  CoordinatorSessions around it
+    do            carries out the outputs of a call, those to agents included
+    ended         is called once the run is over
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class CoordinatorDriver:
         self._pruner = Pruner(parts.checkpoint_root, parts.retention)
 
     def listen(self) -> None:
-        """Take requests, and the signals that stop a run. They raise nothing from now on."""
+        """Take requests, and the signals that stop a run, which raise no exception from now on."""
         for number in stop_signals.heeded():
             self._parts.loop.add_signal(
                 number,
@@ -114,7 +117,7 @@ class CoordinatorDriver:
         self._carry(self._lead.start(now_s=clock.now_s()))
 
     def take_over(self, *, nodes: Mapping[str, int], patience_s: float) -> None:
-        """Go on after a coordinator that is gone; see `CoordinatorSessions.rebuild`."""
+        """Take over from a coordinator that has died; see `CoordinatorSessions.rebuild`."""
         lead = self._lead
         assert isinstance(lead, CoordinatorSessions)
         self._carry(lead.rebuild(now_s=clock.now_s(), nodes=nodes, patience_s=patience_s))
@@ -126,7 +129,7 @@ class CoordinatorDriver:
         self._carry(lead.on_launcher_ended(node, now_s=clock.now_s()))
 
     def stop(self) -> None:
-        """Let no timer of the coordinator come any more, and remove older checkpoints."""
+        """Cancel all timers, and wait until older checkpoints are removed."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -143,7 +146,7 @@ class CoordinatorDriver:
     # --- what the coordinator asks for ------------------------------------------------------------
 
     def carry_out(self, output: Output) -> bool:
-        """Carry out one output. Return False if it is none of a coordinator's."""
+        """Carry out one output. Return False if it is no output of a coordinator."""
         books = self._parts.books
         if isinstance(output, SetTimer):
             self._set_timer(output)
@@ -182,13 +185,13 @@ class CoordinatorDriver:
             )
 
     def _resumed(self, interruption: Interruption) -> None:
-        """Show that training goes on, and close the evidence: now there is time for both."""
+        """Show that training goes on, and write the evidence, which had to wait until now."""
         parts = self._parts
         parts.loop.call_soon(lambda: parts.books.show(self.coordinator, now_s=clock.now_s()))
         parts.loop.call_soon(lambda: parts.evidence.close(interruption))
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
-        """Take in what a diagnosis has found, and let the policy act on it."""
+        """Record and show the verdict of a diagnosis, and let the policy act on it."""
         self._parts.books.record(
             Event(
                 clock.now_s(),
@@ -203,7 +206,7 @@ class CoordinatorDriver:
         try:
             read = read_verdict(verdict, source=f"the verdict on interruption {interruption}")
         except OutlastError as error:
-            # supervision boundary: what says something else is shown, and not acted on
+            # supervision boundary: a verdict that cannot be read is shown, and not acted on
             self._parts.tell(f"no policy is asked: {error}")
         else:
             self.do(
@@ -220,10 +223,10 @@ class CoordinatorDriver:
         self.do(self.coordinator.on_request(now_s=clock.now_s(), asked=asked))
 
     def _end(self, end: End) -> None:
-        """Answer the requests that are open, and end the run."""
+        """Answer the open requests, and end the run."""
         self.do(self.coordinator.requests.over(clock.now_s(), end))
         if self._parts.control is not None:
-            self._parts.control.let_nobody_in()
+            self._parts.control.stop_listening()
         self._ended(end)
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ class CoordinatorDriver:
         )
 
     def _save_last(self, order: SaveLast) -> None:
-        """Write the newest state to the disk, and say where it is: the run gives up."""
+        """Write the newest state to the disk, because the run gives up. Say where it is."""
         parts = self._parts
         folder, error = save_images(
             parts.vault, parts.checkpoint_root, order, parts.specs.run_id,
@@ -257,8 +260,8 @@ class CoordinatorDriver:
     def _find_checkpoint(self) -> None:
         """Read the copies in the vault, and the checkpoints if they may be newer.
 
-        No process is alive that would have to wait. What cannot be read does not count (supervision
-        boundary).
+        This may block, because no worker is alive. A source that cannot be read does not count
+        (supervision boundary).
         """
         root, run = self._parts.checkpoint_root, self.coordinator.run
         kept_step, refused = find_kept(self._parts.vault, run.options.world_size)

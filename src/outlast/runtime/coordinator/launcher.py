@@ -67,7 +67,7 @@ class Launcher:
         if isinstance(output, ToAgent):
             self.queue.do(self._agent.on_command(output.message, now_s=now_s))
         elif isinstance(output, ToCoordinator):
-            message = self._node.placed(output.message)
+            message = self._node.add_place(output.message)
             self.queue.do(self._lead.coordinator.on_message(message, now_s=now_s))
         elif not self._node.carry_out(output):
             known = self._lead.carry_out(output)

@@ -1,7 +1,7 @@
-"""Removing the checkpoints that a run does not keep, while it trains.
+"""`Pruner`: removes the checkpoints that a run does not keep, while it trains.
 
-An older checkpoint is removed only once a newer one was read in full, and that takes as long as the
-disk takes. The launcher must see faults meanwhile, so a thread does it.
+An older checkpoint is removed only once a newer one was read completely, which may take long. The
+launcher must notice faults meanwhile, so a thread does this.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from outlast.runtime.tiers import local
 
 
 class Pruner:
-    """Remove what `retention` does not keep, in a thread that lives while there is work.
+    """Remove what `retention` does not keep, in a thread that runs while there is work.
 
-    `ask` after each checkpoint; it never waits. `finish` at the end of the run.
-
-    What it does not promise: that no more than `retention` says lie there meanwhile. A checkpoint
-    that is written while another one is read waits for its turn.
+    Call `ask` after each checkpoint; it never waits. Call `finish` at the end of the run. In
+    between, more checkpoints than `retention` says may be there: one that is written while another
+    is being read is handled after that.
     """
 
     def __init__(self, root: Path, retention: Retention) -> None:
@@ -35,11 +34,11 @@ class Pruner:
         self._error = ""
 
     def ask(self) -> None:
-        """Let older checkpoints be removed as soon as the newest one has been read."""
+        """Ask the thread to read the newest checkpoint, and then to remove older ones."""
         with self._lock:
             self._asked = True
             if self._thread is not None:
-                return  # it looks once more when it is done
+                return  # the thread looks once more when it is done
             self._thread = threading.Thread(target=self._run, name="outlast-pruner", daemon=True)
             try:
                 self._thread.start()

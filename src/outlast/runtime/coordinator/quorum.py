@@ -1,15 +1,15 @@
-"""What a coordinator may do only with a majority of the voters, and what it does without one.
+"""`Quorum`: holds a coordinator back until a majority of the voters has its records.
 
     LEADS ALONE ──voters are named──> LEADS WITH A MAJORITY ──not heard by one──> RESIGNED
          ^                                  │
          └──a voter is lost, and a majority holds that nobody votes any more
 
-Once a voter is lost, nobody votes for a moment. Then voters are named again, if there are enough
-nodes.
+When a voter is lost, there are no voters for a moment. Then they are named again, if there are
+enough nodes.
 
-While it leads, nothing that follows from a decisive record is carried out before a majority of the
-voters holds that record. Without a majority it prolongs no lease. A coordinator that has lost its
-majority for more than a lease resigns: another one may lead the run by then.
+While there are voters, the outputs that follow a decisive record wait until a majority of the
+voters holds that record. Without a majority, the coordinator prolongs no lease. After one lease
+without a majority it resigns, because another coordinator may lead the run by then.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Quorum:
     # --- who votes --------------------------------------------------------------------------------
 
     def let_in(self, enrol: Enrol) -> None:
-        """Take in that a node has enrolled: it is told who the voters are."""
+        """Tell a node that has enrolled who the voters are."""
         if enrol.votes:
             self._votes_at[enrol.node] = enrol.votes
         self.copies.introduce(enrol.node)
@@ -136,14 +136,14 @@ class Quorum:
         return [node for node in self._place.nodes() if node in self._votes_at]
 
     def lose(self, node: str) -> None:
-        """Take in that a node is lost. If it was a voter, others are named."""
+        """Handle the loss of a node. If it was a voter, others will be named."""
         self._votes_at.pop(node, None)
         if node in self.copies.voters and not self._ends_with:
             self._note_voters(())
             self._ends_with = self.copies.newest
 
     def _end(self) -> None:
-        """Dismiss all voters for a moment. A majority of them has the record of that."""
+        """Lead without voters for a moment. A majority of the old voters has the record of that."""
         self._ends_with = 0
         self.copies.end()
         if self._listener is not None:

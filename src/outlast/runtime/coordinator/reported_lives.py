@@ -1,6 +1,6 @@
-"""The lives of workers on all nodes, as their agents tell of them.
+"""`ReportedLives`: the lives of workers on all nodes, as their agents report them.
 
-A node that is lost tells nothing more: its lives end with the last word that came from it.
+A lost node reports nothing more, so its lives end with the last report that came from it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from outlast.model.records import Life
 
 
 class ReportedLives:
-    """Keep the lives that go on, where agents tell of them."""
+    """The lives that have not ended, by the reports of agents."""
 
     def __init__(self) -> None:
-        self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # and when it was told of
+        self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # with the time of the report
 
     def note(self, life: Life, *, now_s: float) -> None:
-        """Take in what is told of one life. One that has ended is forgotten."""
+        """Note a report on one life. A life that has ended is forgotten."""
         key = life.worker, life.rank
         if life.ended_s is None:
             self._lives[key] = life, now_s

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint whose shards are complete, and the sources of a resumed run."""
+"""Write manifests and last checkpoints, and find the state from which a run can be resumed."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def write_checkpoint(
 def save_images(
     vault: Vault, root: Path, order: SaveLast, run_id: str, generation: int, world_size: int
 ) -> tuple[str, str]:
-    """Write what lies in the vault as a checkpoint. Return its folder, or "" and why not.
+    """Write the ranks' images, or their copies, as a checkpoint. Return its folder, or "" and why
+    not.
 
-    That is the ranks' images or their copies. Under replicated state, rank 0's shard has what all
-    ranks hold alike: its copy has that too, and its image does not, so it is taken from the
-    transfer image.
+    Under replicated state, rank 0's shard also holds the replicated part. Rank 0's copy has that
+    part. Its image does not, so the part is taken from the transfer image.
     """
     folder = local.checkpoint_folder(root, order.step)
     kind = "sharded" if order.sharded else "replicated"
@@ -87,10 +87,9 @@ def newest_start(
 ) -> tuple[Restart, tuple[str, int], list[str]]:
     """Return what --resume goes on from: (start, newest good checkpoint, what was refused).
 
-    What was refused is a sentence each, with the reason.
-
-    The vault of a launcher that was killed is newer than any checkpoint, if all ranks' images or
-    copies of one step are whole in it. `run` is as for `find_checkpoint`.
+    What was refused is a list of sentences, each with a reason. The newest of these is taken:
+    images of all ranks in the vault of a killed launcher, copies there, or a checkpoint. `run` is
+    as for `find_checkpoint`.
     """
     step, folder, refused = find_checkpoint(root, run)
     start = Restart(step, "checkpoint", "checkpoint", folder) if folder else Restart()
@@ -110,13 +109,13 @@ def find_kept(vault: Vault, world_size: int) -> tuple[int, list[str]]:
 
 
 def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[str]]:
-    """Return (step, folder) of the newest good checkpoint, or (0, ""), and what was refused.
+    """Return step and folder of the newest good checkpoint, or (0, ""), and what was refused.
 
-    What was refused is a sentence each, with the reason.
+    What was refused is a list of sentences, each with a reason. A damaged checkpoint is set aside,
+    so that its step can be saved again. A checkpoint of another run, or of outlast.checkpoint, is
+    left where it is.
 
-    A refused checkpoint is set aside, so that its step can be saved again. One that others have
-    written is refused and left where it is, because nothing is wrong with it. It is another run's
-    if `run` is given and is not the run that its manifest names.
+    run   the run that the manifest has to name; None: any run
     """
 
     search = local.newest_good(root, foreign=lambda manifest: why_foreign(manifest, run))

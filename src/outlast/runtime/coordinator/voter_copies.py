@@ -26,7 +26,7 @@ _LONGEST = limits.MESSAGE_MAX_BYTES // 2  # characters of a record; a longer one
 
 @dataclass
 class _Waiting:
-    """The records that one voter has not acknowledged. `lags`: they were too many."""
+    """The records that one voter has not acknowledged. `lags`: there were too many to keep."""
 
     copies: deque[Keep] = field(default_factory=deque)
     lags: bool = False
@@ -111,7 +111,7 @@ class Copies:
             self._send(node, copy)
 
     def hear(self, node: str, kept: Kept) -> None:
-        """Take in what a voter has acknowledged."""
+        """Note which records a voter has acknowledged."""
         if self.authority is None or kept.epoch != self._epoch or node not in self._waiting:
             return
         self.authority.hear(node, kept)

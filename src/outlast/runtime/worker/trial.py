@@ -1,7 +1,7 @@
 """What a worker notes down while `outlast check` tries its script for a few steps.
 
-`outlast check` runs a script twice: in peace, and with ranks that are killed and replaced. In both
-runs each rank writes the prints of what it can see (`prints.py`) at the beginning and at the end of
+`outlast check` runs a script twice: undisturbed, and with ranks killed and replaced. In both runs
+each rank writes fingerprints of what it can see (`prints.py`) at the beginning and at the end of
 each step. `outlast.diagnose.trial_comparison` compares them.
 
     records/<rank>-begin-<step>.json    the prints of the script's variables

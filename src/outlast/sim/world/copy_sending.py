@@ -45,7 +45,7 @@ class HeldCopies:
         """Return the generation in which a copy was sent; None: it is not here."""
         return self._steps.get(rank, {}).get(step)
 
-    def lying(self) -> tuple[Images, ...]:
+    def kept_images(self) -> tuple[Images, ...]:
         """Return all that lies here, for a coordinator that does not know it."""
         return tuple(Images(rank, self.steps(rank)) for rank in sorted(self._steps))
 

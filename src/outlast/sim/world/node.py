@@ -281,7 +281,7 @@ class Node:
             self.do(
                 self.agent_session.on_connected(
                     images=self._memory.images(), transfer=transfer, session=session,
-                    now_s=self.now_s, copies=self._memory.copies.lying(),
+                    now_s=self.now_s, copies=self._memory.copies.kept_images(),
                 )
             )  # fmt: skip
 
