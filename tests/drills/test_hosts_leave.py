@@ -205,7 +205,7 @@ def test_a_killed_launcher_comes_back_as_a_spare_and_as_a_voter(
     run = a_run(three_hosts, tmp_path)
     os.kill(launcher_of(run, 1), signal.SIGKILL)
     run.until(
-        lambda: any(one["mttr_s"] is not None for one in run.report()["interruptions"]),
+        lambda: any(one["resumed_s"] is not None for one in run.report()["interruptions"]),
         "the rank of a lost host, on another one",
     )
     (lost,) = run.report()["interruptions"]
