@@ -201,7 +201,7 @@ def _how(
         case Mechanism.EXIT:
             return f"ended: {error}" if error else "ended"
         case Mechanism.LOST_NODE:
-            return f"{were} lost: {cause}" if cause else f"{were} lost with a node"
+            return f"{were} lost with a node" + (f": {cause}" if cause else "")
         case Mechanism.HANG:
             return f"hung: {cause}" if cause else "hung"
         case Mechanism.SLOW | Mechanism.CORRUPT | Mechanism.LOST_CONTACT:

@@ -126,7 +126,7 @@ class ProcessExits:
                 run.interruptions.node_lost(reason=member.life.node_lost)
             return run.records()  # its fault was booked when it was condemned
         if member.life.node_lost:
-            why = f"rank {rank} is lost with its node: {member.life.node_lost}"
+            why = member.life.node_lost
             kind = Mechanism.LOST_NODE
             return self.regroup.fault(now_s, member, kind, None, message.error, "", why)
         # A kill that may have been for memory may come again, so it is charged as other faults.

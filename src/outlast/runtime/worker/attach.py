@@ -428,7 +428,7 @@ class Attachment:
         came = session.fetch_twin(plan)
         image = session.vault.read(rank if came else plan.twin, plan.step)
         if unknown := load_twin(self.state, image):
-            self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards")
+            self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards,")
 
     def _take_copy(self, plan: Regroup) -> None:
         """Load the copy of this rank's image that another node keeps, because its own was lost.
@@ -457,7 +457,7 @@ class Attachment:
         assert session is not None
         session.warn(
             f"rank {self.member.rank()}'s own state of step {step} was lost with its node:"
-            f" {described(unknown)} come from {source}: not bit-exact from here on"
+            f" {source} gives it {described(unknown)}: not bit-exact from here on"
         )
 
     def _take_movers(self, donated: Image, step: int, place: Place) -> None:
@@ -473,8 +473,8 @@ class Attachment:
                 " follows it"
             )
             session.warn(
-                f"{what}: {described(unknown)} may have changed there and come from a peer that may"
-                " differ: not bit-exact from here on"
+                f"{what}: what may have changed there is taken from a peer that may differ"
+                f" ({described(unknown)}): not bit-exact from here on"
             )
 
     def _load_older(self, step: int) -> None:
@@ -505,8 +505,8 @@ class Attachment:
         if taken and self.member.session is not None:
             new = f"rank {rank}" if rank == size - 1 else f"ranks {rank} to {size - 1}"
             self.member.session.warn(
-                f"the checkpoint of step {plan.step} is of fewer ranks: {described(taken)} of"
-                f" {new} come from rank 0"
+                f"the checkpoint of step {plan.step} is of fewer ranks: rank 0 gives {new}"
+                f" {described(taken)}"
             )
 
     # --- regrouping in place ----------------------------------------------------------------------
