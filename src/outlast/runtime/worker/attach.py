@@ -428,7 +428,9 @@ class Attachment:
         came = session.fetch_twin(plan)
         image = session.vault.read(rank if came else plan.twin, plan.step)
         if unknown := load_twin(self.state, image):
-            self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which holds the same shards,")
+            self._warn_of_loss(
+                plan.step, unknown, f"rank {plan.twin}, which holds the same shards,"
+            )
 
     def _take_copy(self, plan: Regroup) -> None:
         """Load the copy of this rank's image that another node keeps, because its own was lost.
