@@ -34,7 +34,7 @@ from outlast.diagnose.foreign_lines import (
 )
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.accounts import OUTSIDE
-from outlast.diagnose.fuse.at_that_hour import scheduler_of
+from outlast.diagnose.fuse.verdict_context import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.processes import with_ranks_of_processes
 from outlast.diagnose.recovered import has_recovered, with_recovery

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.at_that_hour import commands_of, hosts_of_pods
+from outlast.diagnose.fuse.verdict_context import commands_of, hosts_of_pods
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.json_lines import OfPod
 from outlast.diagnose.logs.tracebacks import RaisedAt

@@ -123,7 +123,7 @@ def find_culprits(
     findings: Sequence[Finding],
     *,
     named: FailureClass,
-    behind: Sequence[Vote],
+    supporting: Sequence[Vote],
     confidence: float,
 ) -> Culprits:
     witnesses = [one for one in findings if one.rule == WITNESSED]
@@ -175,12 +175,12 @@ def find_culprits(
         return late
     if (apart := _stands_apart(findings)) is not None:
         return apart
-    by_silence = bool(behind) and behind[0].rule.name == "desync.left"
+    by_silence = bool(supporting) and supporting[0].rule.name == "desync.left"
     if blame is None and (named is FailureClass.UNKNOWN or by_silence):
         silent = _silent(accounts)
         if silent is not None:
             return silent
-    shown = _shown(accounts, findings, named=named, behind=behind, confidence=confidence)
+    shown = _shown(accounts, findings, named=named, supporting=supporting, confidence=confidence)
     # if all ranks wait, waiting does not clear any of them
     if blame is not None and not shown.ranks and not shown.suspects:
         return replace(shown, suspects=tuple(blame.suspects))
@@ -199,11 +199,11 @@ def _late(findings: Sequence[Finding]) -> Culprits | None:
 def _by_beacons(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:
     """Return the ranks whose beacons are behind or differ, and which wait for no other rank."""
     rules = ("beacon.apart", "beacon.behind", "beacon.body")
-    behind = tuple(one for one in findings if one.rule in rules)
-    late = {one.rank for one in behind if one.rank is not None} - accounts.waiting
+    lines = tuple(one for one in findings if one.rule in rules)
+    late = {one.rank for one in lines if one.rank is not None} - accounts.waiting
     if not late:
         return None
-    return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, behind)
+    return Culprits("beacons", _all(late, BEHIND_CONFIDENCE), (), Mechanism.HANG, lines)
 
 
 def _all(ranks: Iterable[int], confidence: float) -> tuple[Blamed, ...]:
@@ -533,7 +533,7 @@ def _shown(
     findings: Sequence[Finding],
     *,
     named: FailureClass,
-    behind: Sequence[Vote],
+    supporting: Sequence[Vote],
     confidence: float,
 ) -> Culprits:
     """Return ranks shown by a root of the winning class, by a stack, or by having ended alone."""
@@ -541,7 +541,7 @@ def _shown(
         # What a rank says of its peers' calls shows that it met them, not that it is the odd one.
         rules = {
             vote.rule.name
-            for vote in behind
+            for vote in supporting
             if vote.rule.role is Role.ROOT and not vote.rule.name.startswith(_SAID_OF_PEERS)
         }
         lines = tuple(one for one in findings if one.rule in rules and one.rank is not None)

@@ -15,18 +15,10 @@ from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
-from outlast.diagnose.fuse.at_that_hour import (
-    cleared_of,
-    commands_of,
-    hosts_of_pods,
-    recovery_asked,
-    stacks_of,
-    timeline_of,
-)
 from outlast.diagnose.fuse.culprits import Blame, Culprits, alone_unrecorded, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.explain import (
-    Conclusion,
+    VerdictFacts,
     action_of,
     evidence_of,
     next_test_of,
@@ -35,6 +27,14 @@ from outlast.diagnose.fuse.explain import (
 )
 from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
 from outlast.diagnose.fuse.time_outs import compare_places
+from outlast.diagnose.fuse.verdict_context import (
+    cleared_of,
+    commands_of,
+    hosts_of_pods,
+    recovery_asked,
+    stacks_of,
+    timeline_of,
+)
 from outlast.diagnose.fuse.weigh import SOFT, Vote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.recovered import finished_well
@@ -88,29 +88,29 @@ def decide(
     best, share = next(iter(shares.items()), (_UNKNOWN, 0.0))
     confidence = min(share, weights.certain)
     named = best if confidence > NAMED_ABOVE else _UNKNOWN
-    behind = [vote for vote in votes if vote.failure_class is best]
+    supporting = [vote for vote in votes if vote.failure_class is best]
     culprits = find_culprits(
-        accounts, blame, everything, named=named, behind=behind, confidence=confidence
+        accounts, blame, everything, named=named, supporting=supporting, confidence=confidence
     )
-    mechanism = _how_it_ended(culprits, accounts, named, behind, everything)
-    conclusion = Conclusion(
-        named, best, tuple(behind), blame, desync, culprits, mechanism, tuple(everything)
+    mechanism = _how_it_ended(culprits, accounts, named, supporting, everything)
+    facts = VerdictFacts(
+        named, best, tuple(supporting), blame, desync, culprits, mechanism, tuple(everything)
     )
-    winner = behind[0].finding if behind and named is not _UNKNOWN else None
-    where = _places(named, behind, everything, {one.rank for one in culprits.ranks})
+    winner = supporting[0].finding if supporting and named is not _UNKNOWN else None
+    where = _places(named, supporting, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
         mechanism=mechanism,
         confidence=confidence if named is not _UNKNOWN else min(confidence, NAMED_ABOVE),
-        reason=reason_of(conclusion, notes),
-        action=action_of(conclusion),
+        reason=reason_of(facts, notes),
+        action=action_of(facts),
         ranks=culprits.ranks,
         suspects=_suspects(blame, desync, culprits),
         nodes=where[0],
         devices=where[1],
-        evidence=evidence_of(conclusion),
-        refuted_by=refuted_by_of(conclusion),
-        next_test=next_test_of(conclusion),
+        evidence=evidence_of(facts),
+        refuted_by=refuted_by_of(facts),
+        next_test=next_test_of(facts),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
         commands=commands_of(
             named,
@@ -133,8 +133,8 @@ def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Fi
     Then the ranks ran when they were ended: their recorders had saved different moments.
     """
     from_outside = any(one.rule == OUTSIDE for one in findings)
-    behind = {one.rank for one in blame.ranks}
-    only_older = bool(behind) and behind <= blame.waiting_ranks.older
+    blamed = {one.rank for one in blame.ranks}
+    only_older = bool(blamed) and blamed <= blame.waiting_ranks.older
     return from_outside and not accounts.by_itself and only_older
 
 
@@ -142,15 +142,16 @@ def _how_it_ended(
     culprits: Culprits,
     accounts: Accounts,
     named: FailureClass,
-    behind: Sequence[Vote],
+    supporting: Sequence[Vote],
     findings: Sequence[Finding],
 ) -> Mechanism | None:
-    """Return the mechanism: no hang where ranks lost their peers and ended by it.
+    """Return how the job ended, or None where nothing shows it.
 
-    The peers of a rank that hangs time out, or stand in stacks. They do not lose it. Dumps that
-    were written before the end look like a wait.
+    Ranks that lost a peer and ended by that show no hang, although dumps that were written before
+    the end look like a wait. The peers of a rank that hangs do not lose it: they time out, or are
+    seen waiting in stacks.
     """
-    mechanism = culprits.mechanism or _mechanism(named, behind, findings)
+    mechanism = culprits.mechanism or _mechanism(named, supporting, findings)
     waited = any(
         one.mechanism is Mechanism.HANG and not one.rule.startswith("graph.") for one in findings
     )
@@ -166,12 +167,17 @@ def _bearing_on_the_class(
 ) -> Sequence[Finding]:
     """Return the findings that may say why the job failed.
 
-    If a rank failed by its own account, the order of calls and the waits are consequences. If a
-    stack refutes a ring, no rank called its collectives out of order. Ranks that wait in different
-    places show a fault of the program only if all ranks wait, and none has ended or is behind.
-    Ranks that wait for one rank through different groups are in different places too. But if the
-    rank that they wait for stands in a wait of its own, to which nobody else has come, it took
-    another path. The stack of a stopped process shows where the signal met it, and not why.
+    Left out are:
+
+        - the stacks of a stopped process: they show where the signal met the process, not why
+        - weak signs, if the job finished and no rank failed
+        - the order of calls, the waits and the stacks, if a rank failed by its own account: then
+          they are consequences of that failure
+        - calls out of order, if a stack refutes the ring of ranks that wait for one another
+        - ranks that wait in different places, unless all ranks wait and none has ended or is late.
+          Ranks that wait for one rank through different groups are in different places too. This
+          finding stays for a rank that waits alone where all ranks have to come: it took another
+          path.
     """
     stopped = {one.rank for one in everything if one.rule == "standing.stopped"}
     everything = [
@@ -203,7 +209,10 @@ def _bearing_on_the_class(
 
 
 def _on_another_path(everything: Sequence[Finding], blame: Blame | None) -> frozenset[int]:
-    """Return the rank that the others wait for, if it waits alone where all ranks have to come."""
+    """Return the rank that the others wait for, if it waits alone where all ranks have to come.
+
+    The set is empty if there is no such rank.
+    """
     awaited = frozenset(one.rank for one in blame.ranks) if blame is not None else frozenset()
     return awaited & alone_unrecorded(everything)
 
@@ -212,13 +221,13 @@ def _on_another_path(everything: Sequence[Finding], blame: Blame | None) -> froz
 
 
 def _mechanism(
-    named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding]
+    named: FailureClass, supporting: Sequence[Vote], findings: Sequence[Finding]
 ) -> Mechanism | None:
     if named is not _UNKNOWN:
         said = next(
             (
                 vote.finding.mechanism or vote.rule.mechanism
-                for vote in behind
+                for vote in supporting
                 if vote.finding.mechanism or vote.rule.mechanism
             ),
             None,
@@ -271,15 +280,15 @@ def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[
 
 
 def _places(
-    named: FailureClass, behind: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]
+    named: FailureClass, supporting: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    rules = {vote.rule.name for vote in behind} if named is not _UNKNOWN else set()
+    rules = {vote.rule.name for vote in supporting} if named is not _UNKNOWN else set()
     shown = [
         one
         for one in findings
         if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)
     ]
-    if named is _UNKNOWN:  # why it went is not known, but that it did
+    if named is _UNKNOWN:  # why the node was lost is not known, but which one was
         shown += [
             one
             for one in findings
@@ -292,7 +301,7 @@ def _places(
     if not nodes:
         nodes = Counter(_hosts_by_srun(shown, findings))
     if not nodes and named is not _UNKNOWN:
-        nodes = Counter(_host_of_the_launcher(behind[0].finding.evidence.file, findings))
+        nodes = Counter(_host_of_the_launcher(supporting[0].finding.evidence.file, findings))
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
         nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
     devices = Counter(one.device for one in shown if one.device and one.rule in rules)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.at_that_hour import recovery_asked
 from outlast.diagnose.fuse.culprits import Blame, Culprits
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
+from outlast.diagnose.fuse.verdict_context import recovery_asked
 from outlast.diagnose.fuse.weigh import Vote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
@@ -52,16 +52,18 @@ _BY_GRAPH = ("graph", "mismatch")
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
+class VerdictFacts:
     """The facts from which the words of a verdict are made.
 
-    best     the likeliest class, whether it is named or not
-    behind   the votes for it
+    named        the class that the verdict names; UNKNOWN where none is likely enough
+    best         the likeliest class, whether it is named or not
+    supporting   the votes for `best`, strongest first
+    findings     all that was read, with what the graph, the waits and the stacks add
     """
 
     named: FailureClass
     best: FailureClass
-    behind: tuple[Vote, ...]
+    supporting: tuple[Vote, ...]
     blame: Blame | None
     desync: Desync
     culprits: Culprits
@@ -69,23 +71,21 @@ class Conclusion:
     findings: tuple[Finding, ...]
 
 
-def evidence_of(conclusion: Conclusion) -> tuple[Evidence, ...]:
+def evidence_of(facts: VerdictFacts) -> tuple[Evidence, ...]:
     """Return the lines to show, most important first, and at most two for each rule.
 
     First come the lines of the winning class and those that show the guilty ranks. Then come the
     other roots, the messengers and the effects.
     """
-    winners = (
-        [vote.finding for vote in conclusion.behind] if conclusion.named is not _UNKNOWN else []
-    )
+    winners = [vote.finding for vote in facts.supporting] if facts.named is not _UNKNOWN else []
     order = {Role.ROOT: 0, Role.MESSENGER: 1, Role.EFFECT: 2, Role.ADVICE: 3}
     rest = sorted(
-        conclusion.findings,
+        facts.findings,
         key=lambda one: (order[one.evidence.role], one.at_s is None, one.at_s or 0.0, one.order),
     )
     shown: dict[tuple[str, int | None], Evidence] = {}
     rules: Counter[str] = Counter()
-    for one in [*winners, *conclusion.culprits.shown, *_stacks_of_the_guilty(conclusion), *rest]:
+    for one in [*winners, *facts.culprits.shown, *_stacks_of_the_guilty(facts), *rest]:
         if len(shown) >= EVIDENCE_MAX:
             break
         rules[one.rule] += 1
@@ -94,46 +94,51 @@ def evidence_of(conclusion: Conclusion) -> tuple[Evidence, ...]:
     return tuple(shown.values())
 
 
-def reason_of(conclusion: Conclusion, notes: Sequence[str]) -> str:
-    who = _who(conclusion)
-    if conclusion.named is not _UNKNOWN:
-        parts = [_why(conclusion, repeated=bool(who)), who, _behind(conclusion)]
+def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
+    """Return why the job failed, or how it ended where nothing says why, in whole sentences.
+
+    The first part is the class with the line that shows it; then come the guilty ranks, and the
+    `notes` on what was noticed while reading.
+    """
+    who = _who(facts)
+    if facts.named is not _UNKNOWN:
+        parts = [_why(facts, repeated=bool(who)), who, _left_behind(facts)]
     elif who:
         # A signal is a cause; of anything else the run saw only how it showed itself.
-        is_why = newest_seen(conclusion) is not None and conclusion.mechanism is Mechanism.SIGNAL
+        is_why = newest_seen(facts) is not None and facts.mechanism is Mechanism.SIGNAL
         parts = [who, "" if is_why else "Nothing that was read says why."]
-    elif _is_quiet(conclusion):
-        parts = ["Nothing that was read tells of a failure.", _ends(conclusion).sentence]
-    elif _all_work(conclusion):
+    elif _is_quiet(facts):
+        parts = ["Nothing that was read tells of a failure.", _ends(facts).sentence]
+    elif _all_work(facts):
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
             " of them hang in code of their own."
         ]
     else:
         guess = (
-            f"; {WORDS[conclusion.best].means} is the likeliest guess."
-            if conclusion.best is not _UNKNOWN
+            f"; {WORDS[facts.best].means} is the likeliest guess."
+            if facts.best is not _UNKNOWN
             else "."
         )
-        said, special = _first_said(conclusion), _reported_words(conclusion)
+        said, special = _first_said(facts), _reported_words(facts)
         head = "What was read says that it failed, not why"
         if special is not None:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
         still = special in (REPORTED[STOOD_STILL], REPORTED["watch.hangs"])
-        ends = _ends(conclusion).sentence if still else ""
-        parts = [f"{head}{guess}", said, ends, _absent(conclusion)]
-    if has_recovered(conclusion.findings):
+        ends = _ends(facts).sentence if still else ""
+        parts = [f"{head}{guess}", said, ends, _absent(facts)]
+    if has_recovered(facts.findings):
         parts.append("The launcher started the job again after that, and it then finished.")
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
 
 
-def _why(conclusion: Conclusion, *, repeated: bool) -> str:
+def _why(facts: VerdictFacts, *, repeated: bool) -> str:
     """Return what the class means, and the first line that shows it.
 
     The line is left out if the graph's own sentence follows, which says the same.
     """
-    first = conclusion.behind[0].finding
-    means = _words(conclusion).means
+    first = facts.supporting[0].finding
+    means = _words(facts).means
     means = f"{means[0].upper()}{means[1:]}"
     if repeated and (first.rule.startswith("graph.") or isinstance(first, Interrupted)):
         return f"{means}."
@@ -148,14 +153,14 @@ def _why(conclusion: Conclusion, *, repeated: bool) -> str:
     return f"{means}{on}: {said} ({where}){at}."
 
 
-def _who(conclusion: Conclusion) -> str:
+def _who(facts: VerdictFacts) -> str:
     """Return which ranks are guilty and how that is known; "" if none is."""
-    culprits = conclusion.culprits
+    culprits = facts.culprits
     ranks = _named([one.rank for one in culprits.ranks])
-    if seen := _seen(conclusion):
-        return seen + _stands(conclusion)
-    if culprits.how in _BY_GRAPH and conclusion.blame is not None:
-        return _by_graph(conclusion, conclusion.blame, ranks)
+    if seen := _seen(facts):
+        return seen + _stands(facts)
+    if culprits.how in _BY_GRAPH and facts.blame is not None:
+        return _by_graph(facts, facts.blame, ranks)
     if not culprits.ranks:
         return ""
     line = (
@@ -163,16 +168,16 @@ def _who(conclusion: Conclusion) -> str:
         if not culprits.shown
         or culprits.shown[0]
         is (
-            conclusion.behind[0].finding
-            if conclusion.behind and conclusion.named is not _UNKNOWN
+            facts.supporting[0].finding
+            if facts.supporting and facts.named is not _UNKNOWN
             else None
         )
         else (f": {cut_at_word(culprits.shown[0].evidence.text.strip(), TEXT_SAID)}")
     )
     if culprits.how == "witnessed":
-        ended = "failed" if conclusion.mechanism is None else _ENDED[conclusion.mechanism]
-        return f"{ranks} {ended}{line}.{_stands(conclusion)}"
-    if culprits.how == "called" and (odd := odd_call(conclusion.findings)) is not None:
+        ended = "failed" if facts.mechanism is None else _ENDED[facts.mechanism]
+        return f"{ranks} {ended}{line}.{_stands(facts)}"
+    if culprits.how == "called" and (odd := odd_call(facts.findings)) is not None:
         return f"{ranks} called {odd.called} where most ranks called {odd.usual}."
     said = {
         "killed": f"{ranks} ended by a signal that the launcher did not send{line}",
@@ -182,8 +187,8 @@ def _who(conclusion: Conclusion) -> str:
                 if culprits.mechanism is Mechanism.SIGNAL
                 else f"{ranks} raised an exception of its own"
             )
-            + ("; the others lost their peers or were closed" if _has_others(conclusion) else "")
-            + (line if conclusion.named is _UNKNOWN else "")
+            + ("; the others lost their peers or were closed" if _has_others(facts) else "")
+            + (line if facts.named is _UNKNOWN else "")
         ),
         "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
         "late": f"{ranks} had not called the collective in which the others timed out{line}",
@@ -194,7 +199,7 @@ def _who(conclusion: Conclusion) -> str:
         ),
         "silent": (
             f"All other ranks waited, and {ranks.lower()} reports nothing: it hung, or was stopped"
-            if conclusion.mechanism is Mechanism.HANG
+            if facts.mechanism is Mechanism.HANG
             else f"All other ranks lost a peer, and {ranks.lower()} reports nothing: it went first"
         ),
         "forced": f"{ranks} did not end when asked to (SIGTERM): it hung",
@@ -202,19 +207,19 @@ def _who(conclusion: Conclusion) -> str:
         "beacons": f"{ranks} was behind the others, by their beacons{line}",
         "alone": (
             f"{ranks} ended by itself; the others were closed"
-            if conclusion.mechanism is not Mechanism.HANG
+            if facts.mechanism is not Mechanism.HANG
             else f"{ranks} is what the others waited for"
         ),
     }.get(culprits.how)
     if said is not None and culprits.how in _LAST_WORDS and len(culprits.ranks) == 1:
-        said += end_of_its_log(culprits.ranks[0].rank, conclusion.findings)
-    return "" if said is None else f"{said.removesuffix('.')}.{_stands(conclusion)}"
+        said += end_of_its_log(culprits.ranks[0].rank, facts.findings)
+    return "" if said is None else f"{said.removesuffix('.')}.{_stands(facts)}"
 
 
-def _has_others(conclusion: Conclusion) -> bool:
+def _has_others(facts: VerdictFacts) -> bool:
     """Return True if any evidence is of a rank that is not guilty."""
-    guilty = {one.rank for one in conclusion.culprits.ranks}
-    return any(one.rank is not None and one.rank not in guilty for one in conclusion.findings)
+    guilty = {one.rank for one in facts.culprits.ranks}
+    return any(one.rank is not None and one.rank not in guilty for one in facts.findings)
 
 
 _ENDED = {
@@ -228,34 +233,32 @@ _ENDED = {
 }
 
 
-def _by_graph(conclusion: Conclusion, blame: Blame, ranks: str) -> str:
+def _by_graph(facts: VerdictFacts, blame: Blame, ranks: str) -> str:
     """Return the graph's sentence if it is about the culprits, else where their stacks are."""
-    same = {one.rank for one in conclusion.culprits.ranks} == {one.rank for one in blame.ranks}
+    same = {one.rank for one in facts.culprits.ranks} == {one.rank for one in blame.ranks}
     if same and blame.sentence:
-        return blame.sentence + _stands(conclusion)
-    if not conclusion.culprits.ranks:
-        suspects = _named([one.rank for one in conclusion.culprits.suspects])
-        if conclusion.mechanism is Mechanism.LOST_CONTACT:
+        return blame.sentence + _stands(facts)
+    if not facts.culprits.ranks:
+        suspects = _named([one.rank for one in facts.culprits.suspects])
+        if facts.mechanism is Mechanism.LOST_CONTACT:
             return f"Ranks lost their peers; by the dumps {suspects.lower()} may have gone first."
         return f"{suspects} left no evidence, and the others wait."
-    return f"{ranks} was elsewhere, or said nothing, while the others waited.{_stands(conclusion)}"
+    return f"{ranks} was elsewhere, or said nothing, while the others waited.{_stands(facts)}"
 
 
-def newest_seen(conclusion: Conclusion) -> Interrupted | None:
+def newest_seen(facts: VerdictFacts) -> Interrupted | None:
     """Return the newest interruption that a live run recorded itself, or None."""
-    seen = [one for one in conclusion.culprits.shown if isinstance(one, Interrupted)]
+    seen = [one for one in facts.culprits.shown if isinstance(one, Interrupted)]
     return max(seen, key=lambda one: (one.number, bool(one.sender)), default=None)
 
 
-def _seen(conclusion: Conclusion) -> str:
+def _seen(facts: VerdictFacts) -> str:
     """Return what a live run recorded of its interruptions; "" if no run did.
 
     If both the ledger and the record of that moment describe one, the record knows more and is
     used.
     """
-    seen = [
-        one for one in conclusion.culprits.shown if isinstance(one, Interrupted) and one.sentence
-    ]
+    seen = [one for one in facts.culprits.shown if isinstance(one, Interrupted) and one.sentence]
     best: dict[int, Interrupted] = {}
     for one in seen:
         if one.sender or one.number not in best:
@@ -263,31 +266,31 @@ def _seen(conclusion: Conclusion) -> str:
     return " ".join(best[number].sentence for number in sorted(best))
 
 
-def _stacks_of_the_guilty(conclusion: Conclusion) -> list[Stack]:
-    ranks = {one.rank for one in conclusion.culprits.ranks}
+def _stacks_of_the_guilty(facts: VerdictFacts) -> list[Stack]:
+    ranks = {one.rank for one in facts.culprits.ranks}
     return [
         one
-        for one in conclusion.findings
+        for one in facts.findings
         if isinstance(one, Stack)
         and one.rank in ranks
         and activity(one)[0] not in ("idle", "waiting")
     ]
 
 
-def _stood_still(conclusion: Conclusion) -> bool:
+def _stood_still(facts: VerdictFacts) -> bool:
     """Return True if two stacks of one guilty thread, taken apart, have the same frames."""
     seen: dict[tuple[int | None, str, str], tuple[str, ...]] = {}
-    for one in _stacks_of_the_guilty(conclusion):
+    for one in _stacks_of_the_guilty(facts):
         if seen.setdefault((one.rank, one.process, one.thread), one.frames) != one.frames:
             return False
-    return len(_stacks_of_the_guilty(conclusion)) > len(seen) > 0
+    return len(_stacks_of_the_guilty(facts)) > len(seen) > 0
 
 
-def _stands(conclusion: Conclusion) -> str:
+def _stands(facts: VerdictFacts) -> str:
     """Return a sentence on where the first guilty rank is, by its newest stack; "" without one."""
-    if conclusion.mechanism is not Mechanism.HANG:
+    if facts.mechanism is not Mechanism.HANG:
         return ""
-    stacks = _stacks_of_the_guilty(conclusion)
+    stacks = _stacks_of_the_guilty(facts)
     if not stacks:
         return ""
     return f" The stack of rank {stacks[-1].rank} is in {_innermost(stacks[-1])}."
@@ -299,19 +302,19 @@ def _innermost(stack: Stack) -> str:
     )
 
 
-def _is_quiet(conclusion: Conclusion) -> bool:
+def _is_quiet(facts: VerdictFacts) -> bool:
     """Return True if nothing that was read reports a failure that ended something.
 
     A job that has finished closes down as one that has failed does.
     """
-    finished = any(one.rule == FINISHED for one in conclusion.findings)
+    finished = any(one.rule == FINISHED for one in facts.findings)
     return all(
         one.evidence.role is Role.ADVICE
         or one.doubt in ("handled", "stranger", "older")
         or one.rule == LEFT_OPEN
         or (one.rule == "kernel.pids" and one.doubt == "untied")
         or (finished and (one.evidence.role is Role.EFFECT or _is_weak(one)))
-        for one in conclusion.findings
+        for one in facts.findings
     )
 
 
@@ -322,25 +325,25 @@ def _is_weak(one: Finding) -> bool:
     return weak and one.mechanism is None and one.rank is None
 
 
-def _ends(conclusion: Conclusion) -> LogsEnd:
+def _ends(facts: VerdictFacts) -> LogsEnd:
     """Return what the ends of the logs tell; nothing is in it where they do not tell."""
     none = Evidence("", None, "", Role.ADVICE)
     return next(
-        (one for one in conclusion.findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends")
+        (one for one in facts.findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends")
     )
 
 
-def _behind(conclusion: Conclusion) -> str:
+def _left_behind(facts: VerdictFacts) -> str:
     """Return who is behind by the ends of the logs, where a hang has no other suspect."""
-    culprits, ends = conclusion.culprits, _ends(conclusion)
-    known = culprits.ranks or culprits.suspects or conclusion.desync.suspects
-    if conclusion.mechanism is not Mechanism.HANG or known or not ends.behind:
+    culprits, ends = facts.culprits, _ends(facts)
+    known = culprits.ranks or culprits.suspects or facts.desync.suspects
+    if facts.mechanism is not Mechanism.HANG or known or not ends.behind:
         return ""
     return ends.sentence
 
 
-def _quiet_words(conclusion: Conclusion) -> Words:
-    ends = _ends(conclusion)
+def _quiet_words(facts: VerdictFacts) -> Words:
+    ends = _ends(facts)
     if not ends.behind:
         return QUIET_LEVEL if ends.sentence else QUIET
     return replace(
@@ -350,35 +353,35 @@ def _quiet_words(conclusion: Conclusion) -> Words:
     )
 
 
-def _all_work(conclusion: Conclusion) -> bool:
+def _all_work(facts: VerdictFacts) -> bool:
     """Return True if nothing was read but stacks of several ranks, of which none waits."""
-    said = [one for one in conclusion.findings if one.evidence.role is not Role.ADVICE]
+    said = [one for one in facts.findings if one.evidence.role is not Role.ADVICE]
     stacks = [one for one in said if isinstance(one, Stack) and activity(one)[0] != "waiting"]
     return len(stacks) == len(said) and len({one.rank for one in stacks}) > 1
 
 
-def _first_said(conclusion: Conclusion) -> str:
+def _first_said(facts: VerdictFacts) -> str:
     """Return the first line that reports the failure, as a sentence; "" if there is none."""
-    special = _reported_words(conclusion)
+    special = _reported_words(facts)
     first = next(
         (
             one.evidence
-            for one in conclusion.findings
+            for one in facts.findings
             if special is not None and REPORTED.get(one.rule) is special
         ),
         None,
-    ) or next((one for one in evidence_of(conclusion) if one.role is not Role.EFFECT), None)
+    ) or next((one for one in evidence_of(facts) if one.role is not Role.EFFECT), None)
     if first is None:
         return ""
     where = f"{first.file}:{first.line}" if first.line else first.file
     return f"The first report: {cut_at_word(first.text.strip(), TEXT_SAID)} ({where})."
 
 
-def _absent(conclusion: Conclusion) -> str:
-    if not conclusion.desync.suspects:
+def _absent(facts: VerdictFacts) -> str:
+    if not facts.desync.suspects:
         return ""
     return (
-        f"{_named([one.rank for one in conclusion.desync.suspects])} reports no collective"
+        f"{_named([one.rank for one in facts.desync.suspects])} reports no collective"
         " that it waits in, and the others do."
     )
 
@@ -388,31 +391,31 @@ def _named(ranks: Sequence[int]) -> str:
     return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"
 
 
-def _is_own_bug(conclusion: Conclusion) -> bool:
-    named = conclusion.named is FailureClass.SOFTWARE_BUG
-    return named and any(vote.finding.rule == "outlast.bug" for vote in conclusion.behind)
+def _is_own_bug(facts: VerdictFacts) -> bool:
+    named = facts.named is FailureClass.SOFTWARE_BUG
+    return named and any(vote.finding.rule == "outlast.bug" for vote in facts.supporting)
 
 
-def _words(conclusion: Conclusion) -> Words:
+def _words(facts: VerdictFacts) -> Words:
     """Return what is said about the class, or about the rule that decided if that is more."""
-    if _is_own_bug(conclusion):
+    if _is_own_bug(facts):
         return OWN_BUG
-    if conclusion.named is not _UNKNOWN and conclusion.behind:
-        special = BY_RULE.get(conclusion.behind[0].rule.name)
+    if facts.named is not _UNKNOWN and facts.supporting:
+        special = BY_RULE.get(facts.supporting[0].rule.name)
         if special is not None:
             return special
-    if special := _reported_words(conclusion):
+    if special := _reported_words(facts):
         return special
-    return words_for(conclusion.named, conclusion.mechanism)
+    return words_for(facts.named, facts.mechanism)
 
 
-def _reported_words(conclusion: Conclusion) -> Words | None:
+def _reported_words(facts: VerdictFacts) -> Words | None:
     """Return the words for a failure whose class is unknown, but whose report says what to do.
 
     None if a rank is shown or suspected: then the questions are about that rank.
     """
-    culprits = conclusion.culprits
-    if conclusion.named is not _UNKNOWN:
+    culprits = facts.culprits
+    if facts.named is not _UNKNOWN:
         return None
     if culprits.shown and culprits.shown[0].rule in ("data.nan", "rerun.unexpected"):
         return REPORTED["data.nan"]  # what to do about it is the same for any rank
@@ -420,77 +423,78 @@ def _reported_words(conclusion: Conclusion) -> Words | None:
         return REPORTED[LOADER_SLOW]
     if culprits.ranks or culprits.suspects:
         return None
-    if _is_quiet(conclusion):
-        return _quiet_words(conclusion)
-    seen = {one.rule for one in conclusion.findings if one.evidence.role is not Role.ADVICE}
+    if _is_quiet(facts):
+        return _quiet_words(facts)
+    seen = {one.rule for one in facts.findings if one.evidence.role is not Role.ADVICE}
     return next((words for rule, words in REPORTED.items() if rule in seen), None)
 
 
-def refuted_by_of(conclusion: Conclusion) -> str:
-    if conclusion.named is not _UNKNOWN:
-        return _words(conclusion).refuted_by
+def refuted_by_of(facts: VerdictFacts) -> str:
+    """Return what would show this verdict to be wrong; "" where it names nothing."""
+    if facts.named is not _UNKNOWN:
+        return _words(facts).refuted_by
     return (
-        REFUTED.get(conclusion.culprits.how, "")
-        if conclusion.culprits.ranks or conclusion.culprits.suspects
+        REFUTED.get(facts.culprits.how, "")
+        if facts.culprits.ranks or facts.culprits.suspects
         else ""
     )
 
 
-def action_of(conclusion: Conclusion) -> str:
+def action_of(facts: VerdictFacts) -> str:
     """Return what to do now. A run that went on by itself needs no restart."""
-    seen = newest_seen(conclusion)
-    if _is_own_bug(conclusion):
+    seen = newest_seen(facts)
+    if _is_own_bug(facts):
         return OWN_BUG.action
     if seen is not None and seen.healed:
-        return healed_action(conclusion.named, conclusion.mechanism)
-    if has_recovered(conclusion.findings):
-        if conclusion.named is _UNKNOWN:
+        return healed_action(facts.named, facts.mechanism)
+    if has_recovered(facts.findings):
+        if facts.named is _UNKNOWN:
             return FINISHED_AFTERWARDS
-        return healed_action(conclusion.named, conclusion.mechanism)
-    asked = recovery_asked(conclusion.findings) if conclusion.named in BROKEN_DEVICE else ""
+        return healed_action(facts.named, facts.mechanism)
+    asked = recovery_asked(facts.findings) if facts.named in BROKEN_DEVICE else ""
     said = f"; the driver itself asks for: {asked}" if asked else ""
-    return _words(conclusion).action + said
+    return _words(facts).action + said
 
 
-def _with_pid(test: str, conclusion: Conclusion) -> str:
+def _with_pid(test: str, facts: VerdictFacts) -> str:
     """Put the number of the process whose stack decided into the command to paste."""
-    if not conclusion.behind:
+    if not facts.supporting:
         return test
-    at = conclusion.behind[0].finding.evidence
-    for one in conclusion.findings:
+    at = facts.supporting[0].finding.evidence
+    for one in facts.findings:
         if isinstance(one, Stack) and (one.evidence.file, one.evidence.line) == (at.file, at.line):
             pid = one.process if one.process.isdecimal() else "PID"
             return test.replace("--pid PID", f"--pid {pid}")
     return test
 
 
-def next_test_of(conclusion: Conclusion) -> str:
+def next_test_of(facts: VerdictFacts) -> str:
     """Return the cheapest test that tells more than what was read."""
-    if conclusion.named is not _UNKNOWN:
-        words = _words(conclusion)
-        if words in HUNG.values() and _stood_still(conclusion):
-            who = _named([one.rank for one in conclusion.culprits.ranks]).lower()
+    if facts.named is not _UNKNOWN:
+        words = _words(facts)
+        if words in HUNG.values() and _stood_still(facts):
+            who = _named([one.rank for one in facts.culprits.ranks]).lower()
             return NEXT_TEST["hang_still"].format(who=who)
-        return _with_pid(words.next_test, conclusion)
-    if special := _reported_words(conclusion):
+        return _with_pid(words.next_test, facts)
+    if special := _reported_words(facts):
         return special.next_test
-    seen = newest_seen(conclusion)
+    seen = newest_seen(facts)
     if seen is not None and "neither" in seen.sender:
         return NEXT_TEST["signal_sent"]
     ranks, how = (
-        [one.rank for one in conclusion.culprits.ranks],
-        "" if conclusion.mechanism is None else conclusion.mechanism.value,
+        [one.rank for one in facts.culprits.ranks],
+        "" if facts.mechanism is None else facts.mechanism.value,
     )
-    suspects = [one.rank for one in conclusion.culprits.suspects or conclusion.desync.suspects]
-    if any(one.rule == "loader.pipe" for one in conclusion.culprits.shown):
+    suspects = [one.rank for one in facts.culprits.suspects or facts.desync.suspects]
+    if any(one.rule == "loader.pipe" for one in facts.culprits.shown):
         return NEXT_TEST["loader"].format(who=_named(ranks).lower())
-    if conclusion.culprits.how == "silent" and how != "hang":
+    if facts.culprits.how == "silent" and how != "hang":
         return NEXT_TEST["silent"].format(who=_named(ranks).lower())
     if how == "hang" and (ranks or suspects):
         who = _named(ranks or suspects).lower()
         if not ranks:
             return NEXT_TEST["hang_suspects"].format(who=who)
-        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(conclusion) else "hang_rank"].format(
+        return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(facts) else "hang_rank"].format(
             who=who
         )
     return NEXT_TEST[how if how in NEXT_TEST else ""]

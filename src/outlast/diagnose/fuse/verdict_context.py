@@ -1,7 +1,7 @@
-"""What an engineer needs beside the verdict.
+"""What a verdict shows beside its reason, for the engineer who has to act on it.
 
-Where the guilty ranks are, what happened in which order, why the other ranks are innocent, and
-commands to paste.
+These are the stacks of the guilty ranks, what happened in the minute around the failure, why the
+other ranks are taken for innocent, and commands to paste.
 
 This module is pure: no clock, no files, no torch.
 """
