@@ -156,3 +156,37 @@ def test_a_run_that_ctrl_c_ended_is_resumed_to_the_same_bits(tmp_path: Path) -> 
         resumed = drill.finish()
     assert resumed.code == 0, resumed
     assert resumed.digests == calm.outcome.digests != {}, resumed
+
+
+COLLECTIVES = """
+def reduced():
+    value = torch.ones(())
+    dist.all_reduce(value)
+    return value.item()
+
+for step in run.steps(named(), until=6):
+    with step:
+        update(step) if step.number == 1 else (reduced(), update(step))
+    if step.number == 3:
+        for attempt in run.phase("look"):
+            with attempt:
+                reduced()
+    if step.number in BETWEEN:
+        reduced()  # here
+reduced()
+end()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("between", [(), (2, 4)])
+def test_a_collective_between_two_steps_is_named_with_its_line(
+    tmp_path: Path, between: tuple[int, ...]
+) -> None:
+    """Once. Those in a step, in a phase and behind the loop are no reason to say anything."""
+    ran = go(tmp_path, COLLECTIVES.replace("BETWEEN", repr(between)))
+    assert ran.code == 0, ran.outcome
+    said = [line for line in ran.err.splitlines() if "is called between two steps" in line]
+    lines = {line for line in said if f"{ran.line('dist.all_reduce')} in reduced" in line}
+    assert len(said) == bool(between), ran.outcome
+    assert len(lines) == bool(between), ran.outcome

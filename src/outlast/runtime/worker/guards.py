@@ -73,6 +73,8 @@ class Calls:
     on_need       called in front of each collective, new group or mesh, with True if it is a group
                   or a mesh. It may change the default group (a spare parks there), or raise
     on_held       called when the script has come to its first group or mesh, before that is made
+    on_between    called with a function's name in front of each collective of the main thread: it
+                  may stand between two steps
     on_rank_read  called once, when the script first reads rank or world size, in front of the
                   answer. It may change the default group (a spare parks there): the answer is the
                   new group's
@@ -82,6 +84,7 @@ class Calls:
 
     on_need: Callable[[bool], object] | None = None
     on_held: Callable[[], object] | None = None
+    on_between: Callable[[str], object] | None = None
     on_rank_read: Callable[[], object] | None = None
     stands_for: Callable[[], tuple[int, int] | None] | None = None
 
@@ -226,6 +229,8 @@ class Guards:
                 was_default = group is dist.group.WORLD
                 self.need(group=False)
                 self.counted += 1
+                if self.calls.on_between is not None and _in_main_thread():
+                    self.calls.on_between(f"torch.distributed.{name}")
                 group = _now(group, was_default=was_default)
             return original(group, *args, **kwargs)
 
@@ -268,6 +273,10 @@ class Guards:
             return original(group)
 
         return guarded
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _line() -> str:

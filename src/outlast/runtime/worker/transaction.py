@@ -148,6 +148,7 @@ class Transaction:
                 check_optimizer(optimizer)
             self._machine.attached(self.attachment.attach())
         self._attached = True
+        self.member.guards.calls.on_between = self._communicates
 
     def _next(self) -> Step | None:
         """Return the next step with its batches, or None after the last one."""
@@ -264,6 +265,19 @@ class Transaction:
         if not self._rehearsal.runs and not self._machine.repeats:
             self._payload.log(step, values, reduce, to)
 
+    def _communicates(self, what: str) -> None:
+        """Warn once of a collective that no attempt can repeat, because it is in no block."""
+        session = self.member.session
+        inside = self.member.script.in_body or self._block.current is not None
+        if session is None or inside or self._rehearsal.runs:
+            return
+        self.member.guards.calls.on_between = None
+        session.warn(
+            f"{user_line()}: {what} is called between two steps: if a rank is lost there, the"
+            " others fail there as well, and all ranks start again. Put it into `for attempt in"
+            " run.phase(...)`, where it is repeated"
+        )
+
     # --- phases between steps ---------------------------------------------------------------------
 
     def wants_phase(self, name: str) -> bool:
@@ -353,7 +367,7 @@ class Transaction:
             return
         session.enter(Phase.EPILOGUE)
         # If this rank registered again now, the coordinator would take it for one that trains.
-        self.member.guards.calls.on_held = None
+        self.member.guards.calls.on_held = self.member.guards.calls.on_between = None
         session.mark("finishing", self.committed)
         self._driver.run(self._machine.finish())
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
@@ -375,6 +389,7 @@ class Transaction:
             self.attachment.begin_steps_call(self.committed)
             session.do(WorkerMachine.goes_on)
             self.attachment.register()
+            self.member.guards.calls.on_between = self._communicates
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _left_early(self) -> None:
@@ -392,6 +407,7 @@ class Transaction:
         ):
             return  # there is no step to finish, or no peer to vote with
         self.member.script.left_loop_at = user_line()
+        self.member.guards.calls.on_between = None
         self.attachment.look_for_edits("after the block of a step")
         if not self._driver.run(self._machine.leave_early()):
             what = (
