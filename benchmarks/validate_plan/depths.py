@@ -85,7 +85,7 @@ class Point:
             "agree": one.agree,
             "ended": one.decided.why_ended,
             "decisions_per_interruption": one.decided.per_interruption,
-            "beside": {kind.value: count for kind, count in one.decided.beside.items()},
+            "beside": {kind.value: count for kind, count in one.decided.unmodelled.items()},
         }
 
 

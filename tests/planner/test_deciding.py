@@ -189,18 +189,18 @@ def broken(node: str, *, outage: int, due_s: float = 1.0) -> Incident:
 def test_a_node_is_taken_out_only_if_the_others_have_room() -> None:
     alone, spared = acting(0), acting(1)
     for one in (alone, spared):
-        one.tell(broken("node-2", outage=0))
+        one.add(broken("node-2", outage=0))
         assert one.decide(1.0).action is Action.DRAIN
-    assert alone.look(moves=True) == ""
+    assert alone.bar_nodes(moves=True) == ""
     assert not alone.members.barred
-    assert spared.look(moves=True) == "node-2"
+    assert spared.bar_nodes(moves=True) == "node-2"
     assert spared.members.barred == {"node-2"}
 
 
 def test_the_default_policy_drains_two_nodes_a_day() -> None:
     one = acting(5)
     for outage, due_s in enumerate((300.0, 100.0, 200.0)):
-        one.tell(broken(f"node-{outage}", outage=outage, due_s=due_s))
+        one.add(broken(f"node-{outage}", outage=outage, due_s=due_s))
     decided = []
     while one.next_s < math.inf:
         decided.append(one.decide(one.next_s))
@@ -214,7 +214,7 @@ def test_the_default_policy_drains_two_nodes_a_day() -> None:
 
 def test_of_an_unknown_class_nobody_is_surer_than_a_half() -> None:
     one = acting(1)
-    one.tell(replace(broken("node-1", outage=0), failure_class=FailureClass.UNKNOWN))
+    one.add(replace(broken("node-1", outage=0), failure_class=FailureClass.UNKNOWN))
     assert one.decide(1.0).action is Action.RETRY
 
 

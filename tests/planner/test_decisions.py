@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outlast.model import limits
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner.deciding.acting import Diagnosis
-from outlast.planner.deciding.decided import ENDS, Answer, Beside, Decided, Rules
+from outlast.planner.deciding.decided import ENDS, Answer, Decided, Rules, Unmodelled
 from outlast.planner.decisions import estimate, live
 from outlast.planner.histories import History, draw
 from outlast.planner.runs import run
@@ -36,11 +36,11 @@ from tests.planner.worlds import (
 
 PROCESS, NODE, RACK, RUN = range(4)  # the classes of `world`
 ANOTHER_COURSE = {
-    Beside.ANOTHER_TIER,
-    Beside.NOBODY_LEFT,
-    Beside.SEALED_AT_ONCE,
-    Beside.DEADLINE,
-    Beside.WAITS,
+    Unmodelled.ANOTHER_TIER,
+    Unmodelled.NOBODY_LEFT,
+    Unmodelled.SEALED_AT_ONCE,
+    Unmodelled.DEADLINE,
+    Unmodelled.WAITS,
 }
 PATIENT = Rules(node_wait_s=math.inf)
 REPLICAS = (
@@ -66,7 +66,7 @@ def agree(scenario: Scenario, history: History, decided: Decided) -> int:
         (
             number
             for number, answer in enumerate(decided.answers)
-            if ANOTHER_COURSE.intersection(answer.beside)
+            if ANOTHER_COURSE.intersection(answer.unmodelled)
         ),
         len(decided.answers),
     )
@@ -105,9 +105,9 @@ def test_the_engine_follows_the_definition_unless_it_says_otherwise(
     history = draw(scenario, seed=seed, replicas=1).one(0)
     decided = live(scenario, history, PATIENT)
     assert near(sum(decided.seconds.values()), scenario.job.duration_s)
-    assert (decided.ended_s is None) == (not decided.beside.keys() & set(ENDS))
+    assert (decided.ended_s is None) == (not decided.unmodelled.keys() & set(ENDS))
     assert not decided.answers or decided.per_interruption >= 1
-    if Beside.NO_NODE_TO_LOSE not in decided.beside:
+    if Unmodelled.NO_NODE_TO_LOSE not in decided.unmodelled:
         agree(scenario, history, decided)
 
 
@@ -187,7 +187,7 @@ def test_on_common_failures_no_run_is_another_one(scenario: Scenario) -> None:
         history = histories.one(replica)
         decided = live(scenario, history, PATIENT)
         assert decided.ended_s is None
-        assert not ANOTHER_COURSE & decided.beside.keys()
+        assert not ANOTHER_COURSE & decided.unmodelled.keys()
         compared += agree(scenario, history, decided)
     assert compared > 150
 
@@ -344,10 +344,10 @@ def test_state_restored_to_memory_is_sealed_there_at_once() -> None:
     scenario, history = world(tiers=tiers, repair=Repair(1)), told((125, NODE), (150, PROCESS))
     first, second = live(scenario, history).answers
     assert (first.fallback.tier, first.resumed_s) == ("disk", 146)
-    assert (second.fallback.tier, second.fallback.step, second.beside) == (
+    assert (second.fallback.tier, second.fallback.step, second.unmodelled) == (
         "memory",
         100,
-        [Beside.SEALED_AT_ONCE],
+        [Unmodelled.SEALED_AT_ONCE],
     )
     assert course.live(scenario, history).interruptions[1].tier == "disk"
 
@@ -371,7 +371,7 @@ def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> Non
     """
     history = told(*((50.5 + 13 * number, PROCESS) for number in range(8)))
     decided = live(world(tiers=REPLICAS), history)
-    assert decided.beside[Beside.CRASH_LOOP] == 1
+    assert decided.unmodelled[Unmodelled.CRASH_LOOP] == 1
     assert "crash loop" in decided.why_ended
     assert len(decided.answers) == limits.SAME_STEP_FAULTS_COUNT + 1
     assert decided.answers[-1].rung is Rung.STOP
@@ -385,7 +385,7 @@ def test_replacements_with_steps_in_between_never_end_a_run() -> None:
     # 14 s of recovery, a step
     history = told(*((20.5 + 15 * number, PROCESS) for number in range(20)))
     decided = live(world(tiers=REPLICAS, duration_s=400.0), history)
-    assert decided.beside[Beside.BUDGET] == 0
+    assert decided.unmodelled[Unmodelled.BUDGET] == 0
     assert len(decided.answers) == 20 > limits.RESPAWNS_COUNT
     assert all(answer.rung is not Rung.STOP for answer in decided.answers)
 
@@ -406,11 +406,11 @@ def test_the_engine_waits_for_a_node_as_long_as_its_limit_says() -> None:
         told((50.5, NODE)),
     )
     decided = live(scenario, history)
-    assert decided.beside == {Beside.NO_NODE: 1}
+    assert decided.unmodelled == {Unmodelled.NO_NODE: 1}
     assert decided.ended_s == 50.5 + 12 + limits.NODE_WAIT_S
     patient = live(scenario, history, PATIENT)
     assert patient.position_s == pytest.approx(course.live(scenario, history).position_s)
-    assert not patient.beside
+    assert not patient.unmodelled
 
 
 def test_the_engine_does_not_shrink_and_says_that_it_waited() -> None:
@@ -421,7 +421,7 @@ def test_the_engine_does_not_shrink_and_says_that_it_waited() -> None:
         recovers=recovery(shrinks=True),
     )
     decided = live(scenario, told((50.5, NODE)))
-    assert decided.beside == {Beside.WAITS: 1}
+    assert decided.unmodelled == {Unmodelled.WAITS: 1}
     assert only(decided).resumed_s == 650.5 + 2
 
 
@@ -429,10 +429,10 @@ def test_a_surviving_tier_needs_a_rank_that_lives() -> None:
     """One node: its loss takes all replicas."""
     scenario = world(gpus=8, tiers=REPLICAS, repair=Repair(1))
     answer = only(live(scenario, told((150.5, NODE))))
-    assert (answer.fallback.step, answer.fallback.tier, answer.beside, answer.rung) == (
+    assert (answer.fallback.step, answer.fallback.tier, answer.unmodelled, answer.rung) == (
         100,
         "disk",
-        [Beside.NOBODY_LEFT],
+        [Unmodelled.NOBODY_LEFT],
         Rung.RESTART,
     )
     assert course.live(scenario, told((150.5, NODE))).interruptions[0].tier == "replicas"
@@ -444,13 +444,13 @@ def test_survivors_keep_what_they_hold_even_if_a_tier_is_faster() -> None:
         tier("disk", 10.0, restore_s=1.0),
     )
     answer = only(live(world(tiers=tiers), told((50.5, PROCESS))))
-    assert (answer.fallback.tier, answer.beside) == ("replicas", [Beside.ANOTHER_TIER])
+    assert (answer.fallback.tier, answer.unmodelled) == ("replicas", [Unmodelled.ANOTHER_TIER])
 
 
 def test_saves_that_overtake_each_other_are_counted() -> None:
     """Written for 25 s, each 10 s: of 30 saves 29 begin too early for the product."""
-    assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).beside == {
-        Beside.OVERLAP: 29
+    assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).unmodelled == {
+        Unmodelled.OVERLAP: 29
     }
 
 
@@ -465,7 +465,7 @@ def test_a_hang_is_found_by_the_deadline_that_the_engine_has_learned() -> None:
     """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS)), HANGS)
     answer = only(decided)
-    assert (answer.mechanism, answer.beside) == (Mechanism.HANG, [Beside.DEADLINE])
+    assert (answer.mechanism, answer.unmodelled) == (Mechanism.HANG, [Unmodelled.DEADLINE])
     assert answer.spent_s[Cause.DETECTION] == pytest.approx(
         limits.DEADLINE_FACTOR * 1.0 - 0.5, abs=0.2
     )
@@ -537,7 +537,7 @@ def test_a_verdict_that_blames_a_node_has_it_drained_between_two_steps() -> None
     node: a regroup, a spare, a restore, and nothing repeated.
     """
     decided = live(broken_gpu(Extent.PROCESS), told((103.5, 0)), TOLD)
-    assert decided.beside == {Beside.DRAIN: 1}
+    assert decided.unmodelled == {Unmodelled.DRAIN: 1}
     assert decided.asked["engine.policy.decide_action"] == 1
     assert decided.seconds[Cause.REPEATED] == pytest.approx(0.5)
     assert decided.seconds[Cause.REGROUP] == 7 + (7 + 4)
@@ -552,7 +552,7 @@ def test_a_node_that_was_barred_does_not_come_back_as_a_spare() -> None:
     """
     scenario, history = broken_gpu(Extent.NODE), told((100.5, 0), (600.5, 0))
     decided = live(scenario, history, TOLD)
-    assert decided.beside[Beside.NOT_BACK] == 1
+    assert decided.unmodelled[Unmodelled.NOT_BACK] == 1
     assert decided.answers[1].resumed_s == 600.5 + 300 + 4 + 2
     undiagnosed = live(scenario, history)
     assert (
@@ -564,7 +564,7 @@ def test_a_node_that_was_barred_does_not_come_back_as_a_spare() -> None:
 
 def test_without_room_elsewhere_no_node_is_taken_out() -> None:
     scenario = replace(broken_gpu(Extent.PROCESS), repair=Repair(0))
-    assert not live(scenario, told((100.5, 0)), TOLD).beside
+    assert not live(scenario, told((100.5, 0)), TOLD).unmodelled
 
 
 def test_sharded_state_is_not_moved_off_a_node() -> None:
@@ -572,13 +572,13 @@ def test_sharded_state_is_not_moved_off_a_node() -> None:
         broken_gpu(Extent.PROCESS),
         tiers=(tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0)),
     )
-    assert Beside.DRAIN not in live(scenario, told((100.5, 0)), TOLD).beside
+    assert Unmodelled.DRAIN not in live(scenario, told((100.5, 0)), TOLD).unmodelled
 
 
 def test_a_failure_during_a_drain_calls_it_off_and_it_is_tried_again() -> None:
     """The drain begins at about 126 s; a process is lost at 130 s."""
     decided = live(broken_gpu(Extent.PROCESS), told((100.5, 0), (130.0, 0), struck=0.1), TOLD)
-    assert decided.beside[Beside.DRAIN] == 2
+    assert decided.unmodelled[Unmodelled.DRAIN] == 2
     assert math.fsum(decided.seconds.values()) == pytest.approx(1_000)
 
 

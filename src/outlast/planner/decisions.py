@@ -1,6 +1,7 @@
 """Decision mode: one run of a scenario in which the engine decides at every interruption.
 
-Only messages are replaced by durations.
+The engine's own functions are called. No messages are sent: the scenario says how long each phase
+takes.
 
 The engine decides the following, each time with the full membership of the job:
 
@@ -14,15 +15,16 @@ The engine decides the following, each time with the full membership of the job:
                                  that there are verdicts
 
 The scenario decides when failures come, how long detection, regroup, replacement, repair and
-restore take, and what each tier holds by when. So this computes the course of `scenario.py` in
-another way than `runs.py`. Both agree as long as the engine decides nothing that a scenario does
-not know. Such decisions are counted by name (`decided.Beside`), and listed with the interruption
-that they belong to. If the engine ends a run, the rest of its time is `shutdown`.
+restore take, and what each tier holds by when. So this computes the same run as `runs.py` (Monte
+Carlo), in another way. Both agree as long as the engine decides nothing that a scenario has no
+notion of. Such decisions are counted by kind (`decided.Unmodelled`), and listed with the
+interruption that they belong to. If the engine ends a run, the rest of its time is booked as
+`shutdown`.
 
 Units      seconds of wall-clock time; inside, without maintenance stops, as in `runs.py`.
-Limits     A failure strikes the body of a step: nobody has voted, and it is repeated. All ranks of
-           a live tier hold the same state; the engine knows no replicas that are made of several
-           ranks. Nodes that are repaired come back under their names.
+Limits     A failure always strikes the body of a step, before any rank has voted, so the step is
+           repeated. All ranks of a live tier hold the same state; replicas that are made of several
+           ranks are not simulated. A repaired node keeps its name.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -35,7 +37,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from outlast.model.terms import Cause
-from outlast.planner.deciding.decided import Beside, Decided, Rules
+from outlast.planner.deciding.decided import Decided, Rules, Unmodelled
 from outlast.planner.deciding.failures import Lemons, failures
 from outlast.planner.deciding.replica import Replica
 from outlast.planner.histories import Histories, History
@@ -43,7 +45,10 @@ from outlast.planner.scenario import Scenario
 
 
 def live(scenario: Scenario, history: History, rules: Rules | None = None) -> Decided:
-    """Run one history in decision mode, from the beginning to the end."""
+    """Run one history in decision mode, from the beginning to the end.
+
+    rules: the options of outlast; None: their defaults.
+    """
     lemons, stops, duration_s = (
         Lemons(scenario, history.lemons),
         scenario.maintenance,
@@ -52,11 +57,11 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
     run = Replica(scenario, rules or Rules())
     out = run.out
     for failure in failures(scenario, history):
-        if not stops.stands_at(failure.at_s) and lemons.strikes(failure):
+        if not stops.stands_at(failure.at_s) and lemons.happens(failure):
             run.go_on_until(failure.worked_s)
             if out.ended_s is not None:
                 break
-            lemons.lost(failure)
+            lemons.book(failure)
             run.fail(failure)
     run.finish(stops.worked_s(duration_s))
     for answer in out.answers:
@@ -70,7 +75,7 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
     out.seconds[Cause.OTHER] = over_s - stops.worked_s(over_s)
     out.seconds[Cause.SHUTDOWN] = duration_s - over_s
     out.seconds[Cause.PRODUCTIVE] = out.position_s
-    out.beside = +out.beside  # without those that did not happen
+    out.unmodelled = +out.unmodelled  # drops the kinds that were counted 0 times
     return out
 
 
@@ -78,13 +83,16 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
 class Estimate:
     """The results over all replicas.
 
-    ETTR is `position_s` over the length that was asked for. So a run that the engine ended has a
-    lower one.
+    ETTR is `position_s` over the duration of the job. So the ETTR of a run that the engine ended
+    early is lower.
 
-    per_interruption  decisions of the engine for each interruption, at least 1; NaN where there was
-                      none
-    ended             replicas that the engine ended
-    beside            in how many replicas the engine decided, or met, what a scenario does not know
+    ettr_mean_se      standard error of the mean
+    seconds           mean seconds by cause
+    interruptions     of all replicas together
+    decisions         calls of the engine, of all replicas together
+    per_interruption  decisions for each interruption, at least 1; NaN where there was none
+    ended             number of replicas that the engine ended
+    unmodelled        in how many replicas the engine decided, or met, what a scenario does not know
     """
 
     replicas: int
@@ -94,7 +102,7 @@ class Estimate:
     interruptions: int
     decisions: int
     ended: int
-    beside: dict[Beside, int]
+    unmodelled: dict[Unmodelled, int]
 
     @property
     def per_interruption(self) -> float:
@@ -108,7 +116,7 @@ def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = Non
     """
     runs = [live(scenario, histories.one(replica), rules) for replica in range(histories.replicas)]
     ettr = [run.position_s / scenario.job.duration_s for run in runs]
-    beside = Counter(kind for run in runs for kind in run.beside)
+    unmodelled = Counter(kind for run in runs for kind in run.unmodelled)
     return Estimate(
         len(runs),
         statistics.fmean(ettr),
@@ -117,5 +125,5 @@ def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = Non
         sum(len(run.answers) for run in runs),
         sum(run.decisions for run in runs),
         sum(run.ended_s is not None for run in runs),
-        dict(beside),
+        dict(unmodelled),
     )

@@ -29,7 +29,12 @@ UNKNOWN_MOST = 0.5  # the most confidence in a class that is not known
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How interruptions are diagnosed: rightly, so long after they were detected, and so sure."""
+    """How interruptions are diagnosed: each verdict is right.
+
+    delay_s     seconds from detection to the verdict
+    confidence  confidence of each verdict
+    policy      the policy that acts on the verdicts
+    """
 
     delay_s: float = 60.0
     confidence: float = 0.9
@@ -40,7 +45,8 @@ class Diagnosis:
 class Incident:
     """An interruption whose verdict comes at `due_s`.
 
-    `outage`: interruptions before training went on are one, and have its number.
+    `outage` is the number of the standstill that it belongs to: interruptions that come before
+    training goes on share one number.
     """
 
     due_s: float
@@ -52,10 +58,12 @@ class Incident:
 
 @dataclass(slots=True)
 class Acting:
-    """The actions that are still to be carried out.
+    """Ask the policy about each verdict when it is due, and carry out its decisions on nodes.
 
-    `leaving` has the nodes that are to be barred once there is room without them, and what is to be
-    done to each.
+    incidents  the interruptions whose verdicts are still to come, the next one first
+    past       the decisions so far, for the policy's limits
+    leaving    the nodes to bar as soon as the others have room for all ranks, each with the action
+               that was decided for it
     """
 
     diagnosis: Diagnosis
@@ -66,10 +74,10 @@ class Acting:
 
     @property
     def next_s(self) -> float:
-        """Return when the next verdict comes."""
+        """Return the time of the next verdict; infinity if none is to come."""
         return self.incidents[0].due_s if self.incidents else math.inf
 
-    def tell(self, incident: Incident) -> None:
+    def add(self, incident: Incident) -> None:
         heapq.heappush(self.incidents, incident)
 
     def decide(self, now_s: float) -> ActionVerdict:
@@ -103,10 +111,11 @@ class Acting:
             self.leaving |= dict.fromkeys(decided.nodes, decided.action)
         return decided
 
-    def look(self, *, moves: bool) -> str:
-        """Give no more work to nodes that can be spared. Return the node to drain now, or "".
+    def bar_nodes(self, *, moves: bool) -> str:
+        """Bar the nodes in `leaving` that the others have room for.
 
-        moves  state can be moved off a node
+        Return the node to drain now, or "". Without `moves` no state can be moved off a node, so
+        none is drained.
         """
         members = self.members
         for node, action in list(self.leaving.items()):

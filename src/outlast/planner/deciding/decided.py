@@ -16,43 +16,44 @@ from outlast.planner.deciding.acting import Diagnosis
 from outlast.planner.scenario import Extent
 
 
-class Beside(str, Enum):
-    """The decisions and events of the engine that a scenario does not know.
+class Unmodelled(str, Enum):
+    """What the engine decides, or meets, that a scenario has no notion of.
 
-    With one of ENDS the run is over.
+    Where one of these occurs, decision mode and Monte Carlo (`runs.py`) may differ. The kinds in
+    ENDS end the run. docs/explanation/depths.md explains each kind.
     """
 
     # The run ended: too many interruptions came without a new step.
     CRASH_LOOP = "crash loop"
-    # The run ended: replacements or restarts were spent, and too few steps were done since.
+    # The run ended: its budget of replacements or restarts was spent, with too few new steps since.
     BUDGET = "budget"
     # The run ended: no node came within Rules.node_wait_s.
     NO_NODE = "no node"
     # The run ended: the policy said so.
     POLICY_STOP = "policy stop"
-    # The scenario goes on with fewer nodes, and the engine does not: it waited.
+    # The scenario would go on with fewer nodes. The engine cannot, and waited for a node.
     WAITS = "waits"
     # Several tiers held the step, and the engine did not take the one that restores fastest.
     ANOTHER_TIER = "another tier"
-    # A tier was said to survive, and no rank was left that held it.
+    # By the scenario a tier survived, but every rank that held it was lost.
     NOBODY_LEFT = "nobody left"
-    # Memory held what had been restored to it, where the scenario lets it be empty until the next
-    # save.
+    # Memory held the state that had been restored to it. In the scenario, memory is empty until the
+    # next save.
     SEALED_AT_ONCE = "sealed at once"
-    # What hung was found by the product's deadlines, whatever the scenario says.
+    # A rank that hung was found by the product's deadlines, and not when the scenario says.
     DEADLINE = "deadline"
     # The policy interrupted the run to leave a node.
     DRAIN = "drain"
-    # A node was repaired, and given no work, because the policy had barred it.
+    # A repaired node was given no work, because the policy had barred it.
     NOT_BACK = "not back"
-    # The scenario lost a node where all were lost already.
+    # The scenario took a node when all nodes were lost already.
     NO_NODE_TO_LOSE = "no node to lose"
-    # A save began while the one before it, to the same tier, was being written. The product waits
-    # for that.
+    # A save began while the save before it, to the same tier, was still being written. The product
+    # would wait for the first one to end.
     OVERLAP = "overlap"
 
 
-ENDS = (Beside.CRASH_LOOP, Beside.BUDGET, Beside.NO_NODE, Beside.POLICY_STOP)
+ENDS = (Unmodelled.CRASH_LOOP, Unmodelled.BUDGET, Unmodelled.NO_NODE, Unmodelled.POLICY_STOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,16 @@ class Rules:
 
     recovery_mode  how survivors go on where state is replicated: one of RECOVERY_MODES of
                    engine/recovery.py, but not "plain"
-    node_wait_s    the run ends if a lost rank finds no place for so long; math.inf: it waits, as
-                   the scenario does
-    max_restarts   whole restarts without progress; None: limits.RESTARTS_COUNT
-    hangs          classes of failure that show themselves as a process that stands still, where
-                   they strike a process or a node
-    diagnosis      None: there are no verdicts, and no policy is asked
-    parked         on each spare node a process stands ready for every rank that it may take; else
-                   they are started when they are needed
+    node_wait_s    the run ends if there is no place for a lost rank for this many seconds;
+                   math.inf: the run waits as long as it takes, as in a scenario
+    max_restarts   whole restarts without progress after which the run ends; None:
+                   limits.RESTARTS_COUNT
+    hangs          classes of failure that make a process hang, rather than end, if they strike a
+                   process or a node
+    diagnosis      how interruptions are diagnosed; None: there are no verdicts, and no policy is
+                   asked
+    parked         True: each spare node has a started process ready for every rank that the node
+                   may take. False: processes are started when they are needed
     """
 
     recovery_mode: str = "in_place"
@@ -83,9 +86,9 @@ class Rules:
 class Fallback:
     """The step that a run goes back to after an interruption, and its source.
 
-    step    that all go on from
-    tier    name of the tier that holds it; None where the run starts over
-    lost_s  productive seconds that are repeated
+    step    the step that all ranks go on from
+    tier    name of the tier that holds this step; None where the run starts over
+    lost_s  productive seconds since this step, which have to be repeated
     why     the engine's reason
     """
 
@@ -97,7 +100,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The rung for all that had failed by `decided_s`, and the engine's reason."""
+    """The rung that the engine chose for all that had failed by `decided_s`, and its reason."""
 
     rung: Rung
     why: str
@@ -108,12 +111,14 @@ class Chosen:
 class Answer:
     """One interruption, and what the engine decided about it.
 
-    at_s       wall-clock time of the failure
-    extent     the larger one, where it struck during a recovery
-    chosen     None where the run was over before a rung was due
-    beside     what the scenario does not know of it: see Beside
-    spent_s    seconds by cause until training went on, the next failure, or the end
-    resumed_s  None where training did not go on before the next failure or the end
+    at_s        wall-clock time of the failure
+    extent      what was lost; if the failure struck during a recovery, the larger of both extents
+    fallback    the step to go back to
+    unmodelled  what the engine decided or met here that a scenario has no notion of
+    chosen      None where the run was over before a rung was due
+    spent_s     seconds by cause until training went on, the next failure, or the end
+    resumed_s   wall-clock time at which training went on; None where it did not before the next
+                failure or the end
     """
 
     at_s: float
@@ -121,7 +126,7 @@ class Answer:
     mechanism: Mechanism
     extent: Extent
     fallback: Fallback
-    beside: list[Beside] = field(default_factory=list)
+    unmodelled: list[Unmodelled] = field(default_factory=list)
     chosen: Chosen | None = None
     spent_s: dict[Cause, float] = field(default_factory=dict)
     resumed_s: float | None = None
@@ -136,18 +141,20 @@ class Answer:
 class Decided:
     """One run, as the engine's decisions made it.
 
-    position_s  productive seconds kept
-    seconds     by cause; their sum is the duration
-    asked       how often which function of the engine was asked
-    beside      how often it decided, or met, what a scenario does not know: see Beside
-    ended_s     when the engine ended the run, and why_ended; None: it did not
+    position_s  productive seconds that were kept
+    seconds     seconds by cause; their sum is the run's duration
+    answers     the interruptions, in order of time
+    asked       number of calls of each function of the engine, by its name
+    unmodelled  number of cases of each kind that a scenario has no notion of
+    ended_s     wall-clock time at which the engine ended the run, for the reason `why_ended`; None:
+                the engine did not end it
     """
 
     position_s: float = 0.0
     seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
     answers: list[Answer] = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
-    beside: Counter[Beside] = field(default_factory=Counter)
+    unmodelled: Counter[Unmodelled] = field(default_factory=Counter)
     ended_s: float | None = None
     why_ended: str = ""
 

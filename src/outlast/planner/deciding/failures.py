@@ -1,6 +1,7 @@
 """The failures of a history, as decision mode takes them.
 
-Luck becomes seconds, and it is decided which of a lemon's extra failures happen.
+The random numbers of a history become seconds here. It is also decided which of the extra failures
+of lemons (nodes that fail more often than others) happen.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -17,9 +18,15 @@ from outlast.planner.scenario import Extent, FailureRate, Scenario, Unit
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failure. `at_s` is wall-clock time, `worked_s` the same without maintenance stops.
+    """One failure, with the durations that the recovery from it would take.
 
-    `restore_s`: of each tier. `luck`: by column.
+    at_s       wall-clock time of the failure
+    worked_s   the same, without the maintenance stops before it
+    rate       the rate of the scenario that it belongs to
+    extra      one of the failures that only lemons have: see Lemons.happens
+    repair_s   until a lost node is back
+    restore_s  for each tier, the seconds to restore from it
+    luck       random numbers in [0, 1), by column: see histories.Luck
     """
 
     at_s: float
@@ -33,7 +40,7 @@ class Failure:
     restore_s: tuple[float, ...]
     luck: tuple[float, ...]
 
-    def recovers(
+    def phases(
         self,
         *,
         detected_s: float,
@@ -42,9 +49,10 @@ class Failure:
         takes: bool,
         tier: int | None,
     ) -> tuple[tuple[Cause, float], ...]:
-        """Return what the run stands still for after this failure, and until when.
+        """Return the phases of the recovery: for each its cause, and the time at which it ends.
 
-        The nodes that it needs are at hand from `ready_s` on.
+        The nodes that it needs are at hand from `ready_s` on. `takes`: nodes were lost, and others
+        take their place. `tier`: what the run restores from; None: it starts over.
         """
         taken_s = ready_s + (self.take_s if takes else 0.0)
         restored_s = taken_s + (self.restore_s[tier] if tier is not None else 0.0)
@@ -93,18 +101,27 @@ def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
 
 @dataclass(slots=True)
 class Lemons:
-    """How many nodes fail more often. Nothing says which ones they are: see scenario.py."""
+    """The number of lemons: nodes that fail more often than others.
+
+    Nothing says which nodes these are: see scenario.py.
+    """
 
     scenario: Scenario
     count: int
 
-    def strikes(self, failure: Failure) -> bool:
-        """Return whether it happens: an extra failure does as often as there are lemons."""
+    def happens(self, failure: Failure) -> bool:
+        """Return whether this failure happens.
+
+        An extra failure happens with a probability that is proportional to the number of lemons.
+        """
         bound = self.scenario.lemons_bound
         return not failure.extra or failure.luck[Luck.LEMON] < min(self.count, bound) / bound
 
-    def lost(self, failure: Failure) -> None:
-        """Book a node that failed: a lemon may be caught, a healthy one repaired badly."""
+    def book(self, failure: Failure) -> None:
+        """Adjust the number of lemons after a node failed.
+
+        A lemon may be found and replaced. A healthy node may be repaired badly and become a lemon.
+        """
         lemons, nodes, mended = (
             self.scenario.lemons,
             self.scenario.job.nodes,

@@ -32,7 +32,12 @@ ASKING_S = 2.5 * limits.TICK_S
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rank that was blamed. `after_s`: from the moment at which it stopped until then."""
+    """A rank that was blamed for a hang.
+
+    after_s     seconds from the moment at which the rank stopped until it was blamed
+    deadline_s  the rank's own deadline, in seconds from the beginning of its step
+    verdict     the engine's verdict
+    """
 
     after_s: float
     deadline_s: float
@@ -41,9 +46,13 @@ class Found:
 
 @dataclass(slots=True)
 class Hangs:
-    """The deadlines of a simulated run. `step_s` is the length of a step's body.
+    """The deadlines by which a simulated run finds a rank that hangs.
 
-    `began[rank]`: the step at which its process began, if it is not as old as `all_began`.
+    ranks      number of ranks
+    step_s     length of a step's body
+    all_began  the step at which all processes were last started together
+    began      for each rank whose process was started later, the step at which it began. The first
+               steps of a process have longer deadlines
     """
 
     ranks: int
@@ -80,7 +89,8 @@ class Hangs:
             self._deadline_s(step - self.all_began),
         )
         found_s = own_s  # after the step's beginning
-        # they are overdue first, wait for one that is in time, and ask again now and then
+        # The others are overdue first. They wait for the rank, which is still in time, so all ranks
+        # are asked again every AWAITED_LOOK_S until it is overdue too.
         if others_s < own_s:
             found_s = (
                 others_s
@@ -97,8 +107,7 @@ class Hangs:
 
     @property
     def leaves_s(self) -> float:
-        """Return after how long a rank is given up that does not leave a generation with the
-        others.
+        """Return the seconds after which a rank is given up that does not leave its generation.
 
         The rule is that of engine/coordinator/regroup.py.
         """
@@ -108,13 +117,13 @@ class Hangs:
             + limits.RANK_HEARD_S * self.ranks
         )
 
-    def joins_s(self, alike: bool) -> float:
-        """Return after how long a rank is given up that does not join the next generation.
+    def joins_s(self, no_starts: bool) -> float:
+        """Return the seconds after which a rank is given up that does not join the next generation.
 
-        The rule is that of engine/coordinator/plans.py. `alike`: no process had to be started for
-        it.
+        The rule is that of engine/coordinator/plans.py. `no_starts`: the recovery starts no
+        process.
         """
-        return limits.REGROUP_DEADLINE_S if alike else limits.BOOT_DEADLINE_S
+        return limits.REGROUP_DEADLINE_S if no_starts else limits.BOOT_DEADLINE_S
 
     def _deadline_s(self, steps_done: int) -> float:
         deadline_s = self.deadlines.of(phase=Phase.BODY, steps_done=steps_done)
@@ -122,7 +131,7 @@ class Hangs:
         return deadline_s
 
     def _deadlines(self, others_s: float) -> dict[int, float]:
-        """Return the deadline that each rank is past, where all ranks are past theirs."""
+        """Return `others_s` for every rank, from a cache: there may be many ranks."""
         if self._overdue.get(0) != others_s:
             self._overdue = dict.fromkeys(range(self.ranks), others_s)
         return self._overdue

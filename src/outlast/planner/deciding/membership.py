@@ -1,11 +1,10 @@
-"""Which rank lives where in a simulated run, and what a failure leaves of all ranks.
+"""Which rank lives where in a simulated run, and what each rank holds after a failure.
 
 The engine's decisions are asked with these facts.
 
-Ranks are 0 to gpus - 1, neighbours on one node. A seat is a node's worth of ranks, a rack
-`nodes_per_rack` neighbouring seats. Nodes are named as agents are, and come and go: those of the
-job at first, then the spares, on each of which a process stands parked for every rank that it may
-take. Every rank is known by itself. Among what is left of them, ranks that share a fate are one
+Ranks are numbered from 0 to gpus - 1, with neighbours on the same node. A seat is a place for one
+node and its ranks; a rack is `nodes_per_rack` neighbouring seats. Nodes have the names that agents
+have. The first ones are in the seats, and the others are spares. Ranks that hold the same are one
 `Holding`, as in `Roster.holdings`.
 
 This module is pure: no clock, no files, no torch.
@@ -41,9 +40,13 @@ class Strike:
 
 @dataclass(slots=True)
 class Membership:
-    """The nodes of a simulated run. `nodes[seat]` says which node it is.
+    """The nodes of a simulated run, and the ranks on them.
 
-    `ready`: spare nodes at hand. `barred`: those that are given no more work.
+    nodes      for each seat, the name of the node in it
+    homes      for each rank, the name of its node
+    ready      spare nodes at hand
+    barred     nodes that are given no more work
+    everybody  all ranks
     """
 
     job: Job
@@ -52,7 +55,7 @@ class Membership:
     homes: dict[int, str] = field(init=False)
     ready: list[str] = field(init=False)
     barred: set[str] = field(default_factory=set)
-    # when it comes back, and which
+    # a heap of the nodes in repair: when each is back, and its name
     _repaired: list[tuple[float, str]] = field(default_factory=list)
     everybody: tuple[int, ...] = field(init=False)
     _next_worker: int = field(init=False)
@@ -67,9 +70,10 @@ class Membership:
     # --- what is lost -----------------------------------------------------------------------------
 
     def struck(self, extent: Extent, at: float) -> Strike:
-        """Return what a failure takes. `at` in [0, 1) is its place along all ranks.
+        """Return what a failure of this extent takes, at a place `at` in [0, 1) along all ranks.
 
-        At the end of a job that fills no whole rack, its last `nodes_per_rack` nodes are one.
+        If the nodes do not fill the last rack, it is the last `nodes_per_rack` nodes, so it shares
+        some with the rack before.
         """
         job = self.job
         rank = min(math.floor(at * job.gpus), job.gpus - 1)
@@ -84,7 +88,7 @@ class Membership:
         return self.seats(range(seat, seat + count))
 
     def seats(self, seats: Iterable[int]) -> Strike:
-        """Return the strike that takes the nodes of these seats."""
+        """Return a strike that takes the nodes of these seats, and all their ranks."""
         lost = sorted(seats)
         return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
 
@@ -115,9 +119,14 @@ class Membership:
         left: tuple[int, ...],
         begun: bool,
     ) -> list[Holding]:
-        """Return what each rank holds: survivors step `committed`, and images of `sealed`.
+        """Return what each rank holds after a failure.
 
-        Of the `lost` (rising) images of the steps `left` remain.
+        lost       the lost ranks, in rising order
+        committed  the newest step that all have committed; survivors have this state live
+        usable     the survivors' live state can be used
+        sealed     the steps of which survivors have images
+        left       the steps of which images of the lost ranks remain, on other nodes
+        begun      the step after `committed` had begun
         """
         gone = Holding(tuple(lost), False, -1, left, -1, False, left)
         if len(lost) == len(self.everybody):
@@ -147,7 +156,10 @@ class Membership:
         heapq.heappush(self._repaired, (back_s, node))
 
     def come_back(self, now_s: float) -> int:
-        """Make repaired nodes spares, and count those that stay away because they are barred."""
+        """Make spares of the nodes that are repaired by `now_s`, unless they are barred.
+
+        Return how many of them are barred.
+        """
         not_back = 0
         while self._repaired and self._repaired[0][0] <= now_s:
             node = heapq.heappop(self._repaired)[1]

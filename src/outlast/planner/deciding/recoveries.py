@@ -20,9 +20,12 @@ NONE = Strike((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The processes that a failure takes, and how it shows.
+    """What a failure takes, and how the run meets it.
 
-    It takes processes, some with their nodes. Ranks whose script raised live on.
+    dead       the ranks whose processes end, and the seats whose nodes are lost
+    raised     ranks whose script raised an exception; their processes live on
+    nodes      the nodes that a verdict would name
+    mechanism  how the failure shows
     """
 
     dead: Strike
@@ -33,13 +36,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The losses since training stopped.
+    """All that was lost since training stopped, by one failure or several.
 
-    dead     ranks, and seats whose node is lost, that nobody has replaced
-    without  ranks that hold nothing, replaced or not
-    raised   ranks whose script raised
-    extent   the largest of all failures
-    nodes    how many were lost
+    dead     lost ranks that are not replaced yet, and seats whose node is lost
+    without  ranks that hold no state, replaced or not
+    raised   ranks whose script raised an exception, and whose processes live
+    extent   the largest extent of these failures
+    nodes    number of lost nodes
     """
 
     dead: Strike = NONE
@@ -64,10 +67,11 @@ class Loss:
 class Unseen:
     """A rank that hangs and is not found yet.
 
-    It is found at `until_s`. If something else fails meanwhile, it is found `leaves_s` after that
-    was seen.
-
-    alone   nothing else has failed: all stand in a collective, and nobody was told to leave it
+    until_s   when the rank is found, if nothing else fails before
+    leaves_s  if something else fails before, the rank is found this many seconds after that failure
+              was seen
+    alone     nothing else has failed: the other ranks wait in a collective, and nobody has told
+              them to leave it
     """
 
     until_s: float
@@ -77,15 +81,18 @@ class Unseen:
 
 @dataclass(slots=True)
 class Recovery:
-    """A recovery. The run has stood still for it since `since_s`.
+    """A recovery, from the failure to the moment at which training goes on.
 
-    `phases`: causes and their ends. The rung is due at `decides_s`, or the run ends at
-    `gives_up_s`.
-
-    answers  interruptions that it is about; none: the policy moves a node's ranks away
-    unseen   a rank that hangs
-    decided  the rung is chosen and followed
-    alike    no process had to be started for it
+    since_s     when the run stopped training
+    phases      for each phase, the cause that its seconds are booked under, and its end
+    decides_s   when the rung is chosen
+    gives_up_s  when the run ends for want of a node, if that is earlier than `decides_s`
+    loss        what was lost
+    point       the step that all go on from
+    answers     the interruptions that led to this recovery; empty: the policy drains a node
+    unseen      a rank that hangs and is not found yet
+    decided     the rung is chosen
+    no_starts   no process had to be started, since survivors and parked spares took all ranks
     """
 
     since_s: float
@@ -97,14 +104,17 @@ class Recovery:
     answers: tuple[Answer, ...]
     unseen: Unseen | None = None
     decided: bool = False
-    alike: bool = False
+    no_starts: bool = False
 
     @property
     def resumes_s(self) -> float:
         return self.phases[-1][1]
 
     def spend(self, upto_s: float, seconds: dict[Cause, float]) -> None:
-        """Book the time that the run stood still up to then. The recovery is over then."""
+        """Add the seconds of each phase up to `upto_s` to `seconds`, by cause.
+
+        The newest interruption's `spent_s` gets the same seconds.
+        """
         since_s = self.since_s
         for cause, ends_s in self.phases:
             reached_s = max(since_s, min(ends_s, upto_s))
@@ -114,9 +124,9 @@ class Recovery:
 
 
 class Ladder:
-    """The budgets of recovery, and what the coordinator knows of progress.
+    """Choose the rung of each recovery, and keep what that depends on.
 
-    It knows the newest committed step, and whether there ever was one.
+    These are the budgets of recovery, the newest committed step, and whether any was committed.
     """
 
     def __init__(self, rules: Rules, *, world_size: int) -> None:
@@ -125,10 +135,14 @@ class Ladder:
         self._step, self._trained = 0, False
         self.reached = 0  # in steps: how far training had come when it was interrupted last
 
-    def has_committed(self, step: int) -> None:
+    def note_committed(self, step: int) -> None:
         self._step, self._trained = max(self._step, step), self._trained or step > 0
 
     def rung(self, recovery: Recovery, spares: list[int]) -> RecoveryVerdict:
+        """Return the engine's choice for this recovery, and keep the budgets that it leaves.
+
+        `spares`: worker numbers of the parked processes that take the lost ranks.
+        """
         point = recovery.point
         situation = Situation(
             lost=recovery.loss.dead.ranks,

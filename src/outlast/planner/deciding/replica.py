@@ -3,9 +3,10 @@
     training ──failure──> recovering ──rung──> take, restore ──> training
     training ──drain────> recovering ──rung, free──────────────> training
 
-A recovery takes detection, the regroup, and the wait until there are nodes. Another failure begins
-it again, with one decision for both, unless the rung was chosen already. A drain comes between two
-steps; the run then recovers as if the node were lost.
+A recovery lasts as long as detection, the regroup, and the wait until there are enough nodes. If
+another failure strikes before the rung was chosen, the recovery begins anew, and one decision
+covers both failures. A drain comes between two steps; the run then recovers as if the node were
+lost.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,7 +21,7 @@ from outlast.model import limits
 from outlast.model.policy import Action
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner.deciding.acting import Acting, Incident
-from outlast.planner.deciding.decided import Answer, Beside, Chosen, Decided, Fallback, Rules
+from outlast.planner.deciding.decided import Answer, Chosen, Decided, Fallback, Rules, Unmodelled
 from outlast.planner.deciding.failures import Failure
 from outlast.planner.deciding.hangs import Hangs
 from outlast.planner.deciding.membership import Membership, Strike
@@ -36,7 +37,7 @@ RUNG, PLACES, HANG, POLICY = (
     "engine.hang.find_culprits",
     "engine.policy.decide_action",
 )
-# the script raises: its process lives
+# in these classes the script raises an exception, and the process lives on
 RAISES = (FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.GPU_OOM)
 ROUNDING_S = 1e-6
 
@@ -53,17 +54,20 @@ class _Engine:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Training without an interruption: from a step on, since a time."""
+    """Training without an interruption, from step `begin` on; it began at `since_s`."""
 
     begin: int = 0
     since_s: float = 0.0
 
 
 class Replica:
-    """One run in decision mode, up to some time.
+    """One run in decision mode, advanced from event to event by its caller.
 
-    It trains in a `_stretch`, or stands still for `_recovery`, and then goes on from the step at
-    which the stretch begins.
+    For each failure, the caller calls `go_on_until(time of the failure)` and then `fail(failure)`;
+    `finish` comes last. The results are in `out`.
+
+    At any time the run either trains (`_stretch`) or stands still for a recovery (`_recovery`).
+    After a recovery, training goes on from the step at which `_stretch` begins.
     """
 
     def __init__(self, scenario: Scenario, rules: Rules) -> None:
@@ -79,12 +83,12 @@ class Replica:
         )
         self._recovery: Recovery | None = None
         self._stretch = _Stretch()
-        self._drains_s = math.inf
+        self._drain_due_s = math.inf
 
     # --- time -------------------------------------------------------------------------------------
 
     def go_on_until(self, until_s: float) -> None:
-        """Go on without another failure. What is due at that very moment happens first."""
+        """Carry out what is due up to and including `until_s`, if nothing fails until then."""
         while self.out.ended_s is None:
             at_s, act = self._next()
             if at_s > until_s:
@@ -95,11 +99,14 @@ class Replica:
         """End the run because its time is up."""
         self.go_on_until(over_s)
         if self.out.ended_s is None:
-            position, _ = self._cut(over_s)
+            position, _ = self._book_until(over_s)
             self.out.position_s = position * self._scenario.job.step_s
 
     def _next(self) -> tuple[float, Callable[[float], None]]:
-        """Return what happens next, and when, unless something fails."""
+        """Return the time and the method of the next event, if nothing fails before.
+
+        The time is infinite if nothing is due.
+        """
         due: list[tuple[float, Callable[[float], None]]] = []
         if self._recovery is not None:
             recovery = self._recovery
@@ -109,28 +116,32 @@ class Replica:
                 else (min(recovery.decides_s, recovery.gives_up_s), self._decide)
             )
         if self._engine.acting is not None:
-            due += [(self._drains_s, self._drain), (self._engine.acting.next_s, self._hear)]
+            due += [
+                (self._drain_due_s, self._drain),
+                (self._engine.acting.next_s, self._act_on_verdict),
+            ]
         return min(due, key=lambda one: one[0], default=(math.inf, self._resume))
 
-    def _cut(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """End training, or a recovery. Return the position in steps, and the tier and step of
-        each save that was not yet written.
+    def _book_until(self, at_s: float) -> tuple[float, tuple[tuple[int, int], ...]]:
+        """Book the time until `at_s`, when training or a recovery ends.
+
+        Return the position of training in steps, and the tier and step of each unfinished save.
         """
         recovery, out = self._recovery, self.out
         if recovery is None:
             trained = self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s)
             self._tiers.hold(trained)
-            self._engine.ladder.has_committed(math.floor(trained.position))
+            self._engine.ladder.note_committed(math.floor(trained.position))
             out.seconds[Cause.STALL] += trained.stall_s
-            out.beside[Beside.OVERLAP] += trained.overlaps
+            out.unmodelled[Unmodelled.OVERLAP] += trained.overlaps
             return trained.position, trained.unfinished
         recovery.spend(at_s, out.seconds)
         return self._stretch.begin, ()
 
-    def _end(self, at_s: float, kind: Beside, why: str) -> None:
-        """Book that the engine ends the run."""
-        position, _ = self._cut(at_s)
-        self.out.beside[kind] += 1
+    def _end(self, at_s: float, kind: Unmodelled, why: str) -> None:
+        """End the run at `at_s` because the engine decided so."""
+        position, _ = self._book_until(at_s)
+        self.out.unmodelled[kind] += 1
         self.out.ended_s, self.out.why_ended, self.out.position_s = (
             at_s,
             why,
@@ -140,12 +151,15 @@ class Replica:
     # --- a failure --------------------------------------------------------------------------------
 
     def fail(self, failure: Failure) -> None:
-        """Let a failure strike. The run has gone on until its time."""
+        """Let a failure strike, and begin to recover from it.
+
+        `go_on_until` was called with the time of the failure.
+        """
         at_s, before = failure.worked_s, self._recovery
-        position, unfinished = self._cut(at_s)
+        position, unfinished = self._book_until(at_s)
         if before is None or before.decided:
             self._engine.ladder.reached = math.floor(position)
-        self.out.beside[Beside.NOT_BACK] += self._members.come_back(at_s)
+        self.out.unmodelled[Unmodelled.NOT_BACK] += self._members.come_back(at_s)
         hit = self._hit(failure)
         if before is not None and not before.answers and not before.decided:
             before = None  # a drain is called off for what happens meanwhile
@@ -157,7 +171,7 @@ class Replica:
             unfinished=unfinished,
             restore_s=failure.restore_s,
         )
-        beside = self._beside(point, loss.extent, failure)
+        unmodelled = self._differences(point, loss.extent, failure)
         self._tiers.fall_back(loss.extent, point.step)
         self._stretch.begin, lost_s = (
             point.step,
@@ -171,18 +185,18 @@ class Replica:
             hit.mechanism,
             loss.extent,
             Fallback(point.step, tier, lost_s, point.reason),
-            beside,
+            unmodelled,
         )
         unseen = self._unseen(hit, position, failure, before)
         self._recovery = self._start_recovery(failure, answer, before, loss, point, unseen)
         self.out.answers.append(answer)
-        self.out.beside.update(answer.beside)
+        self.out.unmodelled.update(answer.unmodelled)
         if self._engine.acting is not None:
             due_s, outage = (
                 self._recovery.phases[0][1] + self._engine.acting.diagnosis.delay_s,
                 len(self.out.answers) - len(self._recovery.answers),
             )
-            self._engine.acting.tell(
+            self._engine.acting.add(
                 Incident(due_s, outage, answer.failure_class, hit.mechanism, hit.nodes)
             )
 
@@ -195,19 +209,20 @@ class Replica:
         point: Point,
         unseen: Unseen | None,
     ) -> Recovery:
-        """Return a recovery as long as the scenario says. A rank that hangs is found by the
-        product's deadlines instead.
+        """Return a recovery with the durations of the scenario.
+
+        But if `unseen` is given, the product's deadlines say how long detection takes.
         """
         at_s, rules = failure.worked_s, self._rules
         detected_s = at_s + failure.detect_s
         if unseen is not None:
-            answer.beside.append(Beside.DEADLINE)
+            answer.unmodelled.append(Unmodelled.DEADLINE)
             detected_s = unseen.until_s
         regrouped_s = detected_s + failure.regroup_s
         ready_s = self._members.enough_s(len(loss.dead.seats), from_s=regrouped_s)
         if ready_s > regrouped_s and self._scenario.recovery.shrinks:
-            answer.beside.append(Beside.WAITS)
-        phases = failure.recovers(
+            answer.unmodelled.append(Unmodelled.WAITS)
+        phases = failure.phases(
             detected_s=detected_s,
             regrouped_s=regrouped_s,
             ready_s=ready_s,
@@ -231,7 +246,7 @@ class Replica:
         )
 
     def _hit(self, failure: Failure) -> Hit:
-        """Return what the failure takes. Lost nodes are in repair from now on."""
+        """Return which processes and nodes the failure takes, and put these nodes into repair."""
         members, extent, failure_class = (
             self._members,
             failure.rate.extent,
@@ -244,7 +259,7 @@ class Replica:
                 extent is Extent.NODE and failure.luck[Luck.DIAGNOSIS] < self._scenario.repair.wrong
             )
             struck = members.seats(members.free_seats(struck.seats[0], count, gone=gone))
-            self.out.beside[Beside.NO_NODE_TO_LOSE] += count - len(struck.seats)
+            self.out.unmodelled[Unmodelled.NO_NODE_TO_LOSE] += count - len(struck.seats)
             nodes = tuple(members.nodes[seat] for seat in struck.seats)
             for node in nodes:
                 members.repair(node, back_s=failure.worked_s + failure.repair_s)
@@ -296,10 +311,10 @@ class Replica:
             # once that one is found, this one does not leave
             return replace(earlier, until_s=earlier.until_s + hangs.leaves_s)
         # it stood still as it should, and does not join
-        return Unseen(at_s + hangs.joins_s(before.alike), limits.REGROUP_DEADLINE_S)
+        return Unseen(at_s + hangs.joins_s(before.no_starts), limits.REGROUP_DEADLINE_S)
 
-    def _beside(self, point: Point, extent: Extent, failure: Failure) -> list[Beside]:
-        """Return in what the engine differs from what the scenario would restore."""
+    def _differences(self, point: Point, extent: Extent, failure: Failure) -> list[Unmodelled]:
+        """Return how the engine's choice of a tier differs from the one that a scenario makes."""
         survives, held = self._tiers.survives, self._tiers.held
         left = [
             (-step, failure.restore_s[index], index)
@@ -307,16 +322,16 @@ class Replica:
             if step is not None and survives[index] >= extent
         ]
         if not left:
-            return [] if point.tier is None else [Beside.SEALED_AT_ONCE]
+            return [] if point.tier is None else [Unmodelled.SEALED_AT_ONCE]
         minus_step, _, fastest = min(left)
         if point.tier is None or point.step != -minus_step:
-            return [Beside.NOBODY_LEFT]
+            return [Unmodelled.NOBODY_LEFT]
         if point.tier != fastest:
             return [
                 (
-                    Beside.ANOTHER_TIER
+                    Unmodelled.ANOTHER_TIER
                     if self._tiers.held[point.tier] == point.step
-                    else Beside.SEALED_AT_ONCE
+                    else Unmodelled.SEALED_AT_ONCE
                 )
             ]
         return []
@@ -324,20 +339,22 @@ class Replica:
     # --- recovering -------------------------------------------------------------------------------
 
     def _decide(self, at_s: float) -> None:
-        """Choose the rung. All survivors have stopped, and there is a node for each lost one, or
-        there was none for too long.
+        """Choose the rung, or end the run.
+
+        By now all survivors have stopped, and there is a node for each lost one, or
+        `Rules.node_wait_s` have passed without one.
         """
         recovery, out, members = self._recovery, self.out, self._members
         assert recovery is not None
         if recovery.gives_up_s < recovery.decides_s:
             self._end(
                 at_s,
-                Beside.NO_NODE,
+                Unmodelled.NO_NODE,
                 f"no node with room for ranks {list(recovery.loss.dead.ranks)} in"
                 f" {self._rules.node_wait_s:g} s",
             )
             return
-        out.beside[Beside.NOT_BACK] += members.come_back(at_s)
+        out.unmodelled[Unmodelled.NOT_BACK] += members.come_back(at_s)
         dead = recovery.loss.dead
         if len(dead.ranks) == self._scenario.job.gpus:
             # all begin again: those whose node lives where they were
@@ -353,14 +370,14 @@ class Replica:
         if verdict.rung is Rung.STOP:
             self._end(
                 at_s,
-                Beside.CRASH_LOOP if "crash loop" in verdict.reason else Beside.BUDGET,
+                Unmodelled.CRASH_LOOP if "crash loop" in verdict.reason else Unmodelled.BUDGET,
                 verdict.reason,
             )
             return
         everybody = verdict.survivors == "exit"
         fresh = members.everybody if everybody else tuple(sorted(verdict.replace))
         self._engine.hangs.start_over(recovery.point.step, fresh)
-        recovery.alike = (
+        recovery.no_starts = (
             verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
         )
         without = Strike(fresh, ()) if everybody else recovery.loss.without
@@ -370,58 +387,58 @@ class Replica:
         )
 
     def _resume(self, at_s: float) -> None:
-        """Let training go on."""
+        """End the recovery, and let training go on."""
         recovery = self._recovery
         assert recovery is not None
-        self._cut(at_s)
+        self._book_until(at_s)
         for answer in recovery.answers[-1:]:
             answer.resumed_s = at_s
         self._recovery, self._stretch.since_s = None, at_s
         self._tiers.attach(self._stretch.begin)
-        self._look(at_s)
+        self._plan_drain(at_s)
 
     # --- the policy -------------------------------------------------------------------------------
 
-    def _hear(self, at_s: float) -> None:
-        """Ask the policy about the verdict that has come."""
+    def _act_on_verdict(self, at_s: float) -> None:
+        """Ask the policy about the verdict that is due, and begin to do what it decides."""
         assert self._engine.acting is not None
         self.out.asked[POLICY] += 1
         decided = self._engine.acting.decide(at_s)
         if decided.acts and decided.action is Action.STOP:
-            self._end(at_s, Beside.POLICY_STOP, decided.reason)
+            self._end(at_s, Unmodelled.POLICY_STOP, decided.reason)
         else:
-            self._look(at_s)
+            self._plan_drain(at_s)
 
-    def _look(self, at_s: float) -> None:
-        """Plan to leave a node after the current step, where the policy wants that."""
-        self._drains_s = math.inf
+    def _plan_drain(self, at_s: float) -> None:
+        """Set the time of the next drain: the end of the current step, if a node is to be left."""
+        self._drain_due_s = math.inf
         if (
             self._engine.acting is not None
             and self._recovery is None
-            and self._engine.acting.look(moves=Kind.LIVE in self._tiers.kinds)
+            and self._engine.acting.bar_nodes(moves=Kind.LIVE in self._tiers.kinds)
         ):
             stands = self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s).position
-            self._drains_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
+            self._drain_due_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
 
     def _drain(self, at_s: float) -> None:
-        """Move the ranks of a node elsewhere between two steps.
+        """Move the ranks of a node elsewhere between two steps, if that is still possible.
 
-        Nothing is repeated, and no budget pays.
+        No step is repeated, and no budget is charged.
         """
         stands, step_s = (
             self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s).position,
             self._scenario.job.step_s,
         )
-        # something else came between, or a save did
+        # a failure or the stall of a save has moved the end of the step
         if self._recovery is not None or abs(stands - round(stands)) * step_s > ROUNDING_S:
-            self._look(at_s)
+            self._plan_drain(at_s)
             return
-        self._drains_s = math.inf
+        self._drain_due_s = math.inf
         assert self._engine.acting is not None
-        node = self._engine.acting.look(moves=True)
+        node = self._engine.acting.bar_nodes(moves=True)
         if not node:
             return
-        self._cut(at_s)
+        self._book_until(at_s)
         leaves = self._members.seats([self._members.nodes.index(node)])
         restore_s = [float(tier.restore.quantile(0.5)) for tier in self._scenario.tiers]
         point = self._engine.restoring.point(
@@ -434,9 +451,9 @@ class Replica:
         self._stretch.begin, self._stretch.since_s = round(stands), at_s
         if point.tier is None or point.step < self._stretch.begin:
             return  # no rank elsewhere holds it: the node is needed
-        self.out.beside[Beside.DRAIN] += 1
+        self.out.unmodelled[Unmodelled.DRAIN] += 1
         self._tiers.fall_back(Extent.PROCESS, point.step)
-        self._engine.ladder.has_committed(point.step)
+        self._engine.ladder.note_committed(point.step)
         recovery = self._scenario.recovery
         regrouped_s = at_s + float(recovery.regroup.quantile(0.5))
         taken_s = regrouped_s + float(recovery.take.quantile(0.5))

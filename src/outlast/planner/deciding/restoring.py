@@ -41,11 +41,11 @@ class StepFolder:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The point that a run goes on from.
+    """The step that a run goes on from, and its source.
 
-    tier            of the scenario; None: the run starts over
-    recovery_mode   how survivors go on
-    state           the run goes on from something live or sealed
+    tier            index of the scenario's tier to restore from; None: the run starts over
+    recovery_mode   how survivors go on: see engine/recovery.py
+    state           True: it is live state or a sealed image. False: a checkpoint, or the beginning
     """
 
     step: int
@@ -73,9 +73,13 @@ class Restoring:
         unfinished: Sequence[tuple[int, int]],
         restore_s: Sequence[float],
     ) -> Point:
-        """Return what all go on from. `position`: where training stood, in steps.
+        """Return the point that all ranks go on from after a failure.
 
-        `unfinished`: tier and step of what was being written. `restore_s`: of each tier, this time.
+        strike      what is lost
+        extent      tiers that do not survive a failure of this extent are lost with it
+        position    how far training had come, in steps
+        unfinished  tier and step of each save that was being written
+        restore_s   for each tier, the seconds to restore from it after this failure
         """
         kinds, survives = self.tiers.kinds, self.tiers.survives
         images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
@@ -153,7 +157,7 @@ class Restoring:
         recovery_mode: str,
         verdict: RestoreVerdict,
     ) -> Point:
-        """Return the tier that restores this step fastest, the first of equals."""
+        """Return the point in the fastest of these tiers that hold the step."""
         tier = min(
             (index for index in among if self.tiers.sealed[index] == step),
             key=lambda index: restore_s[index],
@@ -163,9 +167,10 @@ class Restoring:
     def _newest_good(
         self, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
     ) -> StepFolder | None:
-        """Return the newest good checkpoint. A save that was being written has no manifest.
+        """Return the newest good checkpoint; None if there is none.
 
-        Faster ones come first among those of one step.
+        A save that was being written has no manifest. If several tiers have the same step, the
+        fastest one is returned.
         """
         durable = [
             index for index, survives in enumerate(self.tiers.survives) if survives is Extent.RUN

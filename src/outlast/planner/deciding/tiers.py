@@ -1,9 +1,9 @@
-"""Work out what each tier holds while a run trains, saves and fails.
+"""What each tier holds while a run trains, saves and fails.
 
-Arithmetic handles one stretch of training at a time.
+One call computes a whole stretch of training.
 
-Units      seconds; positions and intervals are whole steps, but for where training stands in the
-           middle of one.
+Units      seconds; positions are steps, and have a fraction only where training stops within a
+           step.
 Symbols    S(k)  seconds from the beginning of a stretch until position k is reached: (k - p0)
            steps, and all stalls at positions before k
 Method     S is inverted by bisection instead of a walk from save to save, so that a stretch
@@ -25,7 +25,7 @@ from outlast.planner.scenario import Extent, Scenario
 class Kind(Enum):
     """How the engine sees a tier.
 
-    A live tier that survives the whole run's loss is a checkpoint besides.
+    A live tier that survives the loss of the whole run is a checkpoint too.
     """
 
     LIVE = "live"  # replicated state: each survivor holds it (engine.restore.decide_replicated)
@@ -36,13 +36,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A stretch up to its end.
+    """What a stretch of training has brought.
 
-    position    steps
-    stall_s     seconds of it that were stalls, over or not
-    written     tier and step: the newest that was written in it
-    unfinished  tier and step: what was being written, or stalled for
-    overlaps    saves that began while the one before, to the same tier, was still being written
+    position    how far training has come, in steps
+    stall_s     seconds that saves stalled training, including a stall that is not over
+    written     tier and step of the newest finished save to each tier
+    unfinished  tier and step of each save that was still stalling training, or being written
+    overlaps    saves that began while the save before, to the same tier, was still being written
     """
 
     position: float
@@ -61,13 +61,15 @@ class _Saving:
 
 
 class Tiers:
-    """The contents of each tier. `held[j]` is the newest step that tier j can restore, or None.
+    """The contents of each tier.
 
-    Live tiers hold the newest whole step.
-
-    `sealed[j]`: the same by the rules of the engine. A rank that takes sharded state from elsewhere
-    seals it in its own memory before it trains (`ready` in runtime/worker/attach.py). In a
-    scenario, that memory is empty until the next save.
+    held      for each tier, the newest step that can be restored from it by the rules of a
+              scenario, or None. A live tier holds the newest whole step
+    sealed    the same, by the rules of the engine. They differ in one case: a rank that takes
+              sharded state from elsewhere seals it in its own memory before it trains (`ready` in
+              runtime/worker/attach.py). In a scenario, that memory is empty until the next save
+    kinds     how the engine sees each tier
+    survives  for each tier, the largest extent of a failure that it survives
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -91,7 +93,10 @@ class Tiers:
                 )
 
     def train(self, begin: int, for_s: float) -> Trained:
-        """Train from position `begin` for so long. Tiers hold what that saves only after `hold`."""
+        """Return what `for_s` seconds of training from position `begin` bring.
+
+        This changes nothing. Pass the result to `hold`, if training ends there.
+        """
         at_most = begin + math.floor(for_s / self._step_s)
         reached = _largest(begin, at_most, lambda step: self._reached_s(begin, step) <= for_s)
         beyond_s = (
@@ -122,13 +127,13 @@ class Tiers:
         )
 
     def hold(self, trained: Trained) -> None:
-        """Cut training off there. What was not written by then is lost."""
+        """Put what a stretch has saved into the tiers. Saves that are not finished are lost."""
         for index, step in trained.written:
             self.held[index] = self.sealed[index] = step
         self._hold_live(math.floor(trained.position))
 
     def fall_back(self, extent: Extent, to: int) -> None:
-        """Forget what was lost. All go on from step `to`."""
+        """Empty the tiers that do not survive this extent, and go back to step `to`."""
         self.held = [
             held if survives >= extent else None
             for held, survives in zip(self.held, self.survives, strict=True)
@@ -140,7 +145,7 @@ class Tiers:
         self._hold_live(to)
 
     def attach(self, step: int) -> None:
-        """Begin training on all ranks with the state of `step`."""
+        """Note that all ranks have restored `step`, so each has sealed it in its own memory."""
         for index, kind in enumerate(self.kinds):
             if kind is Kind.IMAGE and self.survives[index] is Extent.PROCESS:
                 self.sealed[index] = step
@@ -160,7 +165,10 @@ class Tiers:
         return (step - begin) * self._step_s + stalls_s
 
     def _stalls_s(self, step: int, upto: int | None = None) -> float:
-        """Return the stalls at this position, of the tiers in their order, up to that one."""
+        """Return the seconds that saves stall training at this step, those to tier `upto` last.
+
+        None: those to all tiers.
+        """
         return sum(
             one.stall_s
             for one in self._saving
@@ -168,7 +176,10 @@ class Tiers:
         )
 
     def _newest_written(self, saving: _Saving, begin: int, last: int, for_s: float) -> int:
-        """Return the newest step after `begin` that is written by then, else `begin` or less."""
+        """Return the newest step after `begin` whose save is finished after `for_s` seconds.
+
+        If there is none, a step up to `begin` is returned.
+        """
 
         def is_written(number: int) -> bool:
             step = number * saving.interval
