@@ -346,6 +346,38 @@ def test_zeroed_views_of_buckets_have_the_same_bits_after_a_replacement(find_unu
     assert run_ranks(3, _replaced, options, True) == calm
 
 
+def _thawed(rank: Rank, replaced: bool) -> list[str]:
+    """Layers are frozen after the wrap, and thawed in generation 1. The last rank may be new."""
+    world = World(rank)
+    options = {"gradient_as_bucket_view": True, "find_unused_parameters": True}
+    model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    assert ddp.freeze_buckets(model) == ""
+    model.module[:3].requires_grad_(False)
+    out = [backward(model, rank) for _ in range(2)]
+    is_new = replaced and rank.rank == 1
+    if is_new:
+        groups.destroy(world.group)
+        world.group = groups.solo()
+        model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
+    else:
+        ddp.leave_buckets(model)
+    world.next()
+    assert ddp.rebuild(model) == ""
+    assert ddp.freeze_buckets(model) == ""
+    model.module[:3].requires_grad_(False)
+    out += [backward(model, rank) for _ in range(2)]
+    model.module[:3].requires_grad_(True)
+    return out + [backward(model, rank) for _ in range(2)]
+
+
+def test_layers_that_are_frozen_in_a_regroup_are_reduced_once_they_are_thawed() -> None:
+    """All ranks must have the buckets that a replaced rank makes from the top of its script."""
+    calm = run_ranks(2, _thawed, False)
+    assert calm[0] == calm[1]
+    assert len(set(calm[0])) == 2
+    assert run_ranks(2, _thawed, True) == calm
+
+
 def _written_late(rank: Rank, find_unused: bool) -> bool:
     """The memory of the old buckets is written after their gradients were cleared, as gloo may."""
     world = World(rank)

@@ -51,6 +51,8 @@ _REDUCER = (
 _NO_HOOK = ("", "None")
 
 _arguments: WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = WeakKeyDictionary()
+# which of its model's parameters took a gradient when it was made
+_taking: WeakKeyDictionary[DistributedDataParallel, list[bool]] = WeakKeyDictionary()
 _originals: dict[str, Any] = {}
 _making: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 # one for each of `_reduced`
@@ -91,6 +93,7 @@ def install(making: Callable[[], AbstractContextManager[object]] | None = None) 
         _arguments[self] = {
             name: value for name, value in given.items() if name not in ("self", "module")
         }
+        _taking[self] = [one.requires_grad for one in self.module.parameters()]
 
     def last_first(self: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
         parameters, sparse = order(self)
@@ -308,13 +311,32 @@ def _renewable(ddp: DistributedDataParallel) -> bool:
 def _renew_reducer(ddp: DistributedDataParallel) -> None:
     """Do what DDP does when it is unpickled, and register its communication hooks again. Local."""
     ddp.reducer._remove_autograd_hooks()
-    parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
-    names = ddp._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
-    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # type: ignore[no-untyped-call]
+    with _as_made(ddp):
+        parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+        names = ddp._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
+        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # type: ignore[no-untyped-call]
     for hook, state in _hooks(ddp):
         assert ddp.logger is not None, "DDP makes its logger with its reducer"
         ddp.logger._set_comm_hook_name(hook.__qualname__)
         dist._register_comm_hook(ddp.reducer, state, hook)  # type: ignore[attr-defined]  # re-exported from C
+
+
+@contextlib.contextmanager
+def _as_made(ddp: DistributedDataParallel) -> Iterator[None]:
+    """Let those parameters take a gradient that did when `ddp` was made.
+
+    The script may have frozen or unfrozen layers since. A reducer that is made anew must have the
+    buckets of the other ranks all the same, and a replaced rank has made its own at the start.
+    """
+    parameters = list(ddp.module.parameters())
+    now = [one.requires_grad for one in parameters]
+    try:
+        for parameter, takes in zip(parameters, _taking.get(ddp, now), strict=False):
+            parameter.requires_grad_(takes)
+        yield
+    finally:
+        for parameter, takes in zip(parameters, now, strict=True):
+            parameter.requires_grad_(takes)
 
 
 @contextlib.contextmanager
@@ -343,7 +365,8 @@ def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
     These are all that DDP reduces, except those whose gradients are sparse.
     """
-    parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    with _as_made(ddp):
+        parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
     return [
         parameter for parameter, is_sparse in zip(parameters, sparse, strict=True) if not is_sparse
     ]
