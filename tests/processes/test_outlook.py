@@ -38,7 +38,7 @@ def said(outlook: Outlook, *, step: int, now_s: float) -> dict[str, Any]:
 
 def test_before_anything_is_known_all_is_null(records: Records) -> None:
     outlook = Outlook(records)
-    outlook.look(None)
+    outlook.note_gauges(None)
     facts = said(outlook, step=0, now_s=1.0)
     assert facts == {
         "target_step": None,
@@ -59,7 +59,7 @@ def test_before_anything_is_known_all_is_null(records: Records) -> None:
 def test_the_time_left_is_that_of_the_last_minutes_without_the_start(records: Records) -> None:
     """The first step comes after 300 s; then a step takes 2 s, and later 1 s."""
     outlook = Outlook(records)
-    outlook.look(Gauges(10_000))
+    outlook.note_gauges(Gauges(10_000))
     for now_s in range(301):
         assert said(outlook, step=0, now_s=float(now_s))["time_left_s"] is None
     for step in range(1, 101):
@@ -76,9 +76,9 @@ def test_a_replacement_that_has_logged_nothing_keeps_the_loss(
     records: Records,
 ) -> None:
     outlook = Outlook(records)
-    outlook.look(Gauges(50, 7, {"loss": 0.5}))
-    outlook.look(Gauges(60))
-    outlook.look(None)
+    outlook.note_gauges(Gauges(50, 7, {"loss": 0.5}))
+    outlook.note_gauges(Gauges(60))
+    outlook.note_gauges(None)
     facts = said(outlook, step=8, now_s=1.0)
     assert (facts["target_step"], facts["logged"]) == (60, {"step": 7, "values": {"loss": 0.5}})
 

@@ -44,7 +44,7 @@ class Node:
         place = StandbyPlace(loop, caller, TOKEN, FACTS, "127.0.0.1", copy)
         self.standby = Standby(place, lead=self._lead, tell=self.lines.append)
         self.address = self.standby.listen()
-        self.standby.join(self)
+        self.standby.set_agent(self)
 
     def _lead(self, election: Election) -> None:
         election.ledger.close()
@@ -73,7 +73,7 @@ class Node:
     def look(self) -> None:
         self.be_led()
         if not self.elections:
-            self.standby.look()
+            self.standby.ask_if_missing()
         self.loop.call_at(clock.now_s() + LEASE_S / 5, self.look)
 
 

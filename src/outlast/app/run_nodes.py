@@ -204,12 +204,13 @@ def _follow(resources: NodeResources, closing: contextlib.ExitStack) -> int:
         on_verdict=leadership.on_verdict,
     )
     standby, votes = make_standby(resources, facts, leadership)
-    leadership.join(parts, standby)
+    leadership.set_parts(parts, standby)
     offer = _offer(resources, serves, votes)
     agent = RemoteAgent(
-        parts, Outside(facts, dialler, offer, leadership.left, standby, leadership.hand_run_over)
+        parts,
+        Outside(facts, dialler, offer, leadership.on_agent_left, standby, leadership.hand_run_over),
     )
-    leadership.stand_beside(agent)
+    leadership.set_agent(agent)
     dialler.hand_over(agent)
     leadership.listen()
     try:
@@ -417,7 +418,7 @@ def _lead_in(
         missing=leadership.missing, on_verdict=leadership.on_verdict,
     )  # fmt: skip
     standby, votes = make_standby(resources, facts, leadership)
-    leadership.join(parts, standby)
+    leadership.set_parts(parts, standby)
     engine = coordinator_options(options, beginning, ledger.newest())
     listening = resources.location.listening
     assert listening is not None
@@ -449,10 +450,15 @@ def _run_led(
     agent = RemoteAgent(
         parts,
         Outside(
-            facts, dialler, offer, leadership.left, leadership.standby, leadership.hand_run_over
+            facts,
+            dialler,
+            offer,
+            leadership.on_agent_left,
+            leadership.standby,
+            leadership.hand_run_over,
         ),
     )
-    leadership.stand_beside(agent)
+    leadership.set_agent(agent)
     dialler.hand_over(agent)
     agent.begin()
     try:

@@ -1,8 +1,9 @@
-"""A node of several that leads the run, or takes it over when the coordinator is gone.
+"""The part of a launcher that leads a run of several nodes, from the start or by election.
 
-It leads on from the copy of the ledger that it has kept as a voter (runtime/agent/standby.py). If
-it sees the run's folder, and the launcher before it holds that folder no longer, it goes on there.
-Else the run's folder is its own from now on.
+A node that is elected goes on from its own copy of the ledger, which it has kept as a voter
+(runtime/agent/standby.py). Where it can see the run's folder, and no launcher has that folder open
+any more, it moves its ledger there. Otherwise it moves the ledger to a folder of its own, which is
+the run's folder from then on.
 """
 
 from __future__ import annotations
@@ -62,10 +63,13 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 @dataclass(frozen=True)
 class LeaderPlace:
-    """Hold what a node has that leads the run, or may lead it later.
+    """What a node needs to lead the run, now or later.
 
-    script  the digest of the script here
-    own     the folder of this node
+    options  the options of the run
+    token    the shared secret by which nodes prove that they belong to the run; None: there is none
+    facts    what the node learned when it was admitted
+    script   the digest of the script on this node
+    own      the run's folder if this node leads, and cannot use the folder of the launcher before
     """
 
     options: RunOptions
@@ -80,7 +84,7 @@ class LeaderPlace:
 
 @dataclass
 class LedRun:
-    """Hold what is open while this node leads."""
+    """What is open while this node leads."""
 
     folder: RunFolder
     ledger: Ledger
@@ -93,11 +97,13 @@ class LedRun:
 class Leadership:
     """Lead the run from this node, or be ready to.
 
-    The launcher makes one, gives it the parts of the node (`join`, `stand_beside`), and calls
-    `finish` at the end. A node that leads from the start calls `open_coordinator`. One that is
-    elected later calls `lead`. `hand_run_over` and `resign` end that, and another node leads on.
+    The launcher makes one, passes the parts of the node to it (`set_parts`, `set_agent`), and calls
+    `finish` at the end. On the node that leads from the start, the launcher calls
+    `open_coordinator`; on a node that is elected later, the standby calls `lead`. After
+    `hand_run_over` or `resign`, another node leads the run on.
 
-    led  what is open if this node leads or has led; None: it never has
+    led      what is open if this node leads or has led; None: it never has
+    standby  what this node does as a voter; None: it is no voter
     """
 
     def __init__(self, place: LeaderPlace) -> None:
@@ -106,25 +112,28 @@ class Leadership:
         self._parts: NodeParts | None = None
         self.standby: Standby | None = None
         self._agent: RemoteAgent | None = None
-        self._noticed = False  # while this node led, it was told that it is taken away
+        self._noticed = False  # while this node led, a signal said that its machine is taken away
 
-    def join(self, parts: NodeParts, standby: Standby | None) -> None:
-        """Take in what there is of this node."""
+    def set_parts(self, parts: NodeParts, standby: Standby | None) -> None:
+        """Set the parts of this node. Call it before all other methods."""
         self._parts, self.standby = parts, standby
 
-    def stand_beside(self, agent: RemoteAgent) -> None:
-        """Take in the agent of this node."""
+    def set_agent(self, agent: RemoteAgent) -> None:
+        """Set the agent of this node, once it is made."""
         self._agent = agent
 
     def life_over(self, life: Life) -> None:
-        """Tell the coordinator of a life that has ended here."""
+        """Report to the coordinator how long a process of this node lived, once it has ended."""
         if self._agent is not None:
             self._agent.tell_life(life)
 
     # --- elected ----------------------------------------------------------------------------------
 
     def lead(self, election: Election) -> None:
-        """Lead the run from now on. Raises OutlastError if it cannot."""
+        """Lead the run from now on, after this node was elected.
+
+        Raises OutlastError if the run's folder cannot be opened, or the ledger cannot be moved.
+        """
         place = self._place
         self._let_go()
         folder, ledger = self._open(election.ledger)
@@ -146,7 +155,14 @@ class Leadership:
         self, folder: RunFolder, ledger: Ledger, engine: CoordinatorOptions,
         listening: ListeningSocket, *, lives: ReportedLives, start_step: int, epoch: int = 1,
     ) -> LedRun:  # fmt: skip
-        """Open the coordinator on this node, with its ledger."""
+        """Open the coordinator on this node, with its ledger.
+
+        engine      the options of the coordinator
+        listening   the socket at which agents connect
+        lives       the processes that live, as their agents have reported
+        start_step  the newest step in the ledger
+        epoch       the number of this leadership: one more for each node that leads
+        """
         place, parts, standby = self._place, self._parts, self.standby
         nodes = place.options.nodes
         assert parts is not None and nodes is not None
@@ -187,13 +203,16 @@ class Leadership:
         return self.led
 
     def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
-        """Open the folder that the run has from now on, with the ledger in it."""
+        """Open the folder that is the run's from now on, and move the ledger there.
+
+        Return both. The folder of the launcher before is used if it can be seen and locked.
+        """
         place = self._place
         shared = Path(place.facts.folder)
         release, card = version("outlast"), folder_card(place.options)
         run = place.facts.run
         if node_folders.is_folder_of(shared, run):
-            with contextlib.suppress(RunFolderError):  # the launcher that led lives: its own
+            with contextlib.suppress(RunFolderError):  # the launcher that led still has it open
                 name = str(read_card(shared)["name"])
                 folder = RunFolder.take_over(
                     shared, run=run, name=name, version=release, options=card
@@ -206,17 +225,18 @@ class Leadership:
     # --- what comes ------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take signals from now on, and while this node leads, requests. Signals raise nothing."""
+        """Handle signals from now on, and requests of `outlast` commands while this node leads."""
         if self.led is not None:
             self.led.coordinator.driver.take_requests()
         for number in stop_signals.heeded():
             self._place.loop.add_signal(number, functools.partial(self._on_signal, number))
 
     def _on_signal(self, number: int) -> None:
-        """Leave the run, or stop it if this node leads.
+        """Leave the run, or stop the run if this node leads it.
 
-        A notice that the machine is taken away lets the coordinator drain this node first. One that
-        leads is drained like any other if somebody can take the run over then.
+        Some signals are notices that the machine is taken away. Then the coordinator drains this
+        node first. If this node leads, that is done only if another node can take the run over;
+        otherwise the run is stopped.
         """
         reason, code = stop_signals.reason(number), stop_signals.exit_code(number)
         agent, led, notice = self._agent, self.led, number in stop_signals.NOTICES
@@ -230,9 +250,10 @@ class Leadership:
             led.coordinator.driver.ask_stop(reason, code)
 
     def hand_run_over(self) -> bool:
-        """Hand the run over, if this node leads, because it is empty and about to leave.
+        """Hand the run over to another node, if this node leads.
 
-        Return False if nobody can take it over. A node that is taken away stops the run then.
+        It is called when this node has no more ranks and is about to leave. Return False if no
+        other node can take the run over; if the machine is taken away, the run is stopped then.
         """
         led = self.led
         if led is None:
@@ -261,7 +282,7 @@ class Leadership:
         )
 
     def _step_down(self, led: LedRun, text: str, exit_code: int) -> None:
-        """End what is open here of a run that another node leads on."""
+        """Close the coordinator and end the session in the ledger: another node leads on."""
         led.coordinator.close()
         self._place.view.print_line(text)
         with contextlib.suppress(OutlastError):
@@ -272,11 +293,17 @@ class Leadership:
         self._let_go()  # the folder too: whoever leads now may bring its ledger there
 
     def missing(self) -> str:
-        """Say what of the run's folder is missing, while this node leads."""
+        """Return what of the run's folder is missing, in words; "" if nothing is.
+
+        It is always "" on a node that does not lead.
+        """
         return "" if self.led is None else self.led.folder.missing()
 
-    def left(self) -> None:
-        """Take in that this node's agent has left the run."""
+    def on_agent_left(self) -> None:
+        """End the launcher's work once this node's agent has left the run.
+
+        A node that leads ends the run as failed, unless it has ended already.
+        """
         led, agent = self.led, self._agent
         if led is None:
             self._place.loop.stop()
@@ -285,7 +312,7 @@ class Leadership:
             led.coordinator.driver.do([End(over.exit_code, "failed", over.reason, "")])
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
-        """Take in what a diagnosis of this node has found."""
+        """Pass the verdict of a diagnosis on this node to the coordinator, if it is here."""
         if self.led is not None:
             self.led.coordinator.driver.on_verdict(interruption, verdict)
 

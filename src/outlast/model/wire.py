@@ -56,7 +56,7 @@ class FrameReader:
         self.error = ""
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Take in bytes, and return the messages that are complete by now."""
+        """Add received bytes, and return the messages that they complete."""
         rest, out, at = self._rest, [], 0
         if rest:
             rest += data

@@ -115,7 +115,10 @@ class Strikes:
         return found[0] if found else None
 
     def _let_go(self, now_s: float) -> None:
-        """Let those go on that were stopped for long enough, and give slow ones their turn."""
+        """Continue processes that were stopped for long enough.
+
+        A process that is to be slow is stopped and continued in turns of SLOW_TURN_S.
+        """
         for held in list(self._held):
             if now_s >= held.until_s:
                 self._held.remove(held)
@@ -129,7 +132,10 @@ class Strikes:
     # --- from inside ------------------------------------------------------------------------------
 
     def _order(self, one: Due) -> bool:
-        """Put an order down for a rank. One that has an order already gets it later."""
+        """Write an order into a file for a rank.
+
+        Return False if the rank has not carried out its last order yet. Then try again later.
+        """
         path = self._orders / f"rank-{one.rank}"
         if path.exists():
             return False
@@ -140,7 +146,7 @@ class Strikes:
         return True
 
     def _collect(self) -> None:
-        """Take in what the ranks say of the orders that they have carried out."""
+        """Read which orders the ranks have carried out, and note these strikes."""
         for name, one in list(self._ordered.items()):
             try:
                 told = json.loads((self._orders / f"fired-{name}").read_text())
@@ -150,7 +156,7 @@ class Strikes:
             self._note(one, Fired(name, told["at_s"], told["pid"], told["step"]))
 
     def close(self) -> None:
-        """Take in the last orders. Call it once the run is over."""
+        """Note the strikes that ranks carried out last. Call it once the run is over."""
         self._collect()
 
     def _note(self, one: Due, fired: Fired) -> None:

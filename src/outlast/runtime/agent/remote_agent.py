@@ -114,7 +114,7 @@ class RemoteAgent:
         self._node.open()
         self._look()
         if self._outside.standby is not None:
-            self._outside.standby.join(self)
+            self._outside.standby.set_agent(self)
             self._stand_by(self._outside.standby)
         self.on_admitted(self._outside.facts)
 
@@ -274,7 +274,7 @@ class RemoteAgent:
                 clock.now_s() + self._outside.facts.lease_s / BEATS_PER_LEASE,
                 lambda: self._stand_by(standby),
             )
-            standby.look()
+            standby.ask_if_missing()
 
     @property
     def epoch(self) -> int:

@@ -1,14 +1,14 @@
-"""A node's part in outliving the coordinator: it keeps a copy, votes, and may take over.
+"""What a node does so that the run outlives the coordinator: keep a copy, vote, take over.
 
-    HEARS ──no lease for MISSED_SHARE of one──> MISSES: asks all voters with each heartbeat
+    HEARS ──no message for MISSED_SHARE of a lease──> MISSES: asks all voters at each heartbeat
       ^                                           │
       │                     a majority misses it too: the workers go on
       │                                           │
       │          this node votes, its turn has come ──> CLAIMS ──a majority votes for it──> leads
       └──── a coordinator welcomes the agent ─────┴──────────────────────────────────────────┘
 
-Every node of a run on three or more nodes has a standby beside its agent. Where the node is no
-voter, it only asks, and tells others that ask who leads. engine/cluster/voting.py decides.
+In a run on three or more nodes, every node has a standby beside its agent. On a node that is no
+voter, the standby only asks the voters, and answers who leads. engine/cluster/voting.py decides.
 Everything runs on one thread, the loop's.
 """
 
@@ -48,12 +48,14 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The things that an elected node needs to lead the run.
+    """What an elected node needs to lead the run.
 
-    named      the voters, as the new coordinator names them
-    loyal      those that voted for it, when it asked for their votes at `claimed_s`
-    listening  the socket at which agents are awaited, and listens already
-    ledger     the copy of the run's ledger that it has kept
+    epoch      the number of its leadership
+    named      the voters, this node first
+    loyal      the voters that voted for this node
+    claimed_s  when this node asked for their votes
+    listening  the socket at which agents will connect; it listens already
+    ledger     this node's copy of the run's ledger
     """
 
     epoch: int
@@ -68,9 +70,11 @@ class Election:
 class StandbyPlace:
     """The surroundings of a standby: its loop, its addresses and its folder.
 
-    caller   who asks, as the coordinator is told
-    address  of this node for the others
-    copy     where it keeps its copy of the ledger
+    caller   how this node introduces itself
+    token    the run's secret; None: there is none
+    facts    what this node learned when it was admitted
+    address  the host name or IP address at which other nodes reach this node
+    copy     the file with the copy of the ledger
     ports    --port-range; None: any free port
     """
 
@@ -98,7 +102,7 @@ class AgentPort(Protocol):
 
 @dataclass
 class _Attempt:
-    """An attempt to take over. `votes`: who has voted for this node in `epoch`."""
+    """An attempt to take over. `votes`: the nodes that have voted for this node in `epoch`."""
 
     epoch: int
     claimed_s: float
@@ -108,11 +112,11 @@ class _Attempt:
 
 @dataclass
 class _Absence:
-    """Hold what is known while this node misses the coordinator.
+    """What is known while this node misses the coordinator.
 
-    inquiry   the questions to the voters
-    since_s   since when a majority of them misses it too; None: none does so far
-    attempt   this node's attempt to take over; None: it makes none now
+    inquiry   the questions to the voters, and their answers
+    since_s   since when a majority of the voters misses the coordinator too; None: no majority does
+    attempt   this node's attempt to take over; None: there is none now
     """
 
     inquiry: Inquiry
@@ -121,7 +125,10 @@ class _Absence:
 
 
 class Standby:
-    """Outlive the coordinator. `listen`, `join` an agent, then call `look` with each heartbeat.
+    """Keep a copy of the ledger, ask the voters when the coordinator is missing, and take over.
+
+    Call `listen`, then `set_agent`, and then `ask_if_missing` with each heartbeat and `flush` once
+    a second. Pass each message of the coordinator to `on_link` first.
 
     lead   takes the run over; raises OutlastError if it cannot
     tell   shows people a line
@@ -145,11 +152,11 @@ class Standby:
         self._agent: AgentPort | None = None
 
     def listen(self) -> str:
-        """Answer other nodes from now on. Return where, as HOST:PORT."""
+        """Answer the questions of other nodes from now on. Return the address, as HOST:PORT."""
         return self._port.listen(self._place.address, self._place.ports)
 
-    def join(self, agent: AgentPort) -> None:
-        """Stand beside this agent."""
+    def set_agent(self, agent: AgentPort) -> None:
+        """Set the agent of this node."""
         self._agent = agent
 
     def close(self) -> None:
@@ -162,8 +169,8 @@ class Standby:
     def votes(self) -> bool:
         """Return whether this launcher is a voter.
 
-        A launcher that was started again on a voter's node has forgotten what that one had
-        promised, so it is none: it answers at another port.
+        A launcher that was started again on a voter's node does not know what the launcher before
+        it had promised. So it is no voter, which its other port shows.
         """
         return self._port.address in self._named.addresses
 
@@ -191,19 +198,22 @@ class Standby:
         try:
             kept.take(message, now_s=clock.now_s())
         except OutlastError as error:
-            # supervision boundary: what is not kept is not acknowledged
+            # supervision boundary: a record that is not kept is not acknowledged
             self._tell(f"warning: this node cannot keep a copy of the ledger: {error}")
             return
         self.voter.position = max(self.voter.position, kept.position)
         if not message.part and record_text.ends_voting(message.record):
-            # The run has no voters any more. It is acknowledged before this node stops voting.
+            # This record ends the voting. It is acknowledged while this node is still a voter.
             self._acknowledge(message.epoch, message.sent_s)
             self._named = Voters(message.epoch, (), ())
         elif kept.position != before:
             self._acknowledge(message.epoch, message.sent_s)
 
     def _acknowledge(self, epoch: int, seen_s: float) -> None:
-        """Tell the coordinator what this voter holds, if it may still count on this voter."""
+        """Tell the coordinator which record this voter has, unless a newer candidate has its vote.
+
+        `seen_s`: when the coordinator sent the message that is answered, by its own clock.
+        """
         agent, position = self._agent, self.voter.position
         if agent is None or not self.votes:
             return
@@ -212,7 +222,7 @@ class Standby:
             agent.say(Kept(epoch, number, seen_s))
 
     def note_position(self, position: Position) -> None:
-        """Note that the coordinator beside this agent has written so much."""
+        """Note the newest record of the ledger, on the node that leads."""
         self.voter.position = position
 
     # --- while it is missing ----------------------------------------------------------------------
@@ -224,7 +234,7 @@ class Standby:
         except OutlastError as error:
             self._tell(f"warning: the copy of the ledger on this node cannot be written: {error}")
 
-    def look(self) -> None:
+    def ask_if_missing(self) -> None:
         """Ask the voters, if the coordinator is missing. It is called with each heartbeat."""
         now_s = clock.now_s()
         if not self._named.nodes or not self.voter.misses(now_s=now_s):
@@ -267,8 +277,8 @@ class Standby:
     def _name(self, ask: Ask) -> Answer:
         """Answer an agent that asks who leads, as a node that is no voter.
 
-        A new coordinator of two nodes names no voters. The one before it still asks those that it
-        had named, and would never learn who leads now.
+        A new coordinator of two nodes names no voters. The old coordinator still asks the voters
+        that it had named, and would otherwise never learn who leads now.
         """
         promised, leader = self.voter.promised, self.voter.leader
         return Answer(ask.number, False, promised, leader, at_epoch=0, at_number=0)
@@ -291,8 +301,9 @@ class Standby:
     def _hear_of_leader(self, answer: Answer) -> None:
         """Follow the coordinator that a node names, unless a newer one has got this node's vote.
 
-        Whoever it is, a majority has to vote for it before it lets anybody in. One that another
-        node hears was elected, so it is followed whatever this node has promised.
+        If the node that answers hears this coordinator, it was elected, and is followed whatever
+        this node has promised. Otherwise it may still be a candidate: it lets no agent in before a
+        majority has voted for it.
         """
         if not answer.missing:
             self.voter.note_leader(answer.epoch, answer.leader)
@@ -310,7 +321,7 @@ class Standby:
     def _take_a_turn(self, absence: _Absence, now_s: float) -> None:
         """Ask for votes, if it is this node's turn."""
         attempt = absence.attempt
-        begins_s = limits.CLAIM_LEASES * self._place.facts.lease_s  # within that, it has to lead
+        begins_s = limits.CLAIM_LEASES * self._place.facts.lease_s  # a candidate leads by then
         if attempt is not None:
             if now_s < attempt.claimed_s + begins_s:
                 return  # votes may still come
@@ -321,7 +332,7 @@ class Standby:
         turn = self._named.nodes.index(self._place.caller.node) - 1
         waits_s = turn * limits.CLAIM_STAGGER_S
         if absence.inquiry.newest > self.voter.position:
-            waits_s += begins_s  # a voter that holds more refuses its vote, and comes first
+            waits_s += begins_s  # a voter with newer records would refuse its vote: it tries first
         if now_s >= absence.since_s + waits_s:
             self._claim(absence, now_s)
 
@@ -331,7 +342,7 @@ class Standby:
         try:
             listening = listen_in(place.address, place.ports)
         except OSError as error:
-            # another voter may be able to; this one tries again at its next turn
+            # another voter may take the run over; this one tries again at its next turn
             self._tell(f"warning: this node cannot take the run over: {error.strerror}")
             return
         leader = f"{place.address}:{listening.getsockname()[1]}"
@@ -346,7 +357,7 @@ class Standby:
         """Count a vote, and lead the run once a majority has voted for this node."""
         attempt, nodes = absence.attempt, self._named.nodes
         if attempt is None or claimed.epoch != attempt.epoch or not claimed.granted:
-            return  # the vote is for an older attempt, or it is none
+            return  # the answer is about an older attempt, or a refusal
         if self.voter.promised != attempt.epoch:
             return  # this node itself has voted for a newer candidate since
         attempt.votes.add(node)

@@ -68,7 +68,7 @@ class VerdictQueue:
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             pidfd = os.pidfd_open(process.pid)
         except OSError:
-            # The folder is gone, or no process can be started or watched. The next one may do.
+            # The folder is gone, or no process can be started or watched. The next search may work.
             if process is not None:
                 process.kill()
                 process.wait()
@@ -79,9 +79,9 @@ class VerdictQueue:
         self._limit = self._loop.call_at(clock.now_s() + limits.DIAGNOSIS_S, process.kill)
 
     def _over(self, *, looping: bool) -> None:
-        """Take in the end of a search (supervision boundary).
+        """Read the verdict of a search that has ended or was killed (supervision boundary).
 
-        Without a verdict the interruption has none, and the run goes on.
+        If the search left no verdict, the interruption has none, and the run goes on.
         """
         assert self._at_work is not None
         interruption, folder, process, pidfd = self._at_work

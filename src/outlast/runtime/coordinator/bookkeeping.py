@@ -145,7 +145,7 @@ class Bookkeeping:
         seen = calls_outlast or self._steps.newest > 0
         measured = calls_outlast or (seen and self._interruptions.cost_is_known)
         step = max(self._steps.newest, coordinator.step)
-        self._outlook.look(self._gauges())
+        self._outlook.note_gauges(self._gauges())
         return {
             "run": self._outlook.run,
             "state": _state_of_run(coordinator),

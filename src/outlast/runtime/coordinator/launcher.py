@@ -83,7 +83,7 @@ class Launcher:
         self._lead.flush()
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
-        """Take in what a diagnosis has found."""
+        """Pass the verdict of a diagnosis on to the coordinator."""
         self._lead.on_verdict(interruption, verdict)
 
     # --- what the agent's driver tells (AgentDriverEvents) ----------------------------------------

@@ -1,7 +1,7 @@
-"""How far the training is and how long it has still to go, for the people who watch a run.
+"""How far the training has come and how long it still takes, for the people who watch a run.
 
-It decides nothing. Times are monotonic seconds of this launcher, but for `at_s` of a checkpoint,
-which counts from the start of the run, as the times of interruptions do.
+Nothing here decides anything. Times are monotonic seconds of this launcher. Only the `at_s` of a
+checkpoint counts from the start of the run, as the times of interruptions do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outlast.model.gauges import Gauges
 from outlast.model.records import Event, Records
 from outlast.model.verdict import summary
 
-PACE_WINDOW_S = 600.0  # the steps of this time say how long the rest takes, interruptions included
+PACE_WINDOW_S = 600.0  # the time left is estimated from the steps of so many seconds
 _SAMPLES_COUNT = 60
 _VERDICTS_COUNT = 20  # of the newest interruptions
 
@@ -38,7 +38,7 @@ class Outlook:
                 self._note(one, part.began_s)
 
     def note(self, event: Event) -> None:
-        """Take in an event that is written to the ledger."""
+        """Remember an event of the ledger, if it is a checkpoint or a verdict."""
         self._note(event, self._began_s)
 
     def _note(self, event: Event, began_s: float) -> None:
@@ -55,8 +55,11 @@ class Outlook:
                 while len(self._verdicts) > _VERDICTS_COUNT:
                     del self._verdicts[next(iter(self._verdicts))]
 
-    def look(self, said: Gauges | None) -> None:
-        """Take in what the first rank says. What was known stays where it says nothing."""
+    def note_gauges(self, said: Gauges | None) -> None:
+        """Remember the target and the logged values of the first rank.
+
+        None, or a rank that has logged nothing yet, leaves the values as they are.
+        """
         if said is not None:
             # a replacement has a target before it has logged anything
             self._gauges = said if said.step else Gauges(
@@ -68,7 +71,7 @@ class Outlook:
         return self._verdicts.get(interruption)
 
     def facts(self, step: int, coordinator: Coordinator, *, now_s: float) -> dict[str, object]:
-        """Return the keys of `outlast status --json` that this knows."""
+        """Return a part of the keys of `outlast status --json`."""
         target = self._gauges.target or None
         return {
             "target_step": target,
@@ -87,7 +90,10 @@ class Outlook:
         }
 
     def _time_left_s(self, step: int, target: int | None, now_s: float) -> float | None:
-        """Return how long the rest takes at the pace of the last minutes; None if not known."""
+        """Return the seconds to the target step at the pace of the last PACE_WINDOW_S.
+
+        The time of interruptions counts. The result is None if there is no target or no pace yet.
+        """
         if len(self._pace) == 1 and self._pace[0][1] == step:
             self._pace.clear()  # the start is no part of the pace
         if not self._pace or now_s >= self._pace[-1][0] + PACE_WINDOW_S / _SAMPLES_COUNT:

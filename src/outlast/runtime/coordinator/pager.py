@@ -1,12 +1,14 @@
-"""Pages: what is done when the policy decides that a person is to be told.
+"""Pages: messages to a person, sent when the policy decides so.
 
-Each page is sent by a process of its own (runtime/page_sender.py), which tries again by itself. The
-launcher starts it, and takes in its end when that comes. It never waits for it while the run lives.
+Each page is sent by a process of its own (runtime/page_sender.py), which repeats failed tries. The
+launcher starts this process, and is told by the loop when it has ended. While the run goes on, the
+launcher never waits for it.
 
-Once       An interruption is paged once, however often the policy decides so.
-Bounds     AT_ONCE_COUNT processes at a time, and WAITING_MAX_COUNT pages that wait for one; what is
-           more is left out, and told. At the end of a run, pages get LAST_S to leave. After that
-           the processes go on by themselves until their tries are used up.
+Once       An interruption is paged once, however often the policy decides to page.
+Bounds     At most AT_ONCE_COUNT processes send at a time, and at most WAITING_MAX_COUNT pages wait.
+           Further pages are left out, with a warning. At the end of a run, the launcher waits up to
+           LAST_S for pages. After that, the processes go on by themselves until their tries are
+           used up.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Pager:
             del self._verdicts[next(iter(self._verdicts))]
 
     def note(self, event: Event) -> None:
-        """Take in an event. If it is the policy's decision to page, send the page."""
+        """Send a page, if this event is the policy's decision to page."""
         if not is_page(event):
             return
         number = event.data.get("interruption")
@@ -129,13 +131,13 @@ class Pager:
             os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
             pidfd = os.pidfd_open(process.pid)
         except OSError:
-            # Its end would not be seen.
+            # without a pidfd, nobody would notice the end of the process
             process.kill()
             process.wait()
             raise
         self._at_work[pidfd] = number, process
         os.set_blocking(process.stdin.fileno(), False)
-        with contextlib.suppress(OSError):  # one that is dead already is told by its end
+        with contextlib.suppress(OSError):  # if the process is dead, its end is reported anyway
             os.write(process.stdin.fileno(), asked)
         process.stdin.close()
         return pidfd

@@ -57,14 +57,19 @@ class QuorumPlace:
 
 
 class Quorum:
-    """Lead with a majority of the voters. The listener comes with `stand_before`."""
+    """Lead only with a majority of the voters: they keep copies of the ledger.
+
+    Call `stand_before` with the listener first. Then call `begin` to name voters, or `succeed` if
+    this node was elected. After a record on which something depends, call `wrote_at_once`: messages
+    to agents are then held back until a majority of the voters has that record.
+    """
 
     def __init__(self, place: QuorumPlace) -> None:
         self._place = place
         self._votes_at: dict[str, str] = {}  # where each node answers as a voter
         self._listener: AgentListener | None = None
         self._awaited = 0  # the record that a majority has to hold before anything goes on; 0: none
-        self._ends_with = 0  # the record with which nobody votes any more; 0: there is none
+        self._ends_with = 0  # the record that ends the voting, once a majority has it; 0: none
         self._timer: Timer | None = None
         self.is_over = False
         self.named = False  # voters were named, or that there are none
@@ -77,7 +82,7 @@ class Quorum:
         )
 
     def stand_before(self, listener: AgentListener) -> None:
-        """Hold this listener's outputs back until what was decided counts."""
+        """Set the listener whose messages are held back until a majority has what was decided."""
         self._listener = listener
 
     def _send(self, node: str, message: Message) -> None:
@@ -110,7 +115,7 @@ class Quorum:
             self._name_later()
 
     def begin(self) -> tuple[str, ...]:
-        """Name voters among the nodes that are in, and return them: none if those are too few."""
+        """Name voters among the nodes that are in, and return them; () if there are too few."""
         self.named, able = True, self._able()
         voters = choose_voters(self._place.node, able) if self._place.node in able else ()
         try:
@@ -143,7 +148,11 @@ class Quorum:
             self._ends_with = self.copies.newest
 
     def _end(self) -> None:
-        """Lead without voters for a moment. A majority of the old voters has the record of that."""
+        """Lead without voters for a while, because a voter was lost.
+
+        A majority of the old voters has the record that ends the voting. New voters are named after
+        VOTERS_RENEW_S.
+        """
         self._ends_with = 0
         self.copies.end()
         if self._listener is not None:
@@ -181,15 +190,15 @@ class Quorum:
     # --- with a majority --------------------------------------------------------------------------
 
     def wrote_at_once(self) -> None:
-        """Let nothing follow from the newest record before a majority of the voters holds it."""
+        """Hold all messages to agents back until a majority of the voters has the newest record."""
         if self.is_over or self._listener is None:
-            return  # nothing follows any more but the end of what is left
+            return  # this coordinator is closed, and no decision follows any more
         if not self.copies.counts(self.copies.newest):
             self._awaited = self.copies.newest
             self._listener.hold()
 
     def hear(self, node: str, kept: Kept) -> None:
-        """Take in what a voter holds."""
+        """Note which records a voter has, and release messages that waited for that."""
         self.copies.hear(node, kept)
         if self._ends_with and self.copies.counts(self._ends_with):
             self._end()

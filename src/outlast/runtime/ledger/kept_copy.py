@@ -19,24 +19,34 @@ from outlast.runtime.ledger.store import Ledger
 
 
 class KeptCopy:
-    """Keep a copy of the ledger at `path`. `ledger` is None until a whole one has come."""
+    """Keep a copy of the leading node's ledger at `path`.
+
+    A new copy comes in parts and then record by record. Records are numbered, and one that comes
+    twice, or before its turn, is ignored: the leading node sends again from `position` on.
+
+    position  the newest record that the copy holds
+    ledger    the copy; None until a whole one has come
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.position = Position(0, 0)
         self.ledger: Ledger | None = None
-        self._coming = Position(0, 0)  # the newest that has come, of a new copy that is not whole
+        self._coming = Position(0, 0)  # the newest record that has come, also of an unfinished copy
         self._parts: list[str] = []
         self._offset = Offset()
 
     def take(self, keep: Keep, *, now_s: float) -> None:
-        """Take in a record. Raises OutlastError if the disk refuses a whole new copy."""
+        """Add a record to the copy, or to the parts of a new copy.
+
+        Raises OutlastError if the disk refuses a whole new copy.
+        """
         if keep.epoch > self._coming.epoch:
             self._offset = Offset()
         if keep.part == "first" and (keep.epoch, keep.number) > self._coming:
             self._coming, self._parts = Position(keep.epoch, keep.number - 1), []
         if (keep.epoch, keep.number) != (self._coming.epoch, self._coming.number + 1):
-            return  # it came before, or one before it is missing and comes again
+            return  # this record came before, or one before it is missing and will be sent again
         self._coming = Position(keep.epoch, keep.number)
         by_s = self._offset.hear(sent_s=keep.sent_s, now_s=now_s)
         if keep.part:
@@ -52,7 +62,7 @@ class KeptCopy:
         try:
             record, _ = record_text.read(text)
         except CorruptError:
-            return  # one that was too long to send: the copy lacks it
+            return  # the record was too long to send, so the copy lacks it
         self.ledger.add(record_text.moved(record, by_s))
 
     def _replace(self, by_s: float) -> None:

@@ -191,9 +191,7 @@ class Attachment:
             raise Reenter
 
     def _build(self, plan: Regroup) -> float:
-        """Build the group of `plan`, and move the DDP models to it. Return the seconds that the
-        group took.
-        """
+        """Build the group of `plan`, and move the DDP models to it. Return the group's seconds."""
         self.mark("grouping")
         group_s = self.member.build(plan)
         self.member.came_to(Waypoint.RESTORES)
@@ -499,9 +497,7 @@ class Attachment:
         )
 
     def _load_checkpoint(self, plan: Regroup) -> None:
-        """Load a checkpoint. Warn which private state ranks take from rank 0, if it has fewer
-        ranks.
-        """
+        """Load a checkpoint. If it has fewer ranks, warn which take rank 0's private state."""
         rank, size = self.member.rank(), self.member.world_size
         taken = load_checkpoint(self.state, plan.checkpoint, rank, size)
         if taken and self.member.session is not None:

@@ -44,13 +44,13 @@ class Session(Protocol):
         """Block until this process has a rank. Only kind "warm" calls it."""
 
     def user_failed(self, error: BaseException) -> None:
-        """Take in that the script ended with `error`."""
+        """Report that the script ended with `error`."""
 
     def exits(self) -> None:
-        """Take in that the script ends by `sys.exit`, whatever the code."""
+        """Note that the script ends by `sys.exit`, with any exit code."""
 
     def finish(self, exit_code: int) -> None:
-        """Take in that the script is over.
+        """Report that the script is over.
 
         The process ends with `exit_code` after the interpreter's own clean-up.
         """

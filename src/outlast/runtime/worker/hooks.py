@@ -249,7 +249,7 @@ class OptimizerHooks:
         self._step.applied = self._inside
 
     def _scaler_updates(self, scaler: torch.amp.GradScaler) -> None:
-        """Take in that all optimizers of `scaler` have been stepped or skipped by now."""
+        """Note that all optimizers of `scaler` have been stepped or skipped by now."""
         if self._inside and any(scaler is one for one in self._scalers) and not self._step.asked:
             self._ask(user_line())
             # a backward that follows comes after the vote, as it does after an optimizer
