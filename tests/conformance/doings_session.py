@@ -34,7 +34,7 @@ class Session:
             if isinstance(message, Ping):
                 self.channel.send(Pong(self.worker, message.nonce, 0, "script.py:1"))
 
-    def exits(self) -> None:
+    def exits(self, exit_code: int, message: str) -> None:
         pass
 
     def user_failed(self, error: BaseException) -> None:

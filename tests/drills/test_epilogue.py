@@ -65,10 +65,12 @@ def test_a_script_that_fails_behind_the_last_step_is_not_run_again(
 def test_a_rank_that_leaves_with_an_exit_code_in_a_step_is_blamed(
     tmp_path: Path,
 ) -> None:
-    outcome = struck(tmp_path, at="forward", step=10, do="sysexit", code=3)
+    outcome = struck(tmp_path, at="forward", step=10, do="sysexit", code="no such data")
     assert outcome.code == 1, str(outcome)
     assert {tuple(one["ranks"]) for one in outcome.interruptions} == {(1,)}, str(outcome)
-    assert "the script left with exit code 3" in outcome.report["reason"], outcome.report["reason"]
+    why = "the script left with exit code 1: no such data"
+    assert why in outcome.report["reason"], outcome.report["reason"]
+    assert "left the script with exit code 1: no such data" in outcome.stderr, str(outcome)
 
 
 def test_a_rank_that_does_not_end_is_named_with_its_place_and_not_killed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class FakeSession:
             self.spec, kind="rank", rank=0, env={**self.spec.env, "RANK": "0", "LOCAL_RANK": "0"}
         )
 
-    def exits(self) -> None:
+    def exits(self, exit_code: int, message: str) -> None:
         pass
 
     def user_failed(self, error: BaseException) -> None:

@@ -45,6 +45,7 @@ RECOVERED = {
     Rung.RESTART: "by restarting all ranks",
     Rung.STOP: "",
 }
+_LEFT = "the script left"  # as a rank reports that sys.exit has ended its script
 # as torch says it: strsignal(3) in glibc
 _LOADER = re.compile(
     r"DataLoader worker \(pid (\d{1,9})\) is killed by signal: ([A-Z][A-Za-z0-9 ]{3,40})"
@@ -197,6 +198,8 @@ def _how(
         case Mechanism.EXCEPTION:
             if loader := _LOADER.search(error):
                 return _lost_loader(int(loader[1]), loader[2])
+            if error.startswith(_LEFT):
+                return f"left the script{error.removeprefix(_LEFT)}"
             return f"raised {error}" if error else "raised an exception"
         case Mechanism.EXIT:
             return f"ended: {error}" if error else "ended"

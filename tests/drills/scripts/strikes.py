@@ -62,7 +62,7 @@ def _act(fault: dict[str, Any]) -> None:
     if do == "exit":
         os._exit(int(fault.get("code", 0)))
     if do == "sysexit":
-        sys.exit(int(fault.get("code", 0)))
+        sys.exit(fault.get("code", 0))
     if do == "sleep":
         time.sleep(float(fault.get("for_s", 3600.0)))
     elif do == "gil":

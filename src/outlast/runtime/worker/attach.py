@@ -426,9 +426,7 @@ class Attachment:
         came = session.fetch_twin(plan)
         image = session.vault.read(rank if came else plan.twin, plan.step)
         if unknown := load_twin(self.state, image):
-            self._warn_of_loss(
-                plan.step, unknown, f"rank {plan.twin}, which holds the same shards,"
-            )
+            self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which had the same shards,")
 
     def _take_copy(self, plan: Regroup) -> None:
         """Load the copy of this rank's image that another node keeps, because its own was lost.
@@ -468,12 +466,9 @@ class Attachment:
         assert session is not None
         unknown = load_movers(self.state, donated, place)
         if unknown:
-            what = (
-                f"rank {self.member.rank()} was lost after the vote of step {step} and before what"
-                " follows it"
-            )
             session.warn(
-                f"{what}: what may have changed there is taken from a peer that may differ"
+                f"rank {self.member.rank()} was lost after the vote of step {step} and before what"
+                " follows it: what may have changed there is taken from a peer that may differ"
                 f" ({described(unknown)}): not bit-exact from here on"
             )
 

@@ -46,8 +46,8 @@ class Session(Protocol):
     def user_failed(self, error: BaseException) -> None:
         """Report that the script ended with `error`."""
 
-    def exits(self) -> None:
-        """Note that the script ends by `sys.exit`, with any exit code."""
+    def exits(self, exit_code: int, message: str) -> None:
+        """Note that the script ends by `sys.exit`, with this exit code, and a message or ""."""
 
     def finish(self, exit_code: int) -> None:
         """Report that the script is over.
@@ -172,8 +172,9 @@ def _run_guarded(spec: ChildSpec, session: Session) -> int:
         _run(spec)
     except SystemExit as left:
         # A rank that exits alone is replaced, as one that dies. Peers are told of a `break` only.
-        session.exits()
-        return _exit_code(left)
+        exit_code = _exit_code(left)
+        session.exits(exit_code, left.code if isinstance(left.code, str) else "")
+        return exit_code
     except BaseException as error:  # boundary: the user's script
         error.__traceback__ = _without_our_frames(error.__traceback__)
         if not forked.is_fork():

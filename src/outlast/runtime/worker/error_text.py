@@ -30,6 +30,11 @@ def one_line(error: BaseException) -> str:
     return cut_at_word(f"{name}: {text.splitlines()[0]}" if text else name, 2000)
 
 
+def first_line(message: str) -> str:
+    """Return the first line of what `sys.exit` was given, or what fits into a sentence of it."""
+    return cut_at_word(message.strip().partition("\n")[0], 200)
+
+
 def traceback_end(text: str) -> str:
     """Return as much of a traceback's end as a message may carry: its end says most."""
     return end_of(text, limits.TRACEBACK_MAX_BYTES)

@@ -45,7 +45,12 @@ from outlast.runtime.worker import (
     trial_plan,
 )
 from outlast.runtime.worker.beacon_page import BeaconPage
-from outlast.runtime.worker.error_text import one_line, text_with_line, traceback_end
+from outlast.runtime.worker.error_text import (
+    first_line,
+    one_line,
+    text_with_line,
+    traceback_end,
+)
 from outlast.runtime.worker.onlooker import Onlooker
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.places import place_of_process
@@ -185,9 +190,11 @@ class Session:
             )
         )
 
-    def exits(self) -> None:
+    def exits(self, exit_code: int, message: str) -> None:
         """Note that the script ends by `sys.exit`. Its peers are then not told that it has left."""
         self.calls.ended = _nothing
+        if exit_code:
+            self._report_failed_script(exit_code, message)
 
     def finish(self, exit_code: int) -> None:
         """Report that the script is over. The interpreter shuts down next.
@@ -203,14 +210,15 @@ class Session:
         self._report_failed_script(exit_code)
         self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
-    def _report_failed_script(self, exit_code: int) -> None:
+    def _report_failed_script(self, exit_code: int, message: str = "") -> None:
         """Report that the script has failed, while the sockets are still open.
 
         Otherwise a peer that loses its connection might report first, and be blamed. Nothing more
         is sent if the error was reported before.
         """
         if self.machine.attached:
-            error = f"the script left with exit code {exit_code}"
+            said = first_line(message)
+            error = f"the script left with exit code {exit_code}{f': {said}' if said else ''}"
             self.do(
                 lambda m: m.broke(
                     mechanism="exception", error=error, traceback="", now_s=clock.now_s()
