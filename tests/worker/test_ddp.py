@@ -370,7 +370,7 @@ def _thawed(rank: Rank, replaced: bool) -> list[str]:
     return out + [backward(model, rank) for _ in range(2)]
 
 
-def test_layers_that_are_frozen_in_a_regroup_are_reduced_once_they_are_thawed() -> None:
+def test_layers_frozen_in_a_regroup_are_reduced_once_they_are_thawed() -> None:
     """All ranks must have the buckets that a replaced rank makes from the top of its script."""
     calm = run_ranks(2, _thawed, False)
     assert calm[0] == calm[1]

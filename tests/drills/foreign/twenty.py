@@ -30,17 +30,22 @@ from tests.drills._run import Drill, Outcome
 HERE = Path(__file__).parent
 GOOD = HERE.parent / "checked" / "good"
 FAULTS = 20
+SHAPES = (
+    "callbacks", "distil", "draws", "gan", "ppo", "recipe", "reference", "rollouts", "sharpness",
+    "stages", "trainer_hooks",
+)  # fmt: skip
 SCRIPTS = {
     **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},
-    **{
-        name: HERE / "scripts" / f"{name}.py"
-        for name in ("draws", "rollouts", "trainer_hooks", "recipe")
-    },
+    **{name: HERE / "scripts" / f"{name}.py" for name in SHAPES},
 }
 # How much longer the short ones are made. The text of `recurrent` is used up at step 199.
-TIMES = {"recurrent": 4, "schedule": 2, "draws": 6, "evaluation": 12}
+TIMES = {
+    "recurrent": 4, "schedule": 2, "draws": 6, "evaluation": 12, "callbacks": 2, "gan": 4,
+    "reference": 3, "sharpness": 2, "stages": 3,
+}  # fmt: skip
 UNTIL, PACE_S = 240, 0.1
-SLOWER = {"early_stop": 0.3, "recurrent": 0.15}  # the first leaves its loop in step 60
+# The first leaves its loop in step 60, and the second in step 84.
+SLOWER = {"early_stop": 0.3, "distil": 0.25, "recurrent": 0.15}
 WITHIN_S = 240.0
 
 

@@ -240,7 +240,10 @@ class Run:
             with self._membership.refusing():
                 raise UsageError(
                     "run.steps(...) was called again with another state",
-                    hint="name everything that is trained in one run.state(...)",
+                    hint=(
+                        "name everything that is trained in one run.state(...), and go through"
+                        " all stages in one loop: step.number says which one it is"
+                    ),
                 )
         if before is None:
             before = self._transaction = Transaction(
