@@ -28,7 +28,7 @@ from safetensors.numpy import save_file
 
 from outlast.app import cli, control, run_views
 from outlast.app.command_line import Parser, finite
-from outlast.engine.coordinator.requests import Asked
+from outlast.engine.coordinator.requests import RunRequest
 from outlast.model.records import Meta
 from outlast.runtime import clock
 from outlast.runtime.coordinator.control_socket import ControlSocket
@@ -369,7 +369,7 @@ def a_launcher_that_answers(folder: Path) -> Iterator[None]:
     loop = Loop()
     socket = ControlSocket(loop, folder, tell=print)
 
-    def asked(one: Asked) -> None:
+    def asked(one: RunRequest) -> None:
         socket.answer(one.number, "refused" if one.what == "stop" else "done", one.what)
 
     socket.open(asked)

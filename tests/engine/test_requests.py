@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, DRAINING, UNBARRED
-from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, Asked
+from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, RunRequest
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Preempted
 from outlast.sim.options import Options
@@ -21,7 +21,7 @@ TWO_SPARE = replace(FOUR, nodes=4, spare_nodes=2)
 
 def asks(world: World, what: str, node: str = "", *, at_s: float = LATE_S, number: int = 1) -> None:
     """Let somebody ask for `what` at `at_s`."""
-    asked = Asked(number, what, node, "alice", "a fan is broken")
+    asked = RunRequest(number, what, node, "alice", "a fan is broken")
     world.timeline.after(at_s, lambda: world.host.on_request(asked))
 
 
@@ -211,7 +211,7 @@ def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:
     ("options", "what", "node", "why"),
     [
         (LONE, "drain", "node-0", "this run has one node"),
-        (FOUR, "drain", "node-9", "no node node-9 is in this run; in it are node-0"),
+        (FOUR, "drain", "node-9", "no node node-9 is in this run; its nodes are node-0"),
         (replace(FOUR, nodes=2, spare_nodes=0), "cordon", "node-0", "the other nodes have no room"),
         (
             replace(FOUR, recovery_mode="sharded"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.engine.coordinator.requests import Asked
+from outlast.engine.coordinator.requests import RunRequest
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Hello, Request, RequestAnswer
@@ -28,7 +28,7 @@ class Launcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked: list[Asked] = []
+        self.asked: list[RunRequest] = []
         self.told: list[str] = []
         self.loop = Loop()
         self.control = ControlSocket(self.loop, folder, tell=self.told.append)

@@ -30,7 +30,7 @@ from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.policy_actions import PolicyActions
 from outlast.engine.coordinator.process_exit import ProcessExits
 from outlast.engine.coordinator.regroup import Regroup
-from outlast.engine.coordinator.requests import Asked, Requests
+from outlast.engine.coordinator.requests import Requests, RunRequest
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.script_reports import ScriptReports
 from outlast.engine.coordinator.spares import SparePool
@@ -204,9 +204,9 @@ class Coordinator:
         """Stop the run, because a signal or a person asks for it; see `StopRequest.ask`."""
         return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
 
-    def on_request(self, *, now_s: float, asked: Asked) -> list[Output]:
+    def on_request(self, *, now_s: float, request: RunRequest) -> list[Output]:
         """Handle a person's request; see `Requests`. The driver shows each `Answered`."""
-        return self.requests.take(now_s, asked)
+        return self.requests.take(now_s, request)
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
         """Handle the verdict of a diagnosis: the policy decides what is done about it."""
@@ -215,7 +215,7 @@ class Coordinator:
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
         """Handle the answer to a Manifest: it was written, or (`error`) could not be."""
         out = checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
-        return [*out, *self.requests.look(now_s)]
+        return [*out, *self.requests.advance(now_s)]
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...], kept_step: int = 0
@@ -306,7 +306,7 @@ class Coordinator:
         return [
             *self._script_reports.on_steps(now_s, message.newest),
             *self.policy.look_at_departures(now_s, changed=False),
-            *self.requests.look(now_s),
+            *self.requests.advance(now_s),
         ]
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
@@ -337,7 +337,7 @@ class Coordinator:
                 return self.regroup.on_joined(now_s, members, message)
             case Committed():
                 first = self.regroup.on_committed(now_s, members, message)
-                return [*first, *self.requests.look(now_s)]
+                return [*first, *self.requests.advance(now_s)]
             case Finished():
                 return self.regroup.on_finished(now_s, members, message)
             case Donated():
@@ -356,7 +356,7 @@ class Coordinator:
                 return self._exits.on_failed_to_start(now_s, message)
             case Checkpointed():
                 shard = checkpoints.on_shard(self.run, now_s, message)
-                return [*shard, *self.requests.look(now_s)]
+                return [*shard, *self.requests.advance(now_s)]
             case CopyRefused():
                 return checkpoints.on_copy_refused(self.run, now_s, message)
             case Refused():
@@ -383,7 +383,7 @@ class Coordinator:
             return out if waits else [*out, *self._catch_up(now_s)]
         out = self._changes.joined(now_s, enrol)
         out += self.policy.look_at_departures(now_s)
-        return [*out, *self.requests.look(now_s)]
+        return [*out, *self.requests.advance(now_s)]
 
     def node_lost(
         self, *, now_s: float, node: str, reason: str, returns: bool = False

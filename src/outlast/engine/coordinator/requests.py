@@ -32,12 +32,13 @@ STOPPED_EXIT = 143  # as by SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, and who made it.
+class RunRequest:
+    """A request to a live run, and who made it.
 
-    number  by which the driver knows the request; unique for this launcher
-    what    the kind of request, as in the message `Request`
-    node    the node that it is about; "" if none
+    number  the driver's number for this request; negative: a notice of a node, and nobody waits for
+            the answer
+    what    the kind of request, as in the message `Request`, or "preempted"
+    node    the node that the request is about; "" if none
     by      who asks, in words for people
     reason  why, in the words of the person who asks; may be ""
     """
@@ -55,7 +56,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRequest:
     """A request that is not done yet.
 
     step        the newest committed step when the request came
@@ -64,7 +65,7 @@ class _Open:
     waits_for   the newest answer of what the request waits for
     """
 
-    asked: Asked
+    request: RunRequest
     step: int
     generation: int = -1
     nodes: list[str] = field(default_factory=list)
@@ -74,12 +75,12 @@ class _Open:
 class Requests:
     """Carry out the requests of people, and answer them.
 
-    The coordinator makes one. It calls `take` for each request, and `look` whenever something has
-    changed that a request may wait for:
+    The coordinator makes one. It calls `take` for each request, `preempted` for each notice that a
+    node is taken away, and `advance` whenever something has changed that a request may wait for:
 
-        outputs = requests.take(now_s, Asked(1, "drain", "node-b", "alice", "a fan is broken"))
-        outputs = requests.look(now_s)
-        outputs = requests.over(now_s, end)
+        outputs = requests.take(now_s, RunRequest(1, "drain", "node-b", "alice", "a fan is broken"))
+        outputs = requests.advance(now_s)
+        outputs = requests.on_end(now_s, end)
 
     Each call returns an `Answered` for each request whose answer has changed. A request may never
     be done: a drain waits for a node with room as long as the run lives.
@@ -89,44 +90,44 @@ class Requests:
         self.run = run
         self.stop = stop
         self.policy = policy
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenRequest] = {}
         self._notices = 0  # how often a node has said that it is about to be taken away
 
-    def take(self, now_s: float, asked: Asked) -> list[Output]:
-        """Accept or refuse a request, do what can be done now, and answer it."""
-        data = self._facts(asked)
-        if why_not := self._why_not(asked):
+    def take(self, now_s: float, request: RunRequest) -> list[Output]:
+        """Accept or refuse a new request, do what can be done now, and answer it."""
+        data = self._facts(request)
+        if why_not := self._why_not(request):
             refused = Event(now_s, 0.0, REQUESTED, data | {"refused": why_not})
-            return [Record(refused), Answered(asked.number, "refused", why_not)]
-        return self._open_up(now_s, asked, data)
+            return [Record(refused), Answered(request.number, "refused", why_not)]
+        return self._accept(now_s, request, data)
 
-    def _facts(self, asked: Asked) -> dict[str, object]:
+    def _facts(self, request: RunRequest) -> dict[str, object]:
         """Return a request as plain data for the ledger."""
         return {
-            "number": asked.number, "what": asked.what, "node": asked.node, "by": asked.by,
-            "reason": asked.reason, "step": self.run.progress.step,
+            "number": request.number, "what": request.what, "node": request.node, "by": request.by,
+            "reason": request.reason, "step": self.run.progress.step,
         }  # fmt: skip
 
-    def _open_up(self, now_s: float, asked: Asked, data: dict[str, object]) -> list[Output]:
-        """Write a request down, and begin to carry it out."""
+    def _accept(self, now_s: float, request: RunRequest, data: dict[str, object]) -> list[Output]:
+        """Write a request to the ledger, and begin to carry it out."""
         event = Event(now_s, 0.0, REQUESTED, data)
         self.policy.acted.take(event)
         out: list[Output] = [Record(event, at_once=self.run.at_once)]
-        one = self._open[asked.number] = _Open(asked, self.run.progress.step)
-        return [*out, *self._begin(now_s, one), *self.look(now_s)]
+        one = self._open[request.number] = _OpenRequest(request, self.run.progress.step)
+        return [*out, *self._begin(now_s, one), *self.advance(now_s)]
 
-    def _begin(self, now_s: float, one: _Open) -> list[Output]:
-        asked = one.asked
-        match asked.what:
+    def _begin(self, now_s: float, one: _OpenRequest) -> list[Output]:
+        request = one.request
+        match request.what:
             case "stop":
-                how = f"the run is stopped, {asked.why}"
+                how = f"the run is stopped, {request.why}"
                 return self.stop.ask(now_s=now_s, reason=how, exit_code=STOPPED_EXIT)
             case "cordon":
-                return self.policy.cordon(now_s, asked.node, asked.why)
+                return self.policy.cordon(now_s, request.node, request.why)
             case "uncordon":
-                return self.policy.uncordon(now_s, asked.node, asked.why)
+                return self.policy.uncordon(now_s, request.node, request.why)
             case "drain" | "preempted":
-                one.nodes = [asked.node]
+                one.nodes = [request.node]
                 return self.policy.look_at_departures(now_s)
             case "drain_all":
                 one.nodes = self._in_turn()
@@ -140,17 +141,18 @@ class Requests:
         run = self.run
         self._notices += 1
         number = -self._notices  # nobody waits for the answer
-        asked = Asked(number, "preempted", node, f"node {node}", reason)
+        request = RunRequest(number, "preempted", node, f"node {node}", reason)
         if run.course.is_in(Stage.ENDED, Stage.STOPPING) or self.stop.end is not None:
             return []
         drains = self._why_no_move() == "" and self.policy.is_room_without(node)
         if not drains or not run.progress.trained:
-            return self._stop_for(now_s, asked)
-        return self._open_up(now_s, asked, self._facts(asked) | {"what": "drain"})
+            return self._stop_for(now_s, request)
+        return self._accept(now_s, request, self._facts(request) | {"what": "drain"})
 
-    def _stop_for(self, now_s: float, asked: Asked) -> list[Output]:
-        reason = f"{asked.node} is taken away ({asked.reason}), and no other node has room for it"
-        return self.stop.ask(now_s=now_s, reason=f"node {reason}", exit_code=STOPPED_EXIT)
+    def _stop_for(self, now_s: float, request: RunRequest) -> list[Output]:
+        why = f"node {request.node} is taken away ({request.reason})"
+        reason = f"{why}, and no other node has room for it"
+        return self.stop.ask(now_s=now_s, reason=reason, exit_code=STOPPED_EXIT)
 
     def _in_turn(self) -> list[str]:
         """Return all nodes in the order in which they are drained: first those that have ranks."""
@@ -159,63 +161,62 @@ class Requests:
 
     # --- what is refused -----------------------------------------------------------------------
 
-    def _why_not(self, asked: Asked) -> str:
-        """Return why a request can never be carried out; "": it can, perhaps later."""
+    def _why_not(self, request: RunRequest) -> str:
+        """Return why a request can never be carried out; "" if it can be, now or later."""
         run, nodes = self.run, self.run.nodes
-        if run.course.is_in(Stage.ENDED) or (
-            asked.what != "stop" and (run.course.is_in(Stage.STOPPING) or self.stop.end is not None)
-        ):
+        stops = run.course.is_in(Stage.STOPPING) or self.stop.end is not None
+        if run.course.is_in(Stage.ENDED) or (request.what != "stop" and stops):
             return "the run is being stopped"
-        if asked.what in ("stop", "checkpoint"):
-            return self._why_no_checkpoint() if asked.what == "checkpoint" else ""
+        if request.what in ("stop", "checkpoint"):
+            return self._why_no_checkpoint() if request.what == "checkpoint" else ""
         if nodes.local:
-            return "this run has one node, which no other one can take work from"
-        if asked.what != "drain_all" and asked.node not in nodes:
-            return f"no node {asked.node} is in this run; in it are {some(tuple(nodes))}"
-        if asked.what == "cordon" and not self.policy.is_room_without(asked.node):
+            return "this run has one node, so no other node can take work from it"
+        if request.what != "drain_all" and request.node not in nodes:
+            return f"no node {request.node} is in this run; its nodes are {some(tuple(nodes))}"
+        if request.what == "cordon" and not self.policy.is_room_without(request.node):
             return f"the other nodes have no room for all {run.options.world_size} ranks"
-        if asked.what == "uncordon" and not self.policy.is_given_up(asked.node):
-            return f"node {asked.node} is not cordoned"
-        return self._why_no_move() if asked.what in ("drain", "drain_all") else ""
+        if request.what == "uncordon" and not self.policy.is_given_up(request.node):
+            return f"node {request.node} is not cordoned"
+        return self._why_no_move() if request.what in ("drain", "drain_all") else ""
 
     def _why_no_checkpoint(self) -> str:
         return _NOT_SAVED if self._is_plain() else ""
 
     def _why_no_move(self) -> str:
         if self.run.roster.sharded:
-            return "the state of this run is sharded, and what a node holds has no other owner"
+            return "the state of this run is sharded, and no other node has this node's shards"
         return _BEGINS_AGAIN if self._is_plain() else ""
 
     def _is_plain(self) -> bool:
         """Return True if the script trains without outlast calls.
 
-        A script that has not trained yet may still make one.
+        That is known once it has trained. A script that has not trained yet may still call outlast.
         """
         return not self.run.roster.outlast and self.run.progress.trained
 
     # --- open requests -------------------------------------------------------------------------
 
-    def look(self, now_s: float) -> list[Output]:
-        """Do what can be done now for the open requests, and answer those that have changed."""
+    def advance(self, now_s: float) -> list[Output]:
+        """Do what can be done now for the open requests, and answer those whose state changed."""
         out: list[Output] = []
         for one in list(self._open.values()):
-            match one.asked.what:
+            match one.request.what:
                 case "stop":
                     out += self._waits(one, self._stop_waits_for())
                 case "checkpoint":
                     out += self._look_at_checkpoint(now_s, one)
                 case "cordon" | "uncordon":
-                    again = "no more work" if one.asked.what == "cordon" else "work again"
-                    out += self._done(now_s, one, f"node {one.asked.node} is given {again}")
+                    again = "no more work" if one.request.what == "cordon" else "work again"
+                    out += self._done(now_s, one, f"node {one.request.node} is given {again}")
                 case _:
                     out += self._look_at_drain(now_s, one)
         return out
 
-    def over(self, now_s: float, end: End) -> list[Output]:
+    def on_end(self, now_s: float, end: End) -> list[Output]:
         """Answer all open requests, because the run has ended with `end`."""
         out: list[Output] = []
         for one in list(self._open.values()):
-            if one.asked.what == "stop":
+            if one.request.what == "stop":
                 out += self._done(now_s, one, f"the run has stopped{self._where()}")
             else:
                 out += self._refused(now_s, one, f"the run is over: {end.reason}")
@@ -239,7 +240,7 @@ class Requests:
 
     # --- a checkpoint --------------------------------------------------------------------------
 
-    def _look_at_checkpoint(self, now_s: float, one: _Open) -> list[Output]:
+    def _look_at_checkpoint(self, now_s: float, one: _OpenRequest) -> list[Output]:
         run, saved = self.run, self.run.sources.checkpoint
         if saved.folder and saved.step > one.step:
             return self._done(
@@ -247,9 +248,9 @@ class Requests:
             )
         failed = run.sources.failed
         training = run.course.is_in(Stage.TRAINING)
-        asked_here = training and one.generation == run.course.generation
-        if asked_here and failed is not None and failed[0] > one.step:
-            # A save that a regroup cuts short is asked for again in the next generation.
+        told_here = training and one.generation == run.course.generation
+        # A save that a regroup cut short is not refused: it is asked for again in this generation.
+        if told_here and failed is not None and failed[0] > one.step:
             why = f"the checkpoint of step {failed[0]} failed: {failed[1]}"
             return self._refused(now_s, one, why)
         if why_not := self._why_no_checkpoint():
@@ -261,9 +262,9 @@ class Requests:
             )
             return self._waits(one, why)
         out: list[Output] = []
-        if not asked_here and (rank := self._spokesman()) is not None:
+        if not told_here and (rank := self._spokesman()) is not None:
             one.generation = run.course.generation
-            out += run.tell([(rank, SaveNow(one.asked.why))])
+            out += run.tell([(rank, SaveNow(one.request.why))])
         return [*out, *self._waits(one, "the next step is committed, and then saved")]
 
     def _spokesman(self) -> Member | None:
@@ -273,30 +274,31 @@ class Requests:
 
     # --- a drain -------------------------------------------------------------------------------
 
-    def _look_at_drain(self, now_s: float, one: _Open) -> list[Output]:
+    def _look_at_drain(self, now_s: float, one: _OpenRequest) -> list[Output]:
         out: list[Output] = []
         while one.nodes:
             node = one.nodes[0]
             if not self.policy.is_given_up(node) and node in self.run.nodes:
-                if one.waits_for and one.asked.what != "drain_all":
+                if one.waits_for and one.request.what != "drain_all":
                     why = f"node {node} is not cordoned any more"
                     return [*out, *self._refused(now_s, one, why)]
-                out += self.policy.depart(now_s, node, one.asked.why, dismisses=False)
+                out += self.policy.depart(now_s, node, one.request.why, dismisses=False)
             if self.policy.departs(node):
                 return [*out, *self._waits(one, self._drain_waits_for(one))]
             if left := sorted(m.rank for m in self.run.roster.live() if m.home == node):
                 ranks = some([str(rank) for rank in left])
                 why = f"ranks {ranks} stay on node {node}: they could not be moved"
                 out += self._refused(now_s, one, why)
-                return [*out, *self._stop_for(now_s, one.asked)] if one.asked.number < 0 else out
+                is_notice = one.request.number < 0
+                return [*out, *self._stop_for(now_s, one.request)] if is_notice else out
             one.nodes.pop(0)
-            if one.asked.what == "drain_all" and node in self.run.nodes:
+            if one.request.what == "drain_all" and node in self.run.nodes:
                 # The next node's ranks need room, so this node gets work again.
                 out += self.policy.uncordon(now_s, node, "it was drained in turn")
-        drained = f"node {one.asked.node} is" if one.asked.node else "all nodes were"
+        drained = f"node {one.request.node} is" if one.request.node else "all nodes were"
         return [*out, *self._done(now_s, one, f"{drained} drained")]
 
-    def _drain_waits_for(self, one: _Open) -> str:
+    def _drain_waits_for(self, one: _OpenRequest) -> str:
         node, more = one.nodes[0], len(one.nodes) - 1
         then = f"; {more} more after that" if more else ""
         if node not in self.run.nodes.barred:
@@ -311,21 +313,21 @@ class Requests:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def _waits(self, one: _Open, text: str) -> list[Output]:
+    def _waits(self, one: _OpenRequest, text: str) -> list[Output]:
         before, one.waits_for = one.waits_for, text
-        return [] if text == before else [Answered(one.asked.number, "waits", text)]
+        return [] if text == before else [Answered(one.request.number, "waits", text)]
 
-    def _done(self, now_s: float, one: _Open, text: str) -> list[Output]:
+    def _done(self, now_s: float, one: _OpenRequest, text: str) -> list[Output]:
         return self._answer(now_s, one, "done", text)
 
-    def _refused(self, now_s: float, one: _Open, text: str) -> list[Output]:
+    def _refused(self, now_s: float, one: _OpenRequest, text: str) -> list[Output]:
         return self._answer(now_s, one, "refused", text)
 
-    def _answer(self, now_s: float, one: _Open, state: str, text: str) -> list[Output]:
-        del self._open[one.asked.number]
-        data = {"number": one.asked.number, "what": one.asked.what, "state": state, "text": text}
-        event = Event(now_s, 0.0, ANSWERED, data)
-        return [Record(event), Answered(one.asked.number, state, text)]
+    def _answer(self, now_s: float, one: _OpenRequest, state: str, text: str) -> list[Output]:
+        del self._open[one.request.number]
+        number, what = one.request.number, one.request.what
+        data = {"number": number, "what": what, "state": state, "text": text}
+        return [Record(Event(now_s, 0.0, ANSWERED, data)), Answered(number, state, text)]
 
 
 _NO_CALL = "the script has made no outlast call yet"

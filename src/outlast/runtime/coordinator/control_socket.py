@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.engine.coordinator.requests import Asked
+from outlast.engine.coordinator.requests import RunRequest
 from outlast.model import limits
 from outlast.model.messages import Message, Request, RequestAnswer
 from outlast.model.texts import cut_at_word, escaped
@@ -60,23 +60,23 @@ class _Caller:
 class ControlSocket:
     """Receive requests of people, one on each connection, and send back the answers.
 
-    After `open`, `asked` is called for each request while the loop runs. Call `answer` with its
-    number, once or several times. `close` removes the socket and hangs up. If the file system has
-    no sockets, people are told, and the run goes on without one.
+    After `open`, `on_request` is called for each request while the loop runs. Call `answer` with
+    the number of the request, once or several times. `close` removes the socket and hangs up. If
+    the file system has no sockets, a warning is shown, and the run goes on without one.
     """
 
     def __init__(self, loop: Loop, folder: Path, *, tell: Callable[[str], None]) -> None:
         self._loop = loop
         self._folder = folder
         self._tell = tell
-        self._asked: Callable[[Asked], None] = lambda asked: None
+        self._on_request: Callable[[RunRequest], None] = lambda _: None
         self._acceptor: Acceptor | None = None
         self._callers: set[_Caller] = set()
         self._count = 0
 
-    def open(self, asked: Callable[[Asked], None]) -> None:
-        """Listen. `asked` is called for each request."""
-        self._asked = asked
+    def open(self, on_request: Callable[[RunRequest], None]) -> None:
+        """Listen. `on_request` is called for each request."""
+        self._on_request = on_request
         try:
             listener = _listen(self._folder)
         except OSError as error:
@@ -153,7 +153,7 @@ class ControlSocket:
             cut_at_word(escaped(text), limits.CONTROL_REASON_CHARS)
             for text in (message.node, message.reason)
         )
-        self._asked(Asked(caller.number, message.what, node, caller.by, reason))
+        self._on_request(RunRequest(caller.number, message.what, node, caller.by, reason))
 
     def _hang_up(self, caller: _Caller) -> None:
         caller.channel.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.engine.coordinator.requests import Asked
+from outlast.engine.coordinator.requests import RunRequest
 from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import (
     Answered,
@@ -219,12 +219,12 @@ class CoordinatorDriver:
         """Stop the run: the step in flight is committed first, unless it was asked before."""
         self.do(self.coordinator.ask_stop(now_s=clock.now_s(), reason=reason, exit_code=exit_code))
 
-    def _on_request(self, asked: Asked) -> None:
-        self.do(self.coordinator.on_request(now_s=clock.now_s(), asked=asked))
+    def _on_request(self, request: RunRequest) -> None:
+        self.do(self.coordinator.on_request(now_s=clock.now_s(), request=request))
 
     def _end(self, end: End) -> None:
         """Answer the open requests, and end the run."""
-        self.do(self.coordinator.requests.over(clock.now_s(), end))
+        self.do(self.coordinator.requests.on_end(clock.now_s(), end))
         if self._parts.control is not None:
             self._parts.control.stop_listening()
         self._ended(end)

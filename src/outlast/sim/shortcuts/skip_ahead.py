@@ -39,7 +39,7 @@ from outlast.sim.world.node import Node
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import Process, SealedStep
-from outlast.sim.world.stop_wishes import StopWishes
+from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import BUSY
 
 LEAST_STEPS = 5  # a shorter stretch is not worth its barriers
@@ -64,7 +64,7 @@ class Skipped(Protocol):
     def host(self) -> CoordinatorHost: ...
 
     @property
-    def wishes(self) -> StopWishes: ...
+    def requested_stops(self) -> RequestedStops: ...
 
     @property
     def strikes(self) -> Strikes: ...
@@ -226,7 +226,7 @@ class SkipAhead:
             and world.host.lives
             and world.host.coordinator.stage is Stage.TRAINING
             and world.frame.end is None
-            and not world.wishes.asked
+            and not world.requested_stops.asked
         )
 
     def _steps_from(self, step: int, wait_s: float) -> int:

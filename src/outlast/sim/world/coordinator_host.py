@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
-from outlast.engine.coordinator.requests import Asked
+from outlast.engine.coordinator.requests import RunRequest
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
@@ -234,11 +234,13 @@ class CoordinatorHost:
             )
         )
 
-    def on_request(self, asked: Asked) -> None:
+    def on_request(self, request: RunRequest) -> None:
         """Ask something of the run, as a person does."""
         now_s = self._frame.now_s
         self.led(
-            lambda: self._through_sessions(self.coordinator.on_request(now_s=now_s, asked=asked))
+            lambda: self._through_sessions(
+                self.coordinator.on_request(now_s=now_s, request=request)
+            )
         )
 
     def on_verdict(self, interruption: int, verdict: Verdict) -> None:
@@ -320,7 +322,7 @@ class CoordinatorHost:
             case FindCheckpoint():
                 self._find_checkpoint()
             case End():
-                for answer in self.coordinator.requests.over(frame.now_s, output):
+                for answer in self.coordinator.requests.on_end(frame.now_s, output):
                     self._carry_out(answer)
                 world.ended(output)
             case _:

@@ -332,7 +332,7 @@ class CoordinatorWatch:
                 over=over,
                 recovery_mode=options.recovery_mode,
                 ranks=options.ranks,
-                stop_asked=bool(world.wishes.asked),
+                stop_asked=bool(world.requested_stops.asked),
                 apart=bool(set(APART).intersection(world.strikes.all_kinds())),
                 **{name: tuple(some) for name, some in ranks.items()},
             )
@@ -394,7 +394,7 @@ class CoordinatorWatch:
                 member.rank < 0
                 and sound
                 and member.kind == self._frame.options.spare_kind
-                and not (world.wishes.asked or world.population.done)
+                and not (world.requested_stops.asked or world.population.done)
             )
         ended, stops = order.worker in self.workers.ended, coordinator.stage is Stage.STOPPING
         self._frame.see(KillOrdered(order.worker, ended, stops, unstruck, idle))

@@ -18,9 +18,9 @@ from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import pid_of
+from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.run_accounts import Accounts
 from outlast.sim.world.steps_done import StepsDone
-from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.verdicts import Verdicts
 
 BLAMES_NOBODY = (
@@ -46,7 +46,7 @@ class FinalReport:
     verdicts: Verdicts
     accounts: Accounts
     steps: StepsDone
-    wishes: StopWishes
+    requested_stops: RequestedStops
 
     def see_interruptions(self, end: End, *, began_s: float) -> None:
         """Let the rules see the end, and what the ledger says of each interruption."""
@@ -76,7 +76,7 @@ class FinalReport:
     # --- the end ----------------------------------------------------------------------------------
 
     def _run_over(self, interruptions: Mapping[int, Interruption], end: End) -> RunOver:
-        options, strikes, wishes = self.frame.options, self.strikes, self.wishes
+        options, strikes, stops = self.frame.options, self.strikes, self.requested_stops
         given = options.max_restarts
         return RunOver(
             state=end.state,
@@ -86,7 +86,7 @@ class FinalReport:
             until=options.steps,
             trained=bool(self.steps.commits),
             plain=options.recovery_mode == "plain",
-            stop_asked=bool(wishes.asked),
+            stop_asked=bool(stops.asked),
             refused=any(fault.kind == "refuse" for _, fault, _ in strikes.struck),
             alive=tuple(
                 p.worker
@@ -104,11 +104,11 @@ class FinalReport:
             ranks=options.ranks,
             kinds=strikes.all_kinds(),
             max_restarts=limits.RESTARTS_COUNT if given is None else given,
-            asked=tuple(wishes.asked),
+            asked=tuple(stops.asked),
             noted=options.nodes > 1 or self.host.has_noted("script"),
             early_s=self._early_s(),
             ending_s=(
-                self.frame.now_s - wishes.asked_s if options.nodes == 1 and wishes.asked else 0.0
+                self.frame.now_s - stops.asked_s if options.nodes == 1 and stops.asked else 0.0
             ),
             spent=self.host.spent,
             policy=options.policy,
@@ -136,7 +136,9 @@ class FinalReport:
         if not worker or pid_of(worker) not in first.pids or first.detected_s >= next_s:
             return
         back_s = None
-        if first.resumed_s is not None and first.resumed_s < min(next_s, self.wishes.first_stop_s):
+        if first.resumed_s is not None and first.resumed_s < min(
+            next_s, self.requested_stops.first_stop_s
+        ):
             back_s = first.resumed_s - first.detected_s
         within = (
             fault.mark in WITHIN_MARKS and not fault.after_s and options.recovery_mode != "plain"

@@ -20,9 +20,9 @@ from outlast.sim.world.frame import Frame
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import TransferImage
+from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.state_holders import StateHolders
 from outlast.sim.world.steps_done import StepsDone
-from outlast.sim.world.stop_wishes import StopWishes
 
 NONE = -1, -1
 
@@ -45,7 +45,7 @@ class Planning(Protocol):
     def state_holders(self) -> StateHolders: ...
 
     @property
-    def wishes(self) -> StopWishes: ...
+    def requested_stops(self) -> RequestedStops: ...
 
     @property
     def strikes(self) -> Strikes: ...
@@ -219,7 +219,9 @@ class PlanWatch:
         world, opened = self._world, coordinator.interruptions.open
         drain, homes, self._drained = self._drained, coordinator.roster.homes, None
         # no process is named beside
-        quiet = not (world.population.done or world.wishes.asked or (opened and opened[-1].pids))
+        quiet = not (
+            world.population.done or world.requested_stops.asked or (opened and opened[-1].pids)
+        )
         alone = quiet and coordinator.stage is Stage.MOVING
         follows = quiet and coordinator.stage in (Stage.MOVING, Stage.HANDOVER)
         ranks = range(world.frame.options.ranks)

@@ -28,7 +28,7 @@ from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
 from outlast.sim.rules.final_observations import Acted, Diagnosed, StartedThere
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.stop_wishes import StopWishes
+from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import FIXED
 
 EAGER = """
@@ -123,12 +123,12 @@ class Verdicts:
     """
 
     def __init__(
-        self, frame: Frame, host: VerdictReceiver, wishes: StopWishes, draws: Stream
+        self, frame: Frame, host: VerdictReceiver, requested_stops: RequestedStops, draws: Stream
     ) -> None:
         self.acts = 0
         self._frame = frame
         self._host = host
-        self._wishes = wishes
+        self._requested_stops = requested_stops
         self._draws = draws
         self._seen: set[int] = set()
         self.own: set[int] = set()  # interruptions that the policy made
@@ -238,7 +238,7 @@ class Verdicts:
             self.own.add(number)
             self._host.drains(str(data["node"]))
         elif event.kind == STOPPED:
-            self._wishes.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
+            self._requested_stops.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
 
     def ordered(self, node: str, message: object) -> None:
         """Take in the coordinator's order to an agent. One that is sent again does not count."""

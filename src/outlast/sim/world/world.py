@@ -44,10 +44,10 @@ from outlast.sim.world.node_parts import Script
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import Home, Process, TransferImage
+from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.run_accounts import Accounts
 from outlast.sim.world.state_holders import StateHolders
 from outlast.sim.world.steps_done import StepsDone
-from outlast.sim.world.stop_wishes import StopWishes
 from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import FIXED, Timeline
 from outlast.sim.world.trace import Trace
@@ -104,17 +104,18 @@ class World:
         end = world.run(bound_s=3_600.0)
         assert world.checkers.violations == []
 
-    Its life    It is put together from its parts, and nothing happens yet. `run` starts the
+    Its life    At first the world is only put together from its parts. `run` starts the
                 coordinator and the nodes, and takes events from the timeline until the run has
-                ended and no process lives, a rule is broken, or the bound is reached. It is used
-                once.
+                ended and no process lives, a rule is broken, or the bound is reached. A world is
+                used once.
     Its parts   `frame` (options, clock, trace, rules), `chance` (all draws), `steps`, `accounts`
-                and `wishes` (the world's own books), `population` (nodes, processes, ranks),
-                `shared` (store, disks, network), `host` (the coordinator), `watching` and
-                `shortcuts`. A part names in a small protocol what it asks of the others.
-    Limits      It promises nothing about real time, tensors, or code of a script. A rule that holds
-                here holds for the machines, not for sockets and files around them: the suites of
-                tests/conformance compare each fake with the real thing.
+                and `requested_stops` (records of what has happened), `population` (nodes,
+                processes, ranks), `shared` (store, disks, network), `host` (the coordinator),
+                `watching` and `shortcuts`. Each part defines a small protocol with what it needs of
+                the other parts.
+    Limits      The world shows nothing about real time, tensors, or the code of a script. A rule
+                that holds here holds for the state machines, not for the sockets and files around
+                them: tests/conformance compares each fake with the real thing.
 
     Options     `rests`: leave out ticks of an agent that can lead to nothing. `steady`: all work
                 and all messages take the least time. `every_step`, `every_rank`, `every_node`: take
@@ -142,7 +143,7 @@ class World:
         self.chance = Chance(seed, options, steady=steady, begins=likeness is not None)
         self.steps = StepsDone()
         self.accounts = Accounts(options)
-        self.wishes = StopWishes()
+        self.requested_stops = RequestedStops()
         self.population = Population(self.frame, twins, self.chance.pool, self.accounts.lives)
         self.host = CoordinatorHost(self)
         kernel = self.chance.stream("kernel")
@@ -191,7 +192,7 @@ class World:
         strikes = Strikes(self, faults)
         return Watching(
             strikes,
-            Verdicts(self.frame, self.host, self.wishes, self.chance.stream("verdicts")),
+            Verdicts(self.frame, self.host, self.requested_stops, self.chance.stream("verdicts")),
             StateHolders(
                 self.frame.options,
                 self.population,
@@ -247,7 +248,7 @@ class World:
 
     def ask_stop(self, *, reason: str, exit_code: int) -> None:
         """Ask the run to stop, as a person or a timer does."""
-        frame, wishes = self.frame, self.wishes
+        frame, stops = self.frame, self.requested_stops
         if frame.end is not None:
             return
         if not self.host.lives:  # no coordinator hears it
@@ -261,10 +262,10 @@ class World:
         )
         # else the coordinator may not have heard that all are at work
         if stage is not Stage.STARTING or plain or nothing_yet:
-            again, single = bool(wishes.asked), frame.options.nodes == 1
+            again, single = bool(stops.asked), frame.options.nodes == 1
             frame.see(StopAsked(plain, nothing_yet, again, single))
-        wishes.first_stop_s = min(wishes.first_stop_s, frame.now_s)
-        wishes.add((exit_code, reason), now_s=frame.now_s)
+        stops.first_stop_s = min(stops.first_stop_s, frame.now_s)
+        stops.add((exit_code, reason), now_s=frame.now_s)
         self.host.ask_stop(reason=reason, exit_code=exit_code)
 
     def describe(self) -> str:
@@ -320,7 +321,7 @@ class World:
             self.verdicts,
             self.accounts,
             self.steps,
-            self.wishes,
+            self.requested_stops,
         )
         report.see_interruptions(end, began_s=BEGAN_S)
         for process in self.population.alive():
