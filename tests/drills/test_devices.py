@@ -112,12 +112,13 @@ def each_group_is_on_the_ranks_gpu(log: Log) -> None:
         assert [call["device"] for call in mine if call["call"] == "set_device"][-1] == gpu, one
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "first",
     [
         pytest.param("torch.cuda.init()", id="it uses CUDA"),
-        pytest.param("run.device", id="it asks for its device", marks=pytest.mark.drill),
-        pytest.param("pass", id="it wraps its model", marks=pytest.mark.drill),
+        pytest.param("run.device", id="it asks for its device"),
+        pytest.param("pass", id="it wraps its model"),
     ],
 )
 def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: str) -> None:

@@ -65,6 +65,7 @@ def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str
 # --- one rank -------------------------------------------------------------------------------------
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(
     tmp_path: Path, calm: Calm

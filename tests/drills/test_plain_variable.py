@@ -18,6 +18,7 @@ SCRIPT = "plain_variable.py"
 KILL = {"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}
 
 
+@pytest.mark.drill
 def test_a_phase_that_a_replaced_rank_would_skip_ends_the_run(tmp_path: Path) -> None:
     """Rank 1 is killed between the step that sets the variable and the phase that it decides on."""
     outcome = drilled(tmp_path, SCRIPT, workers=2, strikes=[KILL])

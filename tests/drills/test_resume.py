@@ -46,6 +46,7 @@ def two_sessions_that_sum_up(folder: Path, outcome: Outcome) -> None:
 # --- the launcher ---------------------------------------------------------------------------------
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_sharded_state_outlives_its_launcher_in_the_vault(
     tmp_path: Path, calm_run: CalmRun
