@@ -1,15 +1,16 @@
 """The answer of `outlast plan`.
 
-It has the ETTR with its interval, and how often the run fails. It says how often to save and where
-to, how many spares there are, and what limits the run.
+A plan has the ETTR with its interval, how often the run fails, how often to save to which tier, how
+many spares there are, and what limits the run.
 
-ETTR       mean, mean_se   over simulated runs, and the simulation's own error
-           low, high       5th and 95th percentile of one run of this length: luck, and what the
-                           counts behind the rates leave open
-Overhead   Seconds lost to saves and repeated work for each productive second: stall / interval +
-           what a failure repeats / MTTF, first order, at the intervals of the plan. What an
-           interval decides; restarts come on top.
-Binding    The term that takes most of the wall clock (`sweep.Term`). The terms and ETTR sum to 1.
+ETTR       mean, mean_se   mean over simulated runs, and its standard error
+           low, high       5th and 95th percentile over runs of this length. They differ by luck,
+                           and by the uncertainty of rates that were estimated from few failures
+Overhead   seconds lost to saves and repeated work for each productive second: stall / interval +
+           what a failure repeats / MTTF, to first order, at the intervals of the plan. Restarts are
+           not included, since they do not depend on the intervals.
+Binding    the term that takes the largest share of the wall clock (`sweep.Term`). The shares of all
+           terms and the ETTR sum to 1.
 
 This module is pure: data in, data out.
 """
@@ -51,7 +52,7 @@ SENSITIVITY_FAILURES = 80  # in each replica, if not every input was asked for
 
 @dataclass(frozen=True, slots=True)
 class Ettr:
-    """The ETTR of a run: its mean, the error of that, and the interval of 90 of 100 such runs."""
+    """The ETTR of a run: its mean and standard error, and the interval that holds 90 % of runs."""
 
     mean: float
     mean_se: float
@@ -101,9 +102,7 @@ class Plan:
 
     @property
     def save_s(self) -> float:
-        """Return how long a save of the tier that survives most takes, whether training waits or
-        not.
-        """
+        """Return the seconds that a save to the most durable tier takes: stall and write."""
         tier = durable(self.scenario)
         return tier.stall_s + tier.write_s
 
@@ -298,8 +297,11 @@ def overhead(scenario: Scenario) -> float:
 def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
     """Describe each tier that keeps state in the memory of nodes.
 
-    It says what it is, the memory it takes, and how likely a further loss comes before the first is
-    mended.
+    scheme          the kind of redundancy, as in the cluster file
+    survives        the largest extent of a failure that it survives
+    memory          the memory that it takes, as a multiple of the state
+    lost_with_next  the probability, for each lost node, that more nodes are lost than it survives
+                    before training goes on
     """
     scenario, out = resolved.scenario, {}
     for tier in scenario.tiers:
@@ -318,9 +320,9 @@ def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
 
 
 def _lost_with_next(scenario: Scenario, code: Code) -> float:
-    """Return the chance, each time a node is lost, that its group loses more than it survives.
+    """Return the probability, for each lost node, that its group loses more than it survives.
 
-    That is before training goes on, with nodes that fail independently.
+    The further nodes are lost before training goes on. Nodes fail independently.
     """
     job, recovery = scenario.job, scenario.recovery
     window_s = recovery.detect.mean_s + recovery.regroup.mean_s + recovery.take.mean_s
@@ -360,10 +362,10 @@ def samples_per_day(scenario: Scenario, ettr: float) -> float:
 
 
 def speed(scenario: Scenario) -> float:
-    """Return the speed of a step beside an undisturbed one.
+    """Return the mean speed of training, as a share of the undisturbed speed.
 
-    Throttling is a sine over the day, half of its share on average. Stragglers hold the run up
-    while there is any.
+    Throttling follows a sine over the day, so its mean is half of its largest share. The run is
+    slower while there is any straggler.
     """
     job, slow = scenario.job, scenario.stragglers
     any_slow = (

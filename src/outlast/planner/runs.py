@@ -1,4 +1,4 @@
-"""Compute the course of many runs at once, of any scenario, in NumPy. Call it by `monte_carlo.py`.
+"""Monte Carlo: compute many runs of a scenario at once, in NumPy. It is called by `monte_carlo.py`.
 
 Units      seconds; positions inside are in steps, times without maintenance stops.
 Method     The k-th failure of all replicas is one round of a loop; between two failures, closed
@@ -28,9 +28,7 @@ REGROUP, WAIT = 1, 2  # rows of _State.spent_s
 
 
 def run(scenario: Scenario, histories: Histories) -> Outcomes:
-    """Return what became of each replica of histories drawn for this job, failures and
-    lemons.
-    """
+    """Return the outcome of each replica. The histories were drawn for this scenario."""
     strikes = Strikes(scenario, histories)
     runs = Runs(scenario, histories, strikes)
     for strike in strikes:

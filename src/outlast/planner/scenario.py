@@ -1,65 +1,67 @@
 """A scenario to plan for: the job, how its parts fail, what recovery takes, where state is kept.
 
-This is data only. All depths of the planner read it.
+This module holds data only. All depths of the planner read it (docs/explanation/depths.md).
 
 Units      seconds of wall-clock time, unless a name says otherwise. Counts are of GPUs, nodes or
            racks.
 
-The course of a run, which every depth computes (`tests/planner/course.py` computes it in plain
-Python, and the others must agree with it):
+All depths compute the same model of a run, which is described here. `tests/planner/course.py`
+computes it in plain Python, and the others must agree with it.
 
-Position   `p`: productive seconds that are kept, as at full speed. ETTR of a run of length T is
-           p(T) / T: `ettr_training` of the ledger. Where a run is cut off by its end, what it did
-           since the newest save counts as kept.
-Saves      Tier j is due whenever p comes to a multiple of its interval (p > 0). Training stands
-           still for its stall; it can be restored from that position once the stall is over and
-           `write` more seconds have passed. If several are due, they stall one after another, in
-           the order of the list. Intervals are rounded to whole steps, at least one. A tier whose
-           interval is one step, without stall, is the live state of replicas: it holds the last
-           whole step. Writes of one tier may overlap. A position from which training goes on is not
-           saved again. Position 0, the state that the run begins with, is held by every tier when
-           it begins.
-Failure    At wall time t, of an extent: what is lost with it. Work since the newest position that a
-           tier of at least that extent can restore is repeated (p falls back to it; where no tier
-           has any: to 0, and nothing is restored). If several tiers have it, the one that restores
-           fastest, by the same luck; among equals the first of the list. Tiers that do not survive
-           the extent hold nothing until they save again; a live tier holds the restored position at
-           once. What a failure cut off while it was written is lost, and so is a stall that it cut
-           off.
-Recovery   detection; then regroup; then, where nodes are lost, their replacement; then restore from
-           the tier. A failure during recovery starts it again, with the larger of both extents, and
-           loses its own nodes besides. Rates are those of the whole job at all times: recovery and
-           missing nodes protect from nothing.
-Nodes      A lost node is replaced by a spare at hand; if none is, the run waits for the first
-           repaired one, and then takes it. `take` is paid once in a recovery that takes any. Lost
-           nodes are in repair from the failure on, all of one failure for the same time, and come
-           back as spares. So a run that waits goes on as soon as no more nodes are in repair than
-           it had spares at the beginning. With `shrinks`, the run goes on without them at (n -
-           missing) / n of its speed. When one returns, training stands still for a regroup that
-           lasts as long as that of the last failure; a node that has returned when training goes on
-           is in, be it after a regroup or after a recovery. A regroup cuts off what is being
-           written or stalls, as a failure does, and loses no position. With all nodes missing it
-           stands (speed 0).
-Diagnosis  Where one node is lost, a healthy one is taken out as well with chance `wrong`, and
-           repaired for as long. `missed` and `caught` too are about failures of one node. A healthy
-           node that is mended badly is a lemon from its failure on. A lemon that is caught is
-           replaced by a sound node, which comes back in its place. A rack that fails does so by
-           what its nodes share, and says nothing about any of them.
-Lemons     Whole nodes: share x nodes, rounded up or down by luck, so that the mean is right. Those
-           in service fail at the usual rate, and in addition at (factor - 1) times it per lemon.
-           `lemons_bound` is the most that are reckoned with; more fail no more often, and the
-           output counts such runs. Any failure of a GPU or node strikes a lemon with the chance
-           that they are of all nodes.
-Stops      Maintenance begins at every multiple of `every`, after a save. Everything stands still
-           for it, as if time did not pass: training, writing, recovery and repair go on afterwards
-           where they were. What fails during a stop is found and mended in it. Its seconds are
-           `other`.
-Seconds    Training at full speed is productive, or repeated once it has been lost; shrunk, the
-           missing share of it is degraded. Stalls are stall, cut off or not. Regroup is regroup,
-           waiting for nodes and taking them. All sum to the duration.
-Luck       Each failure has numbers in (0, 1) of its own, drawn ahead (`histories.py`): its
-           detection, regroup, take, repair and restore are quantiles at these. So changing an
-           interval or the spares changes no luck.
+Position   `p` is the productive time that is kept, in seconds at full speed. The ETTR of a run of
+           length T is p(T) / T, which is `ettr_training` of the ledger. What a run has done since
+           its newest save counts as kept when the run's time is up.
+Saves      A save to tier j is due whenever p reaches a multiple of the tier's interval (p > 0).
+           Training stands still for the tier's stall. The position can be restored `write` seconds
+           after the end of the stall. If several saves are due, their stalls come one after
+           another, in the order of the list of tiers. An interval is rounded to whole steps, and is
+           at least one step. A tier with an interval of one step and without a stall is the live
+           state of replicas: it always holds the newest whole step. Writes to one tier may overlap.
+           The position from which training goes on after a failure is not saved again. When the run
+           begins, every tier holds position 0, the state that the run begins with.
+Failure    A failure has a wall-clock time and an extent: what is lost with it. The run falls back
+           to the newest position that a tier surviving this extent can restore, and the work since
+           then is repeated. If no such tier holds a position, p falls to 0, and nothing is
+           restored. If several tiers hold the position, the one that restores fastest this time is
+           used; if these are equally fast, the first in the list. Tiers that do not survive the
+           extent are empty until they save again, but a live tier holds the restored position at
+           once. If a failure cuts off a write or a stall, that save is lost.
+Recovery   It consists of detection, regroup, replacement of lost nodes (if any), and restoring from
+           the tier. A failure during a recovery starts the recovery again, with the larger of both
+           extents, and the nodes of this failure are lost too. Failures come at the rate of the
+           whole job at all times, even while it recovers or lacks nodes.
+Nodes      A lost node is replaced by a spare. If there is none, the run waits for the first
+           repaired node, and takes that. A recovery that takes any nodes spends `take` once. Lost
+           nodes are in repair from the failure on, all nodes of one failure for the same time, and
+           come back as spares. So a run that waits goes on as soon as no more nodes are in repair
+           than it had spares at the beginning. With `shrinks`, the run does not wait, but goes on
+           at (n - missing) / n of its speed. When a node returns, training stands still for a
+           regroup that lasts as long as that of the last failure. A node that returns during a
+           regroup or a recovery is taken in at the end of this one. A regroup for a node cuts off
+           writes and stalls, as a failure does, but no position is lost. With all nodes missing,
+           the speed is 0.
+Diagnosis  If one node is lost, a healthy node is taken out as well with probability `wrong`, and is
+           in repair for the same time. `missed` and `caught` apply to failures of one node, too. A
+           healthy node that fails and is repaired badly is a lemon from its failure on. A lemon
+           that is caught is replaced by a sound node, which comes back in its place. A rack fails
+           by what its nodes share, so its failure says nothing about any of its nodes.
+Lemons     Lemons are a share of all nodes. Their number is rounded up or down at random, so that
+           its mean is right. A lemon in service fails at the usual rate, and in addition at
+           (factor - 1) times this rate. `lemons_bound` is the largest number of lemons that is
+           computed with: more lemons do not fail more often, and the output counts the runs that
+           have more. Any failure of a GPU or node strikes a lemon with a probability that is the
+           lemons' share of all nodes.
+Stops      A maintenance stop begins at every multiple of `every`, after a save. Everything is
+           suspended for its duration: training, writing, recovery and repair go on afterwards where
+           they were. What fails during a stop is found and repaired within the stop. The seconds of
+           a stop are booked as `other`.
+Seconds    Training at full speed is booked as productive, or as repeated if it is lost later. While
+           the run is shrunk, the missing share of its speed is booked as degraded. Stalls are
+           booked as stall, also those that were cut off. Regrouping, waiting for nodes and taking
+           them are booked as regroup. All seconds sum to the duration.
+Luck       Each failure has random numbers in (0, 1) of its own, drawn in advance (`histories.py`).
+           Its times of detection, regroup, take, repair and restore are the quantiles at these
+           numbers. So the same luck holds when an interval or the number of spares is changed.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -79,16 +81,16 @@ DAY_S = 86_400.0
 
 
 class Extent(IntEnum):
-    """What a failure takes with it; a tier survives all up to one of these."""
+    """What a failure takes with it. A tier survives failures up to one of these extents."""
 
     PROCESS = 0  # the process restarts on the same node
     NODE = 1
     RACK = 2
-    RUN = 3  # all of it: power, the file system, a bug that strikes every rank
+    RUN = 3  # the whole run: power, the file system, a bug that strikes every rank
 
 
 class Unit(IntEnum):
-    """What a rate is of."""
+    """What a rate of failures refers to: the rate is that of one such unit."""
 
     GPU = 0
     NODE = 1
@@ -109,8 +111,8 @@ class Wave:
 class FailureRate:
     """How one class of failure strikes.
 
-    mttf_s       mean time to failure of one unit, at shape 1; else the scale parameter of the
-                 Weibull law (time at which 63 % have failed)
+    mttf_s       mean time to failure of one unit, if the shape is 1; else the scale parameter of
+                 the Weibull law (the time at which 63 % of the units have failed)
     shape        Weibull shape k: below 1 infant mortality, 1 constant, above 1 wear-out. The hazard
                  at age a is k/mttf (a/mttf)^(k-1)
     age_s        age of every unit when the run begins; matters only where shape is not 1
@@ -119,8 +121,8 @@ class FailureRate:
                  count; so the mean of what is drawn is (count + 1/2) / count times the rate. At
                  other shapes it multiplies the hazard.
 
-    Units are not renewed: one that failed and was repaired is as old as before, which is all that
-    matters where shape is not 1.
+    A unit that failed and was repaired is as old as before. This matters only if the shape is not
+    1.
     """
 
     failure_class: FailureClass
@@ -185,9 +187,9 @@ class Repair:
 class Lemons:
     """Nodes that fail more often.
 
-    share   of all nodes when the run begins
-    factor  times the usual rate of what strikes GPUs and nodes
-    caught  chance that a failure of one, if it takes the node, gets it removed for good
+    share   share of all nodes that are lemons when the run begins
+    factor  a lemon's rate of failures of GPUs and nodes, as a multiple of the usual rate
+    caught  probability that a lemon is removed for good after a failure that took its node
     """
 
     share: float = 0.0
@@ -200,10 +202,12 @@ class Lemons:
 class Stragglers:
     """Slow but healthy nodes.
 
-    Each node becomes a straggler every `mttf_s`, and makes the run `slowdown` times as slow while
-    that `lasts`. This costs throughput, not ETTR.
+    mttf_s    mean time until a node becomes a straggler
+    slowdown  a step takes this many times as long while there is a straggler. Several stragglers
+              slow the run down no more than one, since all ranks wait for the slowest
+    lasts     how long a node stays a straggler
 
-    Several at once make it no slower than one: all wait for the slowest.
+    Stragglers cost throughput, not ETTR.
     """
 
     mttf_s: float = math.inf
@@ -224,9 +228,9 @@ class Maintenance:
     source: str = ""
 
     def worked_s(self, wall_s: float) -> float:
-        """Return the seconds outside of stops from the beginning to this wall-clock time.
+        """Return the seconds from the beginning to this wall-clock time, without stops.
 
-        During a stop it does not move.
+        The result does not grow during a stop.
         """
         if not self.lasts_s or wall_s < self.every_s:
             return wall_s
@@ -236,7 +240,10 @@ class Maintenance:
         )
 
     def wall_s(self, worked_s: float) -> float:
-        """Return the wall-clock time after so much work; the end of a stop that lies there."""
+        """Return the wall-clock time after so many seconds of work.
+
+        If a stop comes then, its end is returned.
+        """
         if not self.lasts_s or worked_s < self.every_s:
             return worked_s
         return (
@@ -288,12 +295,11 @@ class Scenario:
     """Everything that decides how a run goes, apart from luck.
 
     All depths of the planner read a scenario and the same histories of failures: Monte Carlo, the
-    decisions of the engine, and the simulation of messages. `resolve.resolve` makes one from a
-    cluster file and its defaults. The head of this module says in words what the course of a run
-    is.
+    decisions of the engine, and the simulation of messages. `resolve.resolve` makes a scenario from
+    a cluster file and its defaults. The docstring of this module describes the model of a run.
 
-    A scenario is checked when it is made; UsageError names the value that cannot be. It promises
-    nothing about where its numbers come from: a `Cluster` keeps their sources.
+    A scenario is checked when it is made, and a UsageError names a value that is impossible. The
+    sources of the values are kept by a `Cluster`, not here.
     """
 
     name: str
