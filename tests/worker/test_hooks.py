@@ -4,6 +4,7 @@ be repeated is refused.
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from outlast.runtime.worker import optim_state  # noqa: E402
 from outlast.runtime.worker.hooks import OptimizerHooks, scaler_reset, user_line  # noqa: E402
 from outlast.runtime.worker.unnamed import UnnamedOptimizers  # noqa: E402
 
@@ -429,3 +431,41 @@ def test_unnamed_optimizers_with_nothing_to_keep_are_let_pass(watched: Any) -> N
         between.step()
         hooks.begin()
     assert hooks.refused is None
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Wraps an optimizer, and never calls torch's constructor. Well-known ones are like that."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.param_groups = inner.param_groups
+        self.state = collections.defaultdict(dict)
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        for parameter in self.param_groups[0]["params"]:
+            slow = self.state[parameter].setdefault("slow", parameter.detach().clone())
+            slow.lerp_(parameter.detach(), 0.5)
+
+
+def test_a_wrapper_without_torch_s_constructor_votes_by_the_one_inside(
+    watched: Any, asked: Asked
+) -> None:
+    model = nn.Linear(3, 1)
+    outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    hooks = watched(model, optimizer=outer, inner=outer.inner)
+    hooks._before_first = asked.vote
+    a_step(model)
+    outer.step()
+    assert (asked.votes, hooks.called) == (1, 1)
+
+
+def test_what_an_optimizer_needs_is_estimated_without_a_step_of_the_one_inside() -> None:
+    model = nn.Linear(3, 1)
+    outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    a_step(model)
+    before = model.weight.detach().clone()
+    estimate = optim_state.estimate_bytes(outer)
+    assert (estimate.bytes, estimate.count) == (16, 2)
+    assert torch.equal(model.weight, before)
+    assert not outer.inner.state

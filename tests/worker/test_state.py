@@ -441,6 +441,24 @@ def test_hyper_parameters_set_in_the_body_go_back() -> None:
     assert (group["weight_decay"], "new" in group) == (0.01, False)
 
 
+def test_modes_that_a_step_has_changed_go_back() -> None:
+    """A step that was interrupted may have frozen a network, or set it to evaluation."""
+    training = Training()
+    model = training.model
+    model.first.bias.requires_grad_(False)
+    model.first.eval()
+    training.state.begin()
+    model.eval()
+    model.first.train()
+    model.requires_grad_(False)
+    model.first.bias.requires_grad_(True)
+    training.state.roll_back()
+    assert (model.training, model.first.training) == (True, False)
+    taking = {name: one.requires_grad for name, one in model.named_parameters()}
+    assert not taking.pop("first.bias")
+    assert all(taking.values())
+
+
 def test_state_dtypes_are_kept_where_load_state_dict_would_cast() -> None:
     training = Training("tuples", dtype=torch.bfloat16)
     training.step()

@@ -15,6 +15,7 @@ KILLS = (
     {"mark": "prepared", "rank": 1, "step": 4, "signal": "KILL"},
     {"mark": "passed", "rank": 0, "step": 6, "signal": "KILL"},
 )
+RAISES = ({"mark": "stepping", "rank": 0, "step": 4, "do": "raise"},)
 
 
 def same(folder: Path, body: str, *, within_s: float = 50.0, **options: Any) -> Ran:
@@ -190,3 +191,38 @@ def test_a_collective_between_two_steps_is_named_with_its_line(
     lines = {line for line in said if f"{ran.line('dist.all_reduce')} in reduced" in line}
     assert len(said) == bool(between), ran.outcome
     assert len(lines) == bool(between), ran.outcome
+
+
+MODES = """
+judge = run.replicate(Net())
+opt_judge = torch.optim.Adam(judge.parameters(), lr=0.1)
+for step in run.steps(named(judge=judge, opt_judge=opt_judge), until=8):
+    with step:
+        x, y = step.batch
+        opt_judge.zero_grad()
+        F.cross_entropy(judge(x), y).backward()
+        opt_judge.step()
+        judge.requires_grad_(False)
+        opt.zero_grad()
+        (F.cross_entropy(model(x), y) - judge.module(x).square().mean()).backward()
+        opt.step()
+        judge.requires_grad_(True)
+print("digest", run.rank, outlast.digest(model) + outlast.digest(judge), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_network_that_was_frozen_in_an_interrupted_step_takes_gradients_again(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 raises at its first optimizer, while rank 1 waits in the backward of the second one
+    with the first network frozen. Both repeat the step with the same collectives.
+    """
+    ran = []
+    for name, marks in (("calm", ()), ("hit", RAISES)):
+        (tmp_path / name).mkdir()
+        ran.append(go(tmp_path / name, MODES, marks=marks))
+    calm, hit = ran
+    assert calm.code == hit.code == 0, hit.outcome
+    assert hit.outcome.digests == calm.outcome.digests != {}, hit.outcome
+    assert [one["rung"] for one in hit.outcome.interruptions] == ["repeat"], hit.outcome

@@ -205,6 +205,8 @@ class OptimizerHooks:
         if not self.optimizers:
             return
         for optimizer in self.optimizers:
+            if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+                continue  # its class never calls torch's constructor: the one inside it asks
             self._handles += [
                 optimizer.register_step_pre_hook(self._pre),
                 optimizer.register_step_post_hook(self._post),

@@ -96,6 +96,8 @@ class Modules:
             self._add(name, module)
         self._count = self._count_buffers()
         self._kept = _KeptBuffers()
+        self._training: list[bool] = []
+        self._taking: list[bool] = []
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return the live buffers of this rank, including those that are not persistent."""
@@ -185,12 +187,22 @@ class Modules:
                 raise _exchanged(name)
 
     def keep(self) -> None:
-        """Copy all buffers, into memory that is allocated once."""
+        """Copy all buffers, into memory that is allocated once, and note the modes.
+
+        Modes are what `train`, `eval` and `requires_grad_` set.
+        """
         self._kept.keep(self._current_places())
+        self._training = [module.training for module in self._all]
+        self._taking = [parameter.requires_grad for parameter in self.parameters.values()]
 
     def put_back(self) -> None:
-        """Put back what `keep` copied."""
+        """Put back what `keep` copied, and the modes."""
         self._kept.put_back()
+        for module, training in zip(self._all, self._training, strict=True):
+            module.training = training
+        for parameter, taking in zip(self.parameters.values(), self._taking, strict=True):
+            if parameter.requires_grad != taking:
+                parameter.requires_grad_(taking)
 
     def _add(self, prefix: str, root: nn.Module) -> None:
         """Add a module at the first walk over it, or buffers that were registered since."""

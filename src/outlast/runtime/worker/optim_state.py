@@ -386,7 +386,12 @@ def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
     """
     clone = object.__new__(type(optimizer))
     clone.__dict__.update(
-        {key: value for key, value in optimizer.__dict__.items() if key != "step"}
+        {
+            # a step of an optimizer around another must not step the real one
+            key: _meta_clone(value) if isinstance(value, torch.optim.Optimizer) else value
+            for key, value in optimizer.__dict__.items()
+            if key != "step"
+        }
     )
     clone.__dict__.update(state=collections.defaultdict(dict), param_groups=[])
     clone.__dict__.update(
