@@ -19,7 +19,7 @@ schema = 1
 dry_run = false
 # A node is drained only with this confidence, or after this many incidents. Neither can be lowered.
 drain = { confidence = 0.8, incidents = 2 }
-# A run that loses node after node has a trouble that no node explains.
+# If a run loses one node after another, the cause is probably not in the nodes.
 breaker = { actions = 3, within_s = 3600, open_s = 3600 }
 
 [budget]
@@ -27,7 +27,7 @@ drain = { times = 2, within_s = 86400 }                     # nodes
 exclude = { times = 4, within_s = 86400 }
 page = { times = 10, within_s = 3600 }
 
-# Parts of a node that do not heal by themselves: the next rank on this node would fail again.
+# Broken parts of a node: the next rank on this node would fail again.
 [[rule]]
 id = "broken-node"
 action = "drain"
@@ -51,7 +51,7 @@ id = "slow-node"
 when = { class = ["thermal", "straggler"], confidence = 0.5, incidents = 2 }
 action = "exclude"
 
-# What many nodes share. Taking one of them out would not help.
+# Something that many nodes share. Taking one of them out would not help.
 [[rule]]
 id = "shared"
 when = { class = ["network", "storage"], confidence = 0.5 }
@@ -65,8 +65,8 @@ when = { class = "unknown", incidents = 3 }
 action = "exclude"
 budget = { times = 1, within_s = 86400 }
 
-# The owner of the code can mend it. A run without progress is ended by the budgets of recovery,
-# and a run with progress is not ended for this.
+# The owner of the code can repair it. The budgets of recovery end a run that makes no progress; a
+# run that makes progress is not ended for such failures.
 [[rule]]
 id = "software"
 action = "page"

@@ -1,12 +1,13 @@
 """What a policy decides about an incident, given what was done before.
 
-It picks a rule, and says whether the rule's action is held back. An action passes four gates:
-certainty (drain and shrink), budgets of the action and of the rule, the rule's backoff, and the
-circuit breaker. If one holds it back, the rule's `otherwise` is tried, and then nothing is done. A
-dry run decides as if the actions that it only reports had been done.
+`decide_action` picks the first rule of the policy that matches, and says whether the rule's action
+is held back. Four gates can hold an action back: certainty (for drain and shrink), the budgets of
+the action and of the rule, the rule's backoff, and the circuit breaker. If a gate does, the rule's
+`otherwise` is tried; if that is held back too, nothing is done. A dry run only reports its actions,
+but decides as if they had been carried out.
 
-Earlier decisions are `Past`, one for each, oldest first. A later reading of the clock than `now_s`
-counts as now. This module is pure.
+Each earlier decision is a `Past`, the oldest first. If the time of one is later than `now_s`, it
+counts as `now_s`. This module is pure.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class ActionVerdict:
     """The decision of a policy about one incident, and the reason.
 
     rule      the rule that matched; "" if none did
-    action    what is to be done, to `nodes` if it is done to nodes
-    wanted    what the rule says
-    held      the gate that held it back; "" if none did
-    dry_run   it is only reported
-    blamed    nodes that were blamed; later incidents are counted by these
-    met       ids of all rules of which the rest of `when` applied; counted in the same way
+    reason    why, in words for people
+    action    what is to be done; RETRY: nothing
+    nodes     the nodes to which it is to be done; () if the action is not about nodes
+    wanted    the rule's own action, which may have been held back
+    held      the first gate that held an action back; "" if none did
+    dry_run   the action is only reported
+    blamed    the nodes that were blamed. Rules with `incidents` count incidents of each node
+    met       the ids of all rules that matched, apart from `incidents`. Each counts this incident
     """
 
     action: Action
@@ -105,7 +108,7 @@ def past_of(decided: ActionVerdict, *, at_s: float, outage: int) -> Past:
 
 
 def past_from(facts: Facts, *, at_s: float) -> Past:
-    """Return the decision that `ActionVerdict.facts` described, with "outage" beside it."""
+    """Return a decision from the ledger: `ActionVerdict.facts`, and "outage"."""
 
     def texts(key: str) -> tuple[str, ...]:
         said = facts[key]
@@ -129,11 +132,11 @@ def past_from(facts: Facts, *, at_s: float) -> Past:
 def blame(
     verdict: Verdict, *, home_of: Callable[[int], str], node_of: Callable[[str], str]
 ) -> dict[str, float]:
-    """Return the nodes that hold the guilty ranks, and how sure that is.
+    """Return the nodes of the guilty ranks, each with the confidence that it is to blame.
 
-    `home_of` maps a rank, and `node_of` a name in the evidence, to a node; "" if it is not known. A
-    rank has to be guilty, and the class right: the less likely of both counts. Suspects are not
-    blamed.
+    `home_of` returns the node of a rank, and `node_of` the node for a name in the evidence; "" if
+    the node is not known. A node is to blame only if its rank is guilty and the class is right, so
+    the lower of both confidences counts. Nodes of suspects are not blamed.
     """
     out: dict[str, float] = {}
     for one in verdict.ranks:
@@ -157,8 +160,11 @@ def decide_action(
 ) -> ActionVerdict:
     """Decide what is done about an incident, and why. The same input gives the same action.
 
-    `outage`: incidents before training went on are one outage, and count once. `blamed`: see
-    `blame`. `codes`: exit codes besides those in the evidence.
+    history   the earlier decisions, oldest first
+    outage    the number of the outage. Incidents before training goes on share one number, and
+              count once
+    blamed    the nodes that are to blame, as `blame` returns them
+    codes     exit codes of processes, in addition to those in the evidence
     """
     past = [replace(one, at_s=now_s) if one.at_s > now_s else one for one in history]
     named = dict(blamed or {})
@@ -179,7 +185,7 @@ def decide_action(
 
 
 def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
-    """Return whether the rule applies, without its condition on how often."""
+    """Return whether a rule matches, apart from its number of incidents."""
     if when.classes and verdict.failure_class not in when.classes:
         return False
     if when.mechanisms and verdict.mechanism not in when.mechanisms:
@@ -199,7 +205,10 @@ def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
 def _counts(
     rule: Rule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]
 ) -> dict[str, int]:
-    """Count the outages so far, this one included: of each blamed node, and in all under ""."""
+    """Count the outages for which the rule matched, this one included.
+
+    The result has the number for each blamed node, and the total under "".
+    """
     before = [
         one
         for one in past
@@ -280,19 +289,16 @@ class _Gates:
         )
 
     def _is_out(self, node: str, action: Action) -> bool:
-        """Return whether the action was done already, or more than that."""
+        """Return whether this action, or a stronger one, was done to the node already."""
         done = MOVING if action in MOVING else OF_NODES
         return any(one.action in done and node in one.nodes for one in self._taken())
 
     def _taken(self) -> list[Past]:
-        """Return the decisions that count.
-
-        They are those that were carried out, and in a dry run also those that were only reported.
-        """
+        """Return the decisions that were carried out; in a dry run also those only reported."""
         return [one for one in self.past if self.dry_run or not one.dry_run]
 
     def _held(self, action: Action, nodes: tuple[str, ...]) -> tuple[str, str]:
-        """Return which gate holds the action back, and why; empty if none does."""
+        """Return the gate that holds the action back, and why; ("", "") if none does."""
         if action is Action.RETRY:
             return "", ""
         if action in OF_NODES and not nodes:
@@ -345,7 +351,7 @@ class _Gates:
         return [one for one in self._taken() if one.rule == self.rule.id and one.action is action]
 
     def _spent(self, budget: Budget | None, tokens: int, taken: Sequence[Past], whose: str) -> str:
-        """Return why the budget does not suffice; empty if enough is left."""
+        """Return why the budget does not suffice; "" if enough is left."""
         if budget is None:
             return ""
         used = sum(one.tokens for one in taken if self.now_s - one.at_s < budget.within_s)
@@ -369,7 +375,7 @@ class _Gates:
         return until_s
 
     def _open_until_s(self, breaker: Breaker) -> float:
-        """Return until when the breaker is open, by the newest action that opened it."""
+        """Return the time until which the newest action that opened the breaker keeps it open."""
         times_s = [one.at_s for one in self._taken() if one.action in DISRUPTIVE]
         for index in range(len(times_s) - 1, breaker.actions - 2, -1):
             if times_s[index] - times_s[index - breaker.actions + 1] < breaker.within_s:

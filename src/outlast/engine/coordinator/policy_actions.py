@@ -49,7 +49,7 @@ DECIDED, BARRED, UNBARRED, DRAINING, DEPARTED, STOPPED, REQUESTED = (
     "policy_stopped",
     "request",  # a person asks for something
 )
-PAST_KEPT_COUNT = 256  # before those that change no decision any more are forgotten
+PAST_KEPT_COUNT = 256  # with more decisions, those that no longer matter are forgotten
 FAILED_EXIT = 1
 
 
@@ -73,7 +73,7 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """What the policy has decided and done so far. A new coordinator rebuilds it from the ledger.
+    """What the policy has decided and done. A new coordinator rebuilds this from the ledger.
 
     past         the decisions, oldest first
     barred       nodes that get no more work
