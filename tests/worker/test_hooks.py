@@ -460,7 +460,7 @@ def test_a_wrapper_without_torch_s_constructor_votes_by_the_one_inside(
     assert (asked.votes, hooks.called) == (1, 1)
 
 
-def test_what_an_optimizer_needs_is_estimated_without_a_step_of_the_one_inside() -> None:
+def test_an_estimate_makes_no_step_of_the_optimizer_inside() -> None:
     model = nn.Linear(3, 1)
     outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     a_step(model)

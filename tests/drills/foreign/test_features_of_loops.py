@@ -212,9 +212,7 @@ print("digest", run.rank, outlast.digest(model) + outlast.digest(judge), flush=T
 
 
 @pytest.mark.slow
-def test_a_network_that_was_frozen_in_an_interrupted_step_takes_gradients_again(
-    tmp_path: Path,
-) -> None:
+def test_a_network_frozen_in_an_interrupted_step_is_thawed(tmp_path: Path) -> None:
     """Rank 0 raises at its first optimizer, while rank 1 waits in the backward of the second one
     with the first network frozen. Both repeat the step with the same collectives.
     """

@@ -31,8 +31,8 @@ HERE = Path(__file__).parent
 GOOD = HERE.parent / "checked" / "good"
 FAULTS = 20
 SHAPES = (
-    "callbacks", "distil", "draws", "gan", "ppo", "recipe", "reference", "rollouts", "sharpness",
-    "stages", "trainer_hooks",
+    "callbacks", "critic", "distil", "draws", "gan", "ppo", "recipe", "reference", "rollouts",
+    "sharpness", "stages", "trainer_hooks",
 )  # fmt: skip
 SCRIPTS = {
     **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},

@@ -35,12 +35,17 @@ def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-class _KeptBuffers:
-    """Copies of buffers, in memory that is allocated once and used at every step."""
+class _Kept:
+    """Copies of buffers, in memory that is allocated once and used at every step; and modes.
+
+    A module's mode is its `training`, and a parameter's mode its `requires_grad`.
+    """
 
     def __init__(self) -> None:
         self._copies: list[torch.Tensor | None] = []
         self._buffers: list[tuple[nn.Module, str, torch.Tensor | None]] = []
+        self._training: list[bool] = []
+        self._taking: list[bool] = []
 
     def keep(self, places: Iterable[tuple[nn.Module, str, str]]) -> None:
         """Copy the buffers at `places`: module, key, name."""
@@ -75,6 +80,17 @@ class _KeptBuffers:
                 pairs.append((local(buffer), copy))
         copy_all(pairs)
 
+    def keep_modes(self, all_of: list[nn.Module], parameters: Iterable[torch.Tensor]) -> None:
+        self._training = [module.training for module in all_of]
+        self._taking = [parameter.requires_grad for parameter in parameters]
+
+    def put_modes_back(self, all_of: list[nn.Module], parameters: Iterable[torch.Tensor]) -> None:
+        for module, training in zip(all_of, self._training, strict=True):
+            module.training = training
+        for parameter, taking in zip(parameters, self._taking, strict=True):
+            if parameter.requires_grad != taking:
+                parameter.requires_grad_(taking)
+
 
 class Modules:
     """The modules of a State.
@@ -95,9 +111,7 @@ class Modules:
         for name, module in self.named.items():
             self._add(name, module)
         self._count = self._count_buffers()
-        self._kept = _KeptBuffers()
-        self._training: list[bool] = []
-        self._taking: list[bool] = []
+        self._kept = _Kept()
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return the live buffers of this rank, including those that are not persistent."""
@@ -192,17 +206,12 @@ class Modules:
         Modes are what `train`, `eval` and `requires_grad_` set.
         """
         self._kept.keep(self._current_places())
-        self._training = [module.training for module in self._all]
-        self._taking = [parameter.requires_grad for parameter in self.parameters.values()]
+        self._kept.keep_modes(self._all, self.parameters.values())
 
     def put_back(self) -> None:
         """Put back what `keep` copied, and the modes."""
         self._kept.put_back()
-        for module, training in zip(self._all, self._training, strict=True):
-            module.training = training
-        for parameter, taking in zip(self.parameters.values(), self._taking, strict=True):
-            if parameter.requires_grad != taking:
-                parameter.requires_grad_(taking)
+        self._kept.put_modes_back(self._all, self.parameters.values())
 
     def _add(self, prefix: str, root: nn.Module) -> None:
         """Add a module at the first walk over it, or buffers that were registered since."""

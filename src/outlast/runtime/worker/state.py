@@ -118,10 +118,9 @@ class State:
     `load_state_dict()`. An argument that is None is left out (`scaler=None`). It raises StateError
     for anything else, for a second loader, and for the names "private" and "shared".
 
-    It does not keep attributes of modules that are neither parameters nor buffers, random generators
-    that were not named, and gradients that are carried from one step into the next. requires_grad
-    and training mode go back where a step is repeated. A rank that is replaced has them as its
-    script sets them.
+    It does not keep attributes of modules that are neither parameters nor buffers, generators that
+    were not named, and gradients that are carried from one step into the next. requires_grad and
+    training mode go back where a step is repeated; a replaced rank has what its script sets.
     """
 
     def __init__(self, **named: object) -> None:
