@@ -196,6 +196,8 @@ class ClusterCoordinator:
         if isinstance(output, Record) and isinstance(output.record, Generation):
             self._name_voters()
         if isinstance(output, LookForLauncher):
+            if self.end is not None:
+                return  # the launchers end now, and that is no loss
             until_s = clock.now_s() + takes_over_after_s(self._admission.facts.lease_s)
             self._launchers.look(output.node, until_s=until_s)
             return
@@ -234,6 +236,7 @@ class ClusterCoordinator:
             return
         self.end = end
         self.quorum.close()  # voters that leave now are no majority that is lost
+        self._launchers.close()
         reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"
         self._listener.tell_all(RunOver(end.exit_code, end.state, reason))
         self._wait(clock.now_s() + limits.END_WAIT_S)
