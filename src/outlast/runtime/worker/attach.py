@@ -575,11 +575,11 @@ class Attachment:
         self.call.first_step = False
         strangers = self.call.strangers
         if strangers and self.member.session is not None:
-            one = len(strangers) == 1
+            are, its = ("is", "its") if len(strangers) == 1 else ("are", "their")
             self.member.session.warn(
-                f"{', '.join(strangers)} ran in the first step, and {'is' if one else 'are'}"
-                f" not in run.state(...): {'its' if one else 'their'} parameters and buffers would"
-                " not survive"
+                f"{', '.join(strangers)} ran in the first step, and {are} not in run.state(...):"
+                f" {its} parameters and buffers would not survive. Give run.state the module that"
+                " holds them, unless each step makes it anew"
             )
 
     def after_rehearsal(self) -> None:
