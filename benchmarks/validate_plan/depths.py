@@ -85,6 +85,7 @@ class Point:
             "agree": one.agree,
             "ended": one.decided.why_ended,
             "decisions_per_interruption": one.decided.per_interruption,
+            # interruptions whose cost the decisions do not model
             "beside": {kind.value: count for kind, count in one.decided.unmodelled.items()},
         }
 
