@@ -149,14 +149,17 @@ def test_a_survivor_hands_over_if_it_stands_in_a_step_with_the_state_of_it() -> 
 
 
 def test_a_rank_reads_its_slots_only_if_they_may_hold_the_step() -> None:
-    def source(step: int = 5, verified: str = "five", **facts: bool) -> str:
+    def source(step: int = 5, verified: str = "five", kept: int = 0, **facts: bool) -> str:
         slots = SlotFacts(**{"lies_sealed": False, "has_images": True, "lacks": False} | facts)
         return decide_own_state(
             slots=slots, step=step, sharded=False, folder="", checkpoint=Checkpoint(5, "five"),
-            verified=verified,
+            verified=verified, kept_step=kept,
         ).private  # fmt: skip
 
     assert source(lies_sealed=True) == "slot"
+    assert source(step=6, kept=6) == "kept"
+    assert source(step=6, kept=6, lies_sealed=True) == "slot"
+    assert source(step=6, kept=4) == "slot", "the copies are of another step"
     assert source(step=0) == "none"
     assert source() == "checkpoint"
     assert source(verified="") == "slot", "nobody has read that checkpoint as a whole"

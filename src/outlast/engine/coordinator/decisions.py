@@ -170,11 +170,13 @@ def decide_own_state(
     folder: str,
     checkpoint: Checkpoint,
     verified: str,
+    kept_step: int = 0,
 ) -> OwnState:
     """Decide where a rank finds its private state of `step`, if it is to read it.
 
-    folder     of the checkpoint that the plan names already, or ""
-    verified   the folder that was read as a whole last: no other checkpoint is trusted
+    folder      of the checkpoint that the plan names already, or ""
+    verified    the folder that was read as a whole last: no other checkpoint is trusted
+    kept_step   the newest step of which all ranks have a copy in the vault; 0: there is none
     """
     if not sharded and not slots.lies_sealed:
         if step == 0:
@@ -187,6 +189,9 @@ def decide_own_state(
             return OwnState(
                 "checkpoint", verified, "the rank has sealed nothing since the checkpoint"
             )
+        if kept_step == step:
+            # The rank has sealed nothing since all began from their copies in the vault.
+            return OwnState("kept", folder, "the rank has sealed nothing since its copy")
     if not slots.has_images and sharded and slots.copied_on:
         # A copy goes before a twin, because it has the rank's own random state as well.
         return OwnState("copy", folder, f"node {slots.copied_on} keeps a copy of the rank's image")

@@ -320,7 +320,7 @@ class Plans:
         refused        a sentence for each newer one that was refused
         """
         run = self.run
-        run.sources.found(step, folder, kept_step=kept_step)
+        is_newest = run.sources.found(step, folder, kept_step=kept_step)
         out: list[Output] = []
         for why in refused:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
@@ -328,6 +328,9 @@ class Plans:
         if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
             # The source was changed while the checkpoints were read.
             return out
+        if not is_newest:
+            # A checkpoint was written while the older ones were read, so look again.
+            return [*out, *self.when_cleared(now_s)]
         start = self.source(self.restore(), finished=True).start
         self._begin_from(start or self.source_facts().saved)
         out += run.records()
@@ -406,7 +409,7 @@ class Plans:
             own = decide_own_state(
                 slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin, keeps), step=step,
                 sharded=run.roster.sharded, folder=folder, checkpoint=run.sources.checkpoint,
-                verified=run.sources.verified,
+                verified=run.sources.verified, kept_step=run.sources.kept_step,
             )  # fmt: skip
             private, folder = own.private, own.checkpoint
         before = max(run.options.start.step, run.options.committed_before)

@@ -90,7 +90,7 @@ class RestoreSources:
         self.saves = Saves(world_size)
         self.copies = Saves(world_size)  # in the vault
         self.failed: tuple[int, str] | None = None
-        self._looking = False
+        self._looks_from: int | None = None  # the newest checkpoint when the driver was asked
 
     # --- what all begin from -----------------------------------------------------------------
 
@@ -150,24 +150,32 @@ class RestoreSources:
         step, folder = max((known.step, known.folder), (step, folder))
         self.checkpoint = Checkpoint(step, folder)
 
-    def found(self, step: int, folder: str, *, kept_step: int) -> None:
+    def found(self, step: int, folder: str, *, kept_step: int) -> bool:
         """Note which sources were read and found good.
+
+        Return False if a newer checkpoint was written meanwhile: it was not read.
 
         kept_step      the step of the newest good copies in the vault; 0: there are none
         step, folder   the newest good checkpoint, which was read if the copies are not newer; no
                        folder: there is none
         """
-        self._looking, self.kept_step = False, kept_step
+        known, self._looks_from = self._looks_from, None
+        self.kept_step = kept_step
+        if known is not None and self.checkpoint.step > known:
+            return False
         if kept_step <= self.checkpoint.step:
             self.checkpoint, self.verified = Checkpoint(step, folder), folder
+        return True
 
     def begin_to_look(self) -> bool:
         """Return True if the driver has to be asked to read copies and checkpoints.
 
         It is False until `found`, if the driver was asked already.
         """
-        asked, self._looking = self._looking, True
-        return not asked
+        if self._looks_from is not None:
+            return False
+        self._looks_from = self.checkpoint.step
+        return True
 
     # --- what is known of them, for decisions --------------------------------------------------
 
