@@ -24,7 +24,7 @@ def a_leadership(
         leave=lambda code, reason: told.append(("leave", code)),
         preempted=lambda code, reason: told.append(("preempted", code)),
     )
-    leadership.stand_beside(agent)
+    leadership.set_agent(agent)
     if leads:
         coordinator = SimpleNamespace(
             quorum=SimpleNamespace(successors=successors),
