@@ -86,7 +86,7 @@ DUMPS = st.dictionaries(
 LOGS = st.lists(st.lists(st.sampled_from(LINES), max_size=8), max_size=3)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STACKS, DUMPS, LOGS, st.integers(0, 3))
 def test_a_drawn_folder_of_stacks_dumps_and_logs_is_judged_within_seconds(
     stacks: dict[int, list[str]],

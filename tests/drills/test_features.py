@@ -19,6 +19,7 @@ from tests.drills.features.faults import (
     Fault,
     draw_faults,
     is_left_out,
+    last_struck,
     parse_fault,
     places,
     rare_places,
@@ -107,6 +108,15 @@ def test_no_rank_is_struck_where_state_begins_to_move() -> None:
     struck = {one.step for seed in left_out for one in draw_faults(draw(seed))}
     assert struck
     assert EVALUATE_EVERY not in struck
+
+
+def test_no_rank_is_struck_once_another_may_have_left_the_loop() -> None:
+    """A `break` ends the run for the ranks that come to it, and a lost one may not come back."""
+    left = [draw(seed) for seed in range(1, 1301)]
+    left = [features for features in left if features.left_by_break]
+    late = [one.seed for one in left for fault in draw_faults(one) if fault.step > last_struck(one)]
+    assert len(left) > 100
+    assert late == []
 
 
 def test_someone_survives_each_moment() -> None:

@@ -71,12 +71,13 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
     all_entered_main_again(struck(PLACES + MARKS, "--steps", 30, spares=spares))
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("way", "places"),
     [
         ("main", ("passed",)),
-        pytest.param("main", ("backward", "passed", "tail"), marks=pytest.mark.drill),
-        pytest.param("module", ("backward", "passed"), marks=pytest.mark.drill),
+        ("main", ("backward", "passed", "tail")),
+        ("module", ("backward", "passed")),
     ],
 )
 def test_each_stage_has_its_own_weights_after_a_kill(

@@ -102,9 +102,10 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
     return set(left) <= set(right) and all(left[name] == right[name] for name in left)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("ranks", "readers"),
-    [(3, (2,)), pytest.param(4, (1, 2, 3, 4), marks=pytest.mark.drill)],
+    [(3, (2,)), (4, (1, 2, 3, 4))],
 )
 def test_any_number_of_ranks_loads_what_another_number_has_saved(
     ranks: int, readers: tuple[int, ...], tmp_path: Path

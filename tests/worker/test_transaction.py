@@ -176,6 +176,7 @@ def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     ran.ended_clean()
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(120)
 def test_a_body_that_swallows_an_interruption_repeats_its_step(
     tmp_path: Path,

@@ -114,6 +114,15 @@ def is_left_out(features: Features, step: int) -> bool:
     return begins and step == EVALUATE_EVERY and not {"tail", "behind"} & {*f.draws}
 
 
+def last_struck(features: Features) -> int:
+    """Return the last step in which a rank may be struck.
+
+    The docstring of run.steps: a rank that is lost after another one has left the loop by `break`
+    is not promised to come back.
+    """
+    return features.until[-1] - 2 * features.left_by_break
+
+
 # Where an exception leads to a repeat: in front of the optimizer (and in a phase)
 _RAISING = ("begin", "load", "forward", "backward", "micro", "draws_inside", "reduced", "clipped")
 EVALUATE_EVERY = 3  # steps
@@ -125,8 +134,7 @@ EVALUATE_EVERY = 3  # steps
 def draw_faults(features: Features) -> tuple[Fault, ...]:
     """One to four faults for this script."""
     chance = random.Random(f"faults {features.seed}")
-    # docstring of run.steps: a rank that is lost after a `break` is not promised to come back
-    last = features.until[-1] - 2 * features.left_by_break
+    last = last_struck(features)
     wanted = chance.choice((1, 1, 2, 2, 3, 3, 4))
     faults: list[Fault] = []
     step = chance.randint(1, max(1, last - STEPS_APART * wanted))
@@ -175,7 +183,9 @@ def _one(features: Features, chance: random.Random, step: int) -> Fault:
             [
                 at
                 for at in steps
-                if step <= at < step + STEPS_APART and not is_left_out(features, at)
+                if step <= at < step + STEPS_APART
+                and at <= last_struck(features)
+                and not is_left_out(features, at)
             ],
         )
         for name, steps in rare_places(features).items()
