@@ -101,7 +101,8 @@ class Outcome:
 
         From the fault to its detection a rank books detection, and from there until state is in
         place everywhere regroup or restore, or what it still does and keeps. A rank that is
-        replaced keeps nothing.
+        replaced keeps nothing. The first was gone when it was detected. Others may have ended after
+        it, by an error of their own, and were gone once all stood still.
         """
         ranks = self.report["world_size"]
         taken: Counter[str] = Counter()
@@ -117,7 +118,9 @@ class Outcome:
             detect_s += one["detected_s"] - fault_s
             recover_s += over_s - one["detected_s"]
             if one["rung"] in ("spare", "respawn") and one["parent"] is None:
-                replaced_s += len(one["ranks"]) * (over_s - one["detected_s"])
+                gone_s = one["detected_s"] if one["left_s"] is None else one["left_s"]
+                replaced_s += over_s - one["detected_s"]
+                replaced_s += (len(one["ranks"]) - 1) * (over_s - gone_s)
         slack_s = ranks * (0.05 + 0.02 * len(self.interruptions))
         found_s = taken["regroup"] + taken["restore"]
         assert taken["detection"] <= ranks * detect_s + slack_s, (dict(taken), detect_s, str(self))
