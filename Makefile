@@ -33,7 +33,7 @@ run: $(STAMP)  ## train for a minute undisturbed, then under fire, and compare; 
 llama3: $(STAMP)  ## Llama 3's 466 interruptions in 54 days, in 54 minutes on real processes; two hours in all
 	$(BIN)/outlast drill llama3 --html llama3.html $(ARGS) -- examples/train_gpt.py --steps $(STEPS)
 
-test: $(STAMP)  ## the tests, real processes included; about eight minutes on two quiet cores
+test: $(STAMP)  ## the tests, real processes included; about seven minutes on two quiet cores
 	$(BIN)/python tests/halves.py $(ARGS)
 
 check: lint types unit  ## before each commit: lint, format, types and the fast tests; under two minutes
