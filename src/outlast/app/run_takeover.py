@@ -63,7 +63,7 @@ WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 @dataclass(frozen=True)
 class LeaderPlace:
-    """What a node needs to lead the run, now or later.
+    """The things that a node needs to lead the run, now or later.
 
     options  the options of the run
     token    the shared secret by which nodes prove that they belong to the run; None: there is none
@@ -84,7 +84,7 @@ class LeaderPlace:
 
 @dataclass
 class LedRun:
-    """What is open while this node leads."""
+    """The things that are open while this node leads."""
 
     folder: RunFolder
     ledger: Ledger

@@ -120,7 +120,7 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What is known of one member when a hang is judged.
+    """The facts that are known of one member when a hang is judged.
 
     step          the newest step that it has committed
     age_s         for how many seconds it has stood where it stands

@@ -57,7 +57,7 @@ NOTES = ("source", "sources", "ranges")  # keys of every table that say somethin
 
 
 class Origin(str, Enum):
-    """Where an input comes from. The later ones override the earlier ones."""
+    """The origin of an input. The later ones override the earlier ones."""
 
     DEFAULT = "default"  # a stated default
     WORKED_OUT = "worked out"  # from other inputs

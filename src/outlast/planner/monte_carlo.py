@@ -39,7 +39,7 @@ INTERVAL = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class Estimate:
-    """What to expect of one run of `duration_s`. Means over replicas, unless said otherwise.
+    """The expectation of one run of `duration_s`. Means over replicas, unless said otherwise.
 
     simulated_s        how much of it was simulated
     ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the

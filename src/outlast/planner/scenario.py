@@ -81,7 +81,7 @@ DAY_S = 86_400.0
 
 
 class Extent(IntEnum):
-    """What a failure takes with it. A tier survives failures up to one of these extents."""
+    """The extent of a failure: all that it takes with it. A tier survives failures up to one of these extents."""
 
     PROCESS = 0  # the process restarts on the same node
     NODE = 1
@@ -90,7 +90,7 @@ class Extent(IntEnum):
 
 
 class Unit(IntEnum):
-    """What a rate of failures refers to: the rate is that of one such unit."""
+    """The unit that a rate of failures refers to: the rate is that of one such unit."""
 
     GPU = 0
     NODE = 1

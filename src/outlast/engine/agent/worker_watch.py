@@ -24,7 +24,7 @@ ROUNDING_S = 1e-6  # rounding errors of sums of monotonic times are smaller than
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the driver has read of one worker at one tick.
+    """The readings of one worker at one tick.
 
     beacon      the worker's beacon. The same object as before means that nothing has changed
     stopped     the kernel holds the process stopped (SIGSTOP, a debugger)

@@ -87,7 +87,7 @@ class SessionIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What a node offers to the run. The fields are those of `Enrol`.
+    """The offer of a node to the run. The fields are those of `Enrol`.
 
     capacity  how many ranks it has room for
     place     its place in the order of the nodes (--node-rank); -1: the order of names decides

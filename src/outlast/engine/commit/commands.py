@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class VoteResult(Protocol):
-    """What all ranks know once a vote has passed. It is the same on every rank.
+    """The result of a vote that has passed. It is the same on every rank.
 
     stop    some rank was asked to stop
     save    some rank was asked for a checkpoint of the step

@@ -31,7 +31,7 @@ _WAYPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What the run waits for, and until when. After the deadline, the run acts by itself.
+    """The thing that the run waits for, and the deadline. After that, the run acts by itself.
 
     until_s   by the coordinator's clock; None: the wait has no deadline
     """

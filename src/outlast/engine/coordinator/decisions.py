@@ -60,7 +60,7 @@ class SourceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck:
-    """Whether the source from which all ranks were to begin is still there, and why."""
+    """The answer whether the source that all ranks were to begin from is there, and why."""
 
     is_there: bool
     reason: str
@@ -404,7 +404,7 @@ def describe_kept(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a recovery costs: steps that are executed again, and committed steps that are lost.
+    """The cost of a recovery: steps that are executed again, and committed steps that are lost.
 
     step   the step that the run goes on from
     """

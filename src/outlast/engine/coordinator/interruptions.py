@@ -29,7 +29,7 @@ _RANKING = (
 
 
 class Known(NamedTuple):
-    """What a verdict, which comes later, needs to know of an interruption.
+    """The facts of an interruption that its verdict, which comes later, needs.
 
     outage   the id of the first of the interruptions that were closed together
     """

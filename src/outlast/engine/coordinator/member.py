@@ -104,7 +104,7 @@ class Path:
 
 @dataclass(slots=True)
 class Life:
-    """Whether a process is alive, and how it has ended.
+    """The state of a process: alive, or how it has ended.
 
     condemned   its death was ordered, and its fault is booked
     dead        it is confirmed to have ended

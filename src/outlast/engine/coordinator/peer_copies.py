@@ -21,7 +21,7 @@ from outlast.model.messages import CopyKept
 
 
 class PeerCopies:
-    """Which node keeps copies of which images. It is empty if the run makes no copies."""
+    """The nodes that keep copies of images. It is empty if the run makes no copies."""
 
     def __init__(self) -> None:
         self._held: dict[int, dict[str, tuple[int, ...]]] = {}  # rank -> node -> steps

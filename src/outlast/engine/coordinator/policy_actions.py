@@ -73,7 +73,7 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """What the policy has decided and done. A new coordinator rebuilds this from the ledger.
+    """The decisions and actions of the policy so far. A new coordinator rebuilds this from the ledger.
 
     past         the decisions, oldest first
     barred       nodes that get no more work

@@ -13,7 +13,7 @@ from outlast.engine.durable import Saves
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What all ranks begin from when they restart. The fields are those of the message Regroup.
+    """The state that all ranks begin from when they restart. Its fields are those of Regroup.
 
     step         the step that they go on from; 0: the beginning
     replicated   the source of replicated state

@@ -17,7 +17,7 @@ from outlast.planner.scenario import Extent
 
 
 class Unmodelled(str, Enum):
-    """What the engine decides, or meets, that a scenario has no notion of.
+    """The decisions and events of the engine that a scenario has no notion of.
 
     Where one of these occurs, decision mode and Monte Carlo (`runs.py`) may differ. The kinds in
     ENDS end the run. docs/explanation/depths.md explains each kind.

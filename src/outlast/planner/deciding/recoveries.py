@@ -20,7 +20,7 @@ NONE = Strike((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a failure takes, and how the run meets it.
+    """A failure's extent, and the run's answer to it.
 
     dead       the ranks whose processes end, and the seats whose nodes are lost
     raised     ranks whose script raised an exception; their processes live on

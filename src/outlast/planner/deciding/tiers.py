@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a stretch of training has brought.
+    """The outcome of a stretch of training.
 
     position    how far training has come, in steps
     stall_s     seconds that saves stalled training, including a stall that is not over

@@ -75,7 +75,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """What recoveries took, and:
+    """The phases that recoveries took, and:
 
     unknown_faults  samples of detection whose beginning is the middle of an interval
     unfinished      interruptions after which nothing was committed (yet)

@@ -112,7 +112,7 @@ class WeibullFit:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVerdict:
-    """What the data tell of the shape.
+    """The shape, as far as the data tell it.
 
     `fit` is None where there was nothing to fit. `varies`: use the fit's shape, not 1.
     """

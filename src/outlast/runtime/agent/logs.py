@@ -65,7 +65,7 @@ def parse_streams(text: str, flag: str) -> Streams:
 
 @dataclass(frozen=True)
 class ConsolePolicy:
-    """Which streams are shown on the console.
+    """The streams that are shown on the console.
 
     All streams are, except those that are redirected and those of ranks that `only_ranks` leaves
     out. Streams under --tee get a prefix.

@@ -24,7 +24,7 @@ _TITLE_ROOM = " " * 256
 
 @dataclass(frozen=True)
 class Exited:
-    """What the kernel reports of an ended process.
+    """The kernel's report of an ended process.
 
     exit_code  None when a signal ended it
     oom        after a SIGKILL that we did not send: whose OOM kill the kernel tells of at that

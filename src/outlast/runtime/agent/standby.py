@@ -48,7 +48,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What an elected node needs to lead the run.
+    """The things that an elected node needs to lead the run.
 
     epoch      the number of its leadership
     named      the voters, this node first
@@ -112,7 +112,7 @@ class _Attempt:
 
 @dataclass
 class _Absence:
-    """What is known while this node misses the coordinator.
+    """The facts that are known while this node misses the coordinator.
 
     inquiry   the questions to the voters, and their answers
     since_s   since when a majority of the voters misses the coordinator too; None: no majority does

@@ -45,7 +45,7 @@ Values = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What one rank gives to a vote.
+    """The values that one rank gives to a vote.
 
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
@@ -78,7 +78,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all ranks know once a vote has passed.
+    """The result of a vote that has passed. All ranks know it.
 
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
