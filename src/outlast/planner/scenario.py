@@ -81,7 +81,7 @@ DAY_S = 86_400.0
 
 
 class Extent(IntEnum):
-    """The extent of a failure: all that it takes with it. A tier survives failures up to one of these extents."""
+    """All that a failure takes with it. A tier survives failures up to one of these extents."""
 
     PROCESS = 0  # the process restarts on the same node
     NODE = 1

@@ -73,7 +73,7 @@ class Departure:
 
 @dataclass(slots=True)
 class Acted:
-    """The decisions and actions of the policy so far. A new coordinator rebuilds this from the ledger.
+    """The decisions and actions of the policy. A new coordinator rebuilds them from the ledger.
 
     past         the decisions, oldest first
     barred       nodes that get no more work

@@ -77,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observations of one source. `exposure_s`: unit-seconds by kind of unit, for the kinds watched.
+    """One source's observations. `exposure_s`: unit-seconds by kind of unit, for those watched.
 
     lives        of each class that was seen, the ages through which units were watched for it;
                  empty where ages are not known
