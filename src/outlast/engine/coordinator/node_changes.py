@@ -7,7 +7,7 @@ what lay in its memory is gone. This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.fault_reports import FaultReports
-from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.orders import lost_node
 from outlast.engine.coordinator.policy_actions import UNBARRED
 from outlast.engine.coordinator.process_exit import ProcessExits
 from outlast.engine.coordinator.regroup import Regroup
@@ -190,8 +190,7 @@ class NodeChanges:
             reason = f"node {node} has left the run: it was drained"
         nodes.lose(node, returns=returns)
         run.links.lose(node)
-        data = {"node": node, "reason": reason}
-        out: list[Output] = [event(now_s, "node_lost", data), Tell(reason)]
+        out = lost_node(now_s, node, reason)
         run.sources.lose_node(node)
         if run.store.home == node and not nodes.local:
             out += self.reports.on_store_lost(now_s, StoreLost(reason, run.store.orders))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.stages import Timer, set_timer
-from outlast.engine.protocol.outputs import Output, Record, ToAgent
+from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.model import limits
 from outlast.model.messages import ForWorker, KillWorker, Regroup, ToWorkers
 from outlast.model.records import Event
@@ -70,3 +70,8 @@ def kill_order(member: Member, why: str) -> ToAgent:
 def event(now_s: float, kind: str, data: Mapping[str, object]) -> Record:
     """Return the output that writes an event to the ledger, for people who read it later."""
     return Record(Event(now_s, 0.0, kind, dict(data)))
+
+
+def lost_node(now_s: float, node: str, reason: str) -> list[Output]:
+    """Return the event that a node is lost, and the line that tells people."""
+    return [event(now_s, "node_lost", {"node": node, "reason": reason}), Tell(reason)]

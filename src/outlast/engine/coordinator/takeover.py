@@ -21,7 +21,7 @@ from outlast.engine.cluster.reliable_link import rebased
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.member import Life, Member, Path, Process
 from outlast.engine.coordinator.node_changes import NodeChanges
-from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.orders import event, lost_node
 from outlast.engine.coordinator.policy_actions import Acted, PolicyActions
 from outlast.engine.coordinator.process_exit import ProcessExits, lost_with_node
 from outlast.engine.coordinator.rank_history import RankHistory
@@ -31,7 +31,7 @@ from outlast.engine.coordinator.restore_sources import Restart, Transfer
 from outlast.engine.coordinator.run_parts import Run
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
-from outlast.engine.protocol.outputs import End, Output, Tell
+from outlast.engine.protocol.outputs import End, Output
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,
@@ -236,8 +236,8 @@ class Takeover:
             return []
         found.awaited.discard(node)
         found.lost[node] = reason
-        noted = event(now_s, "node_lost", {"node": node, "reason": reason})
-        return [noted, Tell(reason), *([] if found.awaited else self._rebuilt(now_s))]
+        noted = lost_node(now_s, node, reason)
+        return noted if found.awaited else [*noted, *self._rebuilt(now_s)]
 
     def node_lost(self, now_s: float, node: str, reason: str) -> None:
         """Note that a node is lost while the picture is built, with all processes found there."""

@@ -36,8 +36,9 @@ from outlast.model.messages import (
     Voters,
 )
 from outlast.runtime import clock
+from outlast.runtime.address import split_address
 from outlast.runtime.agent.dialler import Caller
-from outlast.runtime.agent.voter_calls import VoterCalls, split_address
+from outlast.runtime.agent.voter_calls import VoterCalls
 from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outlast.model.messages import Admitted, Message, Voters
+from outlast.runtime.address import split_address
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.loop import Loop
 
@@ -76,9 +77,3 @@ class _VoterLink:
     def on_refused(self, reason: str) -> None:
         """Give this voter up: another process listens there now. The other voters are asked."""
         self._open = False
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    return host, int(port)

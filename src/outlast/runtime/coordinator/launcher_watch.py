@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 
 from outlast.model import limits
+from outlast.runtime.address import split_address
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, Timer
 
@@ -48,11 +49,12 @@ class LauncherWatch:
 
         `reached`: others have reached it there. Otherwise it is tried.
         """
+        listens_at = split_address(address) if address else None
+        if self._reached.get(node) == listens_at:
+            return  # it has connected again, and listens where it did
         self._reached.pop(node, None)
-        host, colon, port = address.rpartition(":")
-        if not colon:
+        if listens_at is None:
             return
-        listens_at = (host.strip("[]"), int(port))
         if reached:
             self._reached[node] = listens_at
         else:

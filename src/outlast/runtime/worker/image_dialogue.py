@@ -25,6 +25,7 @@ from outlast.model.messages import (
 )
 from outlast.model.wire import decode, encode
 from outlast.runtime import trust
+from outlast.runtime.address import split_address
 
 # Receives some bytes into the memory given, and returns how many. Raises EOFError at the end.
 Receive = Callable[[memoryview], int]
@@ -40,8 +41,7 @@ class Server:
 
 def connect(server: Server) -> socket.socket:
     """Connect to a node within CONNECT_TRY_S. Raises OSError."""
-    host, _, port = server.address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), limits.CONNECT_TRY_S)
+    return socket.create_connection(split_address(server.address), limits.CONNECT_TRY_S)
 
 
 def receive_from(sock: socket.socket) -> Receive:
