@@ -24,6 +24,7 @@ from outlast.model.messages import (
     FromNode,
     Hello,
     Housed,
+    Images,
     Inventory,
     Joined,
     KillWorker,
@@ -450,6 +451,22 @@ def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
     assert [plan and (plan.generation, plan.step, plan.replicated) for plan in plans] == [
         (3, 5, "transfer")
     ] * 2
+
+
+@pytest.mark.parametrize(("delivered", "ended_in", "newest"), [(2, 1, 0), (2, 2, 3), (1, 1, 3)])
+def test_a_step_that_was_undone_is_not_committed_for_the_next_coordinator(
+    delivered: int, ended_in: int, newest: int
+) -> None:
+    """A process on node b had committed step 3, and ended; node b comes before node a.
+
+    Generation 2 goes on from step 0. If its plan has reached nobody, it has undone nothing.
+    """
+    sessions = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
+    ended = Images(1, (), 3, (ended_in, 3))
+    enrols(sessions, "b", now_s=10.0, epoch=1, images=(ended,))
+    enrols(sessions, "a", now_s=10.0, epoch=1, housed=(trains_in(delivered, 0),))
+    run = sessions.coordinator.run
+    assert (run.progress.step, run.progress.executed) == (newest, 3)
 
 
 def test_a_store_ordered_before_the_run_began_is_not_ordered_again() -> None:

@@ -113,8 +113,9 @@ class NodeChanges:
         roster.script.learn(outlast=bool(enrol.script), sharded=enrol.script == "sharded")
         for images in enrol.images:
             remains.note_done(images.rank, images.committed)
-            step = self._still_committed(images)
-            run.note_of_rank(step, max(step, images.committed))
+            if not run.course.is_in(Stage.REBUILDING):
+                # A new coordinator waits until it knows the newest plan: see `Takeover`.
+                self.note_ended(images, run.course.generation, run.progress.planned)
             lived_here = remains.homes.get(images.rank) == enrol.node
             if images.steps and lived_here and not remains.has_images(images.rank):
                 # The node came back with what its ranks had sealed.
@@ -136,15 +137,18 @@ class NodeChanges:
             if keeps.get(copies.rank) == enrol.node:
                 remains.copies.found(copies.rank, enrol.node, copies.steps)
 
-    def _still_committed(self, images: Images) -> int:
-        """Return the newest step that a holder of a rank committed, and that nothing has undone.
+    def note_ended(self, images: Images, generation: int, planned: int) -> None:
+        """Note the newest step that ended holders of a rank committed, and that nothing has undone.
 
-        All have gone on from the step of the newest plan, whatever was committed before it. A new
-        coordinator does not know that plan yet.
+        All have gone on from the step of the newest plan, whatever was committed before it.
+
+        generation   the generation of the newest plan
+        planned      the step that the newest plan goes on from
         """
-        run, (generation, step) = self.run, images.ended or (0, 0)
-        undone = generation < run.course.generation and not run.course.is_in(Stage.REBUILDING)
-        return min(step, run.progress.planned) if undone else step
+        in_generation, step = images.ended or (0, 0)
+        if in_generation < generation:
+            step = min(step, planned)
+        self.run.note_of_rank(step, max(step, images.committed))
 
     def _room_again(self, now_s: float) -> list[Output]:
         """Go on with what waited for a node: one has come."""

@@ -44,6 +44,7 @@ from outlast.model.messages import (
     FromWorkers,
     Hello,
     Housed,
+    Images,
     Inventory,
     Joined,
     Parked,
@@ -147,6 +148,7 @@ class Found:
     adopted     processes, as the last coordinator knew them
     exits       ends of processes that the last coordinator may not have heard of
     broke       reports of members that could not go on in their generation
+    images      what the ended holders of each rank had committed
     early       messages that came before the picture was whole, and the node of each
     """
 
@@ -155,6 +157,7 @@ class Found:
     adopted: list[Member] = field(default_factory=list)
     exits: list[WorkerExited] = field(default_factory=list)
     broke: list[tuple[Member, Broke]] = field(default_factory=list)
+    images: list[Images] = field(default_factory=list)
     early: list[tuple[FromWorker | FromAgent | FromWorkers, str]] = field(default_factory=list)
 
     def ended(self) -> set[int]:
@@ -224,6 +227,7 @@ class Takeover:
         if enrol.store is not None and enrol.store.number >= run.store.orders:
             run.store.found(enrol.store, enrol.node)
         self.changes.find_images(enrol)
+        found.images.extend(enrol.images)
         for housed in enrol.housed:
             self._adopt(housed, enrol.node, by_s, now_s)
         found.awaited.discard(enrol.node)
@@ -322,8 +326,8 @@ class Takeover:
     def _rebuilt(self, now_s: float) -> list[Output]:
         """Give the processes that were found their ranks. Go on with training or a regroup."""
         run = self.run
-        run.progress.is_live(False)
         out: list[Output] = [cancel(Timer.REBUILD), *self._seat(now_s)]
+        self._note_progress()
         out += self._resumed_meanwhile(now_s)
         if self.stop.end is not None and self.stop.at_once:
             return [*out, *self._end_at_once(now_s, self.stop.end)]
@@ -337,9 +341,6 @@ class Takeover:
         if whole and all(map(_at_work, members)):
             run.course.enter(Stage.TRAINING)
             run.progress.is_live(True)
-            plan = members[0].path.plan
-            assert plan is not None
-            run.progress.goes_on_from(plan.step)
             out += self._goes_on(now_s)
         elif (
             whole
@@ -357,6 +358,21 @@ class Takeover:
         for exited in self._found.exits:
             out += self.exits.on_exit(now_s, exited)
         return [*out, *run.records()]
+
+    def _note_progress(self) -> None:
+        """Note the step of the newest plan that was found, and what ended processes committed.
+
+        A plan that nobody has received has undone nothing, although its generation is recorded.
+        """
+        run = self.run
+        plans = [m.path.plan for m in run.roster.members() if m.path.plan is not None]
+        newest = max(plans, key=lambda plan: plan.generation, default=None)
+        source = run.sources.transfer or run.sources.begin_from
+        generation, planned = (newest.generation, newest.step) if newest else (0, source.step)
+        run.progress.goes_on_from(planned)
+        for images in self._found.images:
+            self.changes.note_ended(images, generation, planned)
+        run.progress.is_live(False)
 
     def _seat(self, now_s: float) -> list[Output]:
         """Give each rank to the newest process that was found in it.
@@ -421,10 +437,6 @@ class Takeover:
         out = self._bury_unknown(now_s, lost)
         if run.sources.transfer is not None:
             run.sources.choose(Restart(run.sources.transfer.step, "transfer", "slot"))
-        plans = [m.path.plan for m in run.roster.members() if m.path.plan is not None]
-        newest = max(plans, key=lambda plan: plan.generation, default=None)
-        planned = newest.step if newest is not None else run.sources.begin_from.step
-        run.progress.goes_on_from(planned)
         for member in run.roster.live():
             if member.path.raised is not None:
                 out += self._take_up_error(now_s, member, member.path.raised)
