@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.weights import WEIGHTS
 from outlast.diagnose.fuse.words import WORDS, healed_action
 from outlast.diagnose.ledger import read_records
+from outlast.diagnose.logs import read_lines
+from outlast.diagnose.logs.tracebacks import HEADER
+from outlast.diagnose.rules import Grade
 from outlast.diagnose.standing import read_standing
 from outlast.model.records import Interruption, Meta, Records, Session, SessionRecords
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Verdict, summary
 
+PLACE = '  File "/srv/train.py", line 9, in load\n'
 WHY = "ranks [1] are taken by spares; survivors go on in place; step 30 is committed"
 KILL = Interruption(
     1,
@@ -53,10 +58,14 @@ def of_record(one: Interruption, **process: Any) -> Verdict:
     return decide(findings, blame=None)
 
 
-def of_ledger(one: Interruption, *, state: str = "ended") -> Verdict:
+def records_of(one: Interruption, *, state: str) -> Records:
     meta = Meta("run", "toy", 2, "0.1.0", 0.0, 0.0)
     session = Session(1, 1, 0.0, 0.0, seen_s=20.0, ended_s=20.0, state=state)
-    records = Records(meta, (SessionRecords(session, 0.0, interruptions=(one,)),))
+    return Records(meta, (SessionRecords(session, 0.0, interruptions=(one,)),))
+
+
+def of_ledger(one: Interruption, *, state: str = "ended") -> Verdict:
+    records = records_of(one, state=state)
     return decide(read_records(records, name="ledger.db").findings, blame=None)
 
 
@@ -191,6 +200,50 @@ def test_no_error_is_cut_within_a_word() -> None:
     one = replace(KILL, mechanism=Mechanism.EXCEPTION, error=error)
     said = of_record(one, signal=None).reason
     assert "unexpected...; recovered" in said or "sample...; recovered" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("MemoryError", FailureClass.HOST_MEMORY),
+        ("StopIteration", FailureClass.USER_DATA),
+        ("MyProblem", FailureClass.USER_CODE),
+    ],
+)
+def test_an_exception_without_a_message_is_no_riddle(error: str, name: FailureClass) -> None:
+    """The ledger blames the program for every exception, and the exception's name says more.
+
+    Both votes once ended in a tie, and the reason was "Nothing that was read says why".
+    """
+    raised = replace(
+        KILL,
+        mechanism=Mechanism.EXCEPTION,
+        failure_class=FailureClass.USER_CODE,
+        rung=Rung.REPEAT,
+        resumed_s=None,
+        reason="rank 1 raised; every process lives: the step is repeated in place",
+        error=error,
+        traceback=f"{HEADER}:\n{PLACE}    load()\n{error}\n",
+    )
+    recorded = read_records(records_of(raised, state="failed"), name="ledger.db")
+    lines = read_lines(recorded.lines, name="ledger.db")
+    verdict = decide([*recorded.findings, *lines], blame=None)
+    assert verdict.failure_class is name
+    assert "says why" not in verdict.reason
+    assert f"Rank 1 (pid 77) raised {error}" in verdict.reason
+    assert name is FailureClass.USER_CODE or "raised in load (srv/train.py:9)" in verdict.reason
+
+
+def test_without_a_class_the_reason_still_says_where_it_was_raised() -> None:
+    """Two causes that are as likely leave no class, but there is a traceback."""
+    text = f"{HEADER}:\n{PLACE}    load()\nStopIteration\n"
+    about = replace(KILL, mechanism=Mechanism.EXCEPTION, resumed_s=None, error="StopIteration")
+    recorded = read_records(records_of(about, state="failed"), name="ledger.db")
+    lines = read_lines(text.encode().splitlines(), name="ledger.db")
+    unsure = replace(WEIGHTS, grades={**WEIGHTS.grades, Grade.POSSIBLE: 0.3})
+    verdict = decide([*recorded.findings, *lines], blame=None, weights=unsure)
+    assert verdict.failure_class is FailureClass.UNKNOWN
+    assert verdict.reason.endswith("StopIteration was raised in load (srv/train.py:9).")
 
 
 # --- what is advised ---

@@ -106,7 +106,7 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
     elif who:
         # A signal is a cause; of anything else the run saw only how it showed itself.
         is_why = newest_seen(facts) is not None and facts.mechanism is Mechanism.SIGNAL
-        parts = [who, "" if is_why else "Nothing that was read says why."]
+        parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
     elif _is_quiet(facts):
         parts = ["Nothing that was read tells of a failure.", _ends(facts).sentence]
     elif _all_work(facts):
@@ -151,6 +151,17 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
     at = f", raised in {first.place}" if isinstance(first, RaisedAt) else ""
     return f"{means}{on}: {said} ({where}){at}."
+
+
+def _raised(facts: VerdictFacts) -> str:
+    """Return where the exception of a guilty rank was raised; "" where no traceback was read."""
+    guilty = {one.rank for one in facts.culprits.ranks}
+    for one in facts.findings:
+        its_own = one.rank in guilty or (one.rank is None and len(guilty) == 1)
+        if isinstance(one, RaisedAt) and its_own and one.evidence.role is Role.ROOT:
+            text = cut_at_word(one.evidence.text.strip(), TEXT_SAID)
+            return f"{text} was raised in {one.place}."
+    return ""
 
 
 def _who(facts: VerdictFacts) -> str:

@@ -161,9 +161,9 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
         ):
             continue
         first = before(root.finding, vote.finding)
-        if root.rule.name in SAME_FAULT.get(vote.rule.name, ()):
+        if _tells_more(root, vote):
             factor = min(factor, weights.explained)  # both tell of one fault
-        elif vote.rule.name in SAME_FAULT.get(root.rule.name, ()):
+        elif _tells_more(vote, root):
             continue
         elif (
             root.probability >= vote.probability
@@ -177,6 +177,20 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
         ):
             factor = weights.later
     return Vote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor)
+
+
+def _tells_more(one: Vote, other: Vote) -> bool:
+    """Return True if both votes tell of one fault, and `one` tells more of it.
+
+    A ledger blames the program for every exception; the exception's name and text say more.
+    """
+    is_ledgers = (
+        other.rule.name == LEDGER
+        and other.failure_class in SOFT
+        and other.finding.mechanism is Mechanism.EXCEPTION
+    )
+    names_it = is_ledgers and one.rule.mechanism is Mechanism.EXCEPTION
+    return names_it or one.rule.name in SAME_FAULT.get(other.rule.name, ())
 
 
 def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass, float]:
