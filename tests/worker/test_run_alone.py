@@ -197,10 +197,27 @@ def test_the_same_script_runs_under_torchrun_and_reduces_over_its_ranks(tmp_path
     )
 
 
-def _start(command: list[str]) -> subprocess.CompletedProcess[str]:
+@pytest.mark.drill
+@pytest.mark.parametrize("command", [[], ["-m", "outlast", "run", "--nproc-per-node", "2"]])
+def test_loader_workers_leave_no_folder_behind(tmp_path: Path, command: list[str]) -> None:
+    """A worker that shares tensors has a folder in TMPDIR, which it removes as it ends."""
+    script = Path(__file__).parents[1] / "drills" / "scripts" / "ddp.py"
+    files = tmp_path / "files"
+    files.mkdir()
+    own = {"TMPDIR": str(files), "DRILL_COMMITS": str(tmp_path / "commits")}
+    arguments = [str(script), "--steps", "4", "--loaders", "2"]
+    done = _start([sys.executable, *command, *arguments], own=own, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not list(files.glob("pymp-*"))
+
+
+def _start(
+    command: list[str], *, own: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(own or {})},
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=50,

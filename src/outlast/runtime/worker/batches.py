@@ -5,6 +5,8 @@ Batches are fetched once, and kept until the step is committed. So a repeat gets
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from typing import Any
 
 from outlast.runtime.worker.loaders import BatchSource
@@ -27,6 +29,7 @@ class Batches:
         # micro-batches of the next step that are fetched so far: they survive an error of the data
         # set
         self._drawn: list[Any] = []
+        self._closes_at_exit = False
 
     @property
     def loads(self) -> bool:
@@ -83,3 +86,19 @@ class Batches:
         self.held = None
         if self._source is not None:
             self._source.close()
+
+    def close_at_exit(self) -> None:
+        """End the loader's workers when the script is over. They serve further steps until then.
+
+        Otherwise torch kills them at the interpreter's end, and their folders in TMPDIR stay.
+        """
+        if self._source is not None and not self._closes_at_exit:
+            self._closes_at_exit = True
+            atexit.register(_close, weakref.ref(self._source))
+
+
+def _close(reference: weakref.ref[BatchSource]) -> None:
+    """End the workers of a loader that is still in use."""
+    source = reference()
+    if source is not None:
+        source.close()

@@ -361,6 +361,7 @@ class Transaction:
 
     def _finish(self) -> None:
         """Report that this rank is past the last step. End the script if the run stops."""
+        self._batches.close_at_exit()
         session = self.member.session
         if session is None:
             self._machine.last_call_ended = self.committed
@@ -417,6 +418,7 @@ class Transaction:
             self.member.refuse(
                 TransactionError(what, hint="end the loop by run.steps(..., until=n)")
             )
+        self._batches.close_at_exit()
         self.attachment.checkpoints.wait()
         session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
 
