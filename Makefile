@@ -33,8 +33,8 @@ run: $(STAMP)  ## train for a minute undisturbed, then under fire, and compare; 
 llama3: $(STAMP)  ## Llama 3's 466 interruptions in 54 days, in 54 minutes on real processes; two hours in all
 	$(BIN)/outlast drill llama3 --html llama3.html $(ARGS) -- examples/train_gpt.py --steps $(STEPS)
 
-test: $(STAMP)  ## the tests, real processes included; about seven minutes on two quiet cores
-	$(BIN)/python tests/halves.py $(ARGS)
+test: $(STAMP)  ## the tests, real processes included; under six minutes on two quiet cores
+	$(BIN)/python tests/lanes.py $(ARGS)
 
 check: lint types unit  ## before each commit: lint, format, types and the fast tests; under two minutes
 
@@ -55,7 +55,7 @@ wheel: $(STAMP)  ## build a wheel, install it in a fresh environment, and train 
 	$(BIN)/python tools/try_wheel.py
 
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
-	$(BIN)/python -m pytest -m 'slow or drill' $(ARGS)
+	$(BIN)/python tests/lanes.py --drills $(ARGS)
 
 fuzz: $(STAMP)  ## the property tests with examples that nobody has seen yet
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz $(ARGS)

@@ -173,6 +173,7 @@ def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> 
         assert [one["call"] for one in log.of(pids[0]) if one["call"] in order] == order * 2
 
 
+@pytest.mark.drill
 def test_a_vote_says_what_the_gpu_has_done(tmp_path: Path) -> None:
     """The gradients of rank 0 are under way between the GPUs when rank 3 is lost, which has voted.
 

@@ -195,6 +195,7 @@ def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
     assert not found.problems, str(found)
 
 
+@pytest.mark.drill
 def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: Path) -> None:
     """The two scripts below in one, with the faults of both."""
     features = plain(

@@ -34,7 +34,10 @@ def test_a_policy_changes_nothing_until_a_verdict_comes(
 
 
 def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule holds meanwhile. Method: note what the rules see of its actions and records."""
+    """Each rule holds meanwhile. Method: note what the rules see of its actions and records.
+
+    In these lives the policy bars, drains, stops and asks to shrink.
+    """
     done: set[str] = set()
     see = Checkers.see
 
@@ -46,7 +49,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
         see(rules, at_s, seen)
 
     monkeypatch.setattr(Checkers, "see", noting)
-    for seed in (*range(29), 59):  # 59 asks to shrink
+    for seed in (1, 13, 18, 20, 26, 59):
         life = simulate_seed(seed=seed, given=ROOMY | {"steps": 40})
         assert life.violations == (), f"seed {seed}"
     assert {BARRED, DRAINING, STOPPED, "shrink"} <= done
