@@ -132,6 +132,17 @@ def dumps(
     return {f"dumps/fr_rank_{rank}": dump(rank) for rank in RANKS}
 
 
+def in_other_group() -> dict[str, bytes]:
+    """Rank 2 reduces in a group in which no other rank has called anything; the others wait for it
+    in the first.
+    """
+    read = dumps(dict.fromkeys(RANKS, 9), waits=frozenset({0, 1, 3}))
+    top = json.loads(read["dumps/fr_rank_2"])
+    at_ns = BEGAN_NS + 100_000_000_000
+    top["entries"].append(all_reduce(1, done=False, at_ns=at_ns, number=10, group=(1, "data")))
+    return {**read, "dumps/fr_rank_2": json.dumps(top).encode()}
+
+
 def kernel(*lines: str) -> dict[str, str]:
     said = "".join(f"{AT.format(second=8)} node1 kernel: {line}\n" for line in (QUIET, *lines))
     return {"dmesg-of-node1.txt": said}
@@ -154,11 +165,15 @@ EACH_SECOND = dumps({0: 7, 1: 9, 2: 8, 3: 9}, waits=frozenset({0, 1, 3}))
 SLEEPS = ["fetch (data.py:12)", *WAITS[1:]]
 LOCKED = ["acquire (threading.py:9)", "put (cache.py:12)", *WAITS[1:]]
 RECEIVES = ["recv (torch/distributed/distributed_c10d.py:2799)", "exchange (train.py:7)", WAITS[2]]
+OTHER_LINE = [WAITS[0], "step (train.py:91)", WAITS[2]]
 CODES = frozenset({"user_code", "software_bug"})
 INCIDENTS: dict[str, Callable[[], Incident]] = {
     "sleeps": lambda: Incident(CODES, logs({}), stacks({2: SLEEPS}), BEHIND, kernel()),
     "locked": lambda: Incident(CODES, logs({}), stacks({2: LOCKED}), BEHIND, kernel()),
     "receives": lambda: Incident(CODES, logs({}), stacks({2: RECEIVES}), BEHIND, kernel()),
+    "another group": lambda: Incident(
+        CODES, logs({}), stacks({2: OTHER_LINE}), in_other_group(), kernel()
+    ),
     "wider": lambda: Incident(
         CODES,
         logs({}),

@@ -192,3 +192,48 @@ def test_the_only_one_that_aborted_went_first_where_all_others_lost_a_peer() -> 
         found += read_lines(text.encode().splitlines(), name=f"rank_{rank}.log")
     found += read_lines(table(codes).encode().splitlines(), name="launcher.log")
     assert decide(found, blame=None).ranks == ()
+
+
+def mixed(codes: dict[int, int], text: str) -> Verdict:
+    """Return the verdict on the log of a launcher into which all ranks write."""
+    log = f"{text}{table(codes)}".encode().splitlines()
+    return decide(list(read_lines(log, name="train.out")), blame=None)
+
+
+CLOSED_EARLY = {1: 1, 0: -15, 2: -15}
+NOT_BUILT = "RuntimeError: Distributed package doesn't have NCCL built in"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"[rank{rank}]: KeyError: 'lr'\n" for rank in range(3)),
+        # before the ranks have joined their group, torch puts no label before their words
+        f"{NOT_BUILT}\n" * 3,
+        "train.py: error: unrecognized arguments: --batchsize 8\n" * 3,
+    ],
+)
+def test_where_all_ranks_fail_alike_the_first_that_is_noticed_is_not_named(text: str) -> None:
+    """The launcher closes the others while they are still on their way out."""
+    assert not mixed(CLOSED_EARLY, text).ranks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[rank0]: ValueError: a\n[rank1]: KeyError: 'b'\n[rank2]: ValueError: c\n",
+        f"{NOT_BUILT}\n" * 2,  # of one rank, which logs its exception before it fails of it
+    ],
+)
+def test_where_ranks_do_not_all_fail_alike_the_one_that_ended_is_named(text: str) -> None:
+    """Either two ranks have failures of their own, or only one has any."""
+    assert [one.rank for one in mixed(CLOSED_EARLY, text).ranks] == [1]
+
+
+def test_an_exception_without_a_rank_is_not_said_to_be_missing() -> None:
+    """Method: rank 1 fails at its imports, before torch would put its rank before the words."""
+    words = "ModuleNotFoundError: No module named 'flash_attn'\n"
+    said = mixed(CLOSED_EARLY, words).reason
+    assert "Rank 1 ended with an exit code of its own" in said
+    assert "without an exception" not in said
+    assert "without an exception" in mixed(CLOSED_EARLY, "step 1\n").reason

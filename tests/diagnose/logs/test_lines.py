@@ -90,6 +90,22 @@ LINES = [
         C.USER_CODE,
     ),
     (
+        (
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 128. TiB for an array"
+            " with shape (1048576, 16777216) and data type float64"
+        ),
+        "torch.absurd_size",
+        C.USER_CODE,
+    ),
+    (
+        (
+            "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 1.50 TiB for an array"
+            " with shape (1, 206158430208) and data type float64"
+        ),
+        "host.allocator",
+        C.HOST_MEMORY,
+    ),
+    (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.45 EiB",
         "torch.absurd_size",
         C.USER_CODE,
@@ -111,6 +127,40 @@ LINES = [
         C.USER_CODE,
     ),
     ("ValueError: Tensors must be CUDA and dense", "c10d.argument", C.USER_CODE),
+    (
+        (
+            "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable"
+            " to find address for: eth99"
+        ),
+        "gloo.interface",
+        C.USER_CODE,
+    ),
+    (
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "dependency.not_built",
+        C.DEPENDENCY,
+    ),
+    (
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "dependency.not_built",
+        C.DEPENDENCY,
+    ),
+    (
+        (
+            "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to"
+            " do so you have two options, do those steps only if you trust the source."
+        ),
+        "torch.weights_only",
+        C.USER_CODE,
+    ),
+    (
+        (
+            "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the"
+            " default value of the `weights_only` argument"
+        ),
+        "data.broken",
+        C.USER_DATA,
+    ),
     (
         "RuntimeError: CUDA error: an illegal memory access was encountered",
         "cuda.illegal_access",

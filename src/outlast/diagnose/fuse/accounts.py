@@ -35,7 +35,11 @@ from outlast.model.verdict import Role
 
 # errors that are raised because a peer is gone, late, or sent something unexpected
 PEER = ("gloo.", "c10d.", "store.", "nccl.", "ib.")
-OWN = ("store.port_taken",)  # of those rules: what a rank met on its own host
+OWN = (
+    "store.port_taken",
+    "gloo.interface",
+    "nccl.interface",
+)  # of those rules: what a rank met on its own host
 OF_OTHERS = ("gloo.size", "c10d.mismatch")  # what a rank says of its peers' calls
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")

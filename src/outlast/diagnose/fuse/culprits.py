@@ -29,13 +29,22 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.accounts import PEER, Accounts
+from outlast.diagnose.fuse.accounts import Accounts
+from outlast.diagnose.fuse.alone import (
+    OF_PEERS,
+    alone_in_p2p,
+    alone_inside,
+    alone_unrecorded,
+    elsewhere,
+    ended_alone,
+)
 from outlast.diagnose.fuse.weigh import Vote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
@@ -59,22 +68,12 @@ BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a s
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
 EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
 MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
-_SAID_OF_PEERS = ("gloo.size", "c10d.mismatch", "c10d.unequal_inputs")
 _OTHER_SIZE = ("gloo.size", "c10d.mismatch")
 _NOT_COME = re.compile(
     r"\branks? (\d[\d, ]{0,200}?) failed to pass monitoredbarrier", re.IGNORECASE
 )
+_RANK_LABEL = re.compile(r"\[(?:rank|default)\d{1,7}\]:? ?")
 _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
-# all ranks have to come there, and no recorder keeps that
-_UNRECORDED = [
-    ("waiting", name)
-    for name in (
-        "_new_process_group_helper",
-        "init_process_group",
-        "_store_based_barrier",
-        "monitored_barrier",
-    )
-]
 BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
 
@@ -151,7 +150,7 @@ def find_culprits(
             Mechanism.EXCEPTION,
             odd.lines,
         )
-    own = _by_themselves(accounts)
+    own = None if _failed_alike(accounts, findings) else _by_themselves(accounts)
     if own is None and (absent := _not_in_barrier(findings)) is not None:
         return absent
     if own is not None:
@@ -260,6 +259,35 @@ def _by_themselves(accounts: Accounts) -> Culprits | None:
     return None
 
 
+def _failed_alike(accounts: Accounts, findings: Sequence[Finding]) -> bool:
+    """Return True if most ranks failed with the same words.
+
+    The launcher notices one of them first, and closes the others before they have ended. That says
+    nothing about this one. Before ranks have joined their group their words have no label, but each
+    says them once. One rank may say an exception twice, as it logs it and fails.
+    """
+    if accounts.killed:
+        return False
+    said = {_without_rank(one.evidence.text) for one in accounts.raised.values()}
+    if len(said) == 1 and _everybody(accounts.raised, accounts):
+        return True
+    unlabelled = Counter(
+        (one.rule, one.evidence.file, one.evidence.text)
+        for one in findings
+        if one.rank is None
+        and one.mechanism in (Mechanism.EXCEPTION, Mechanism.EXIT)
+        and one.evidence.role is Role.ROOT
+    )
+    return not accounts.raised and any(
+        count > EVERYBODY * len(accounts.seen) and count > (1 if rule == "config.invalid" else 2)
+        for (rule, _, _), count in unlabelled.items()
+    )
+
+
+def _without_rank(text: str) -> str:
+    return _RANK_LABEL.sub("", text)
+
+
 def _not_in_barrier(findings: Sequence[Finding]) -> Culprits | None:
     """Return the ranks that did not come to a monitored barrier, by the rank that monitored it."""
     lines = [one for one in findings if one.rule == "c10d.barrier"]
@@ -342,9 +370,13 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
         if (ranks.keys() | suspects.keys()) - collateral:
             ranks = {rank: one for rank, one in ranks.items() if rank not in collateral}
     if not ranks and not suspects:
-        odd = _alone_in_p2p(findings)
+        odd = alone_in_p2p(findings)
         if odd is None and accounts.seen <= blame.dumped & accounts.waiting:
-            odd = _elsewhere(findings)
+            odd = elsewhere(findings)
+        if odd is None:
+            odd = alone_inside(
+                blame.waiting_ranks, seen=accounts.seen, dumped=blame.dumped, edges=blame.edges
+            )
         ranks = (
             {odd: Blamed(odd, ODD_CONFIDENCE)}
             if odd is not None
@@ -447,38 +479,6 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     return alone_unrecorded(findings) | inside
 
 
-def alone_unrecorded(findings: Sequence[Finding]) -> frozenset[int]:
-    """Return the one rank whose stack makes a group of processes, or is in a monitored barrier.
-
-    No other rank does that, and it waits for all others to come there. So its wait does not clear
-    it, as that in a collective would.
-    """
-    inside = {
-        rank
-        for rank, stacks in newest_of_ranks(findings).items()
-        if any(activity(one) in _UNRECORDED for one in stacks)
-    }
-    return frozenset(inside) if len(inside) == 1 else frozenset()
-
-
-def _elsewhere(findings: Sequence[Finding]) -> int | None:
-    """Return the one rank whose stack waits in another branch of the program than all others.
-
-    It is asked only where every rank left both a dump and a stack.
-    """
-    odd = {one.rank for one in findings if one.rule == "stack.divergent"}
-    return next(iter(odd)) if len(odd) == 1 else None
-
-
-def _alone_in_p2p(findings: Sequence[Finding]) -> int | None:
-    """Return the rank that alone waits in a send or receive, while all others wait in collectives.
-
-    Nobody is at the other end: `stacks/tree.py` looks at the stacks.
-    """
-    ranks = {one.rank for one in findings if one.rule == "stack.lone_p2p"}
-    return next(iter(ranks)) if len(ranks) == 1 else None
-
-
 def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
     """Return ranks that were there and report nothing, if most others waited or timed out.
 
@@ -542,7 +542,7 @@ def _shown(
         rules = {
             vote.rule.name
             for vote in supporting
-            if vote.rule.role is Role.ROOT and not vote.rule.name.startswith(_SAID_OF_PEERS)
+            if vote.rule.role is Role.ROOT and not vote.rule.name.startswith(OF_PEERS)
         }
         lines = tuple(one for one in findings if one.rule in rules and one.rank is not None)
         ranks = sorted({one.rank for one in lines if one.rank is not None})
@@ -564,37 +564,5 @@ def _shown(
     making = alone_unrecorded(findings)
     if making and accounts.seen and accounts.seen <= accounts.waiting:
         return Culprits("shown", _all(making, ODD_CONFIDENCE), (), Mechanism.HANG)
-    alone = _ended_alone(findings)
-    return Culprits("alone" if alone else "", alone)
-
-
-def _ended_alone(findings: Sequence[Finding]) -> tuple[Blamed, ...]:
-    """Return the one rank that ended by itself while the others were closed.
-
-    SIGABRT does not count, because a watchdog ends collateral ranks by it.
-    """
-    failures = [
-        one
-        for one in findings
-        if one.rule.startswith("elastic.")
-        and one.rank is not None
-        and one.evidence.role is not Role.EFFECT
-    ]
-    # raised because a peer was gone, or sent what they did not expect
-    cut_off = {one.rank for one in findings if one.rule.startswith(PEER)}
-    own = [one for one in failures if ": -6" not in one.evidence.text]
-    signals: set[int | None] = {one.rank for one in own if one.mechanism is Mechanism.SIGNAL}
-    every: set[int | None] = {one.rank for one in own} - cut_off
-    alone: set[int | None] = signals if len(signals) == 1 else every if len(every) == 1 else set()
-    if not failures:
-        raised: set[int | None] = {
-            one.rank
-            for one in findings
-            if one.rank is not None
-            and one.evidence.role is not Role.EFFECT
-            and one.mechanism in (Mechanism.SIGNAL, Mechanism.EXIT)
-        }
-        alone = raised if len(raised) == 1 else set()
-        # A rank that received what it did not expect may abort. The log does not say who sent it.
-        alone -= {one.rank for one in findings if one.rule in _SAID_OF_PEERS}
-    return _all((rank for rank in alone if rank is not None), EXIT_CONFIDENCE)
+    alone = frozenset() if _failed_alike(accounts, findings) else ended_alone(findings)
+    return Culprits("alone" if alone else "", _all(alone, EXIT_CONFIDENCE))

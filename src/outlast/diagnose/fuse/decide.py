@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
-from outlast.diagnose.fuse.culprits import Blame, Culprits, alone_unrecorded, find_culprits, is_ring
+from outlast.diagnose.fuse.alone import alone_unrecorded
+from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.explain import (
     VerdictFacts,

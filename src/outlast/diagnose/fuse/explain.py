@@ -203,7 +203,7 @@ def _who(facts: VerdictFacts) -> str:
         ),
         "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
         "late": f"{ranks} had not called the collective in which the others timed out{line}",
-        "exited": f"{ranks} ended with an exit code of its own, and without an exception{line}",
+        "exited": f"{ranks} ended with an exit code of its own{_without(facts)}{line}",
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"
             " failed or were closed"
@@ -225,6 +225,18 @@ def _who(facts: VerdictFacts) -> str:
     if said is not None and culprits.how in _LAST_WORDS and len(culprits.ranks) == 1:
         said += end_of_its_log(culprits.ranks[0].rank, facts.findings)
     return "" if said is None else f"{said.removesuffix('.')}.{_stands(facts)}"
+
+
+def _without(facts: VerdictFacts) -> str:
+    """Return ", and without an exception", unless there is one whose line names no rank.
+
+    Before a rank has joined its group, torch does not put the rank before a traceback.
+    """
+    unlabelled = any(
+        one.rank is None and one.evidence.role is Role.ROOT and one.mechanism is Mechanism.EXCEPTION
+        for one in facts.findings
+    )
+    return "" if unlabelled else ", and without an exception"
 
 
 def _has_others(facts: VerdictFacts) -> bool:

@@ -313,12 +313,34 @@ BY_RULE: dict[str, Words] = {
         "the interface is there and up on every node",
         "ip -br address on each node, beside the value of NCCL_SOCKET_IFNAME",
     ),
+    "gloo.interface": Words(
+        "gloo found no address to listen at: the network interface that it was given is not there,"
+        " or the host's own name has no address",
+        "correct GLOO_SOCKET_IFNAME on every node, or unset it; a restart fails again",
+        "the interface is there and up on every node, and the host's name has an address",
+        "ip -br address and getent hosts $(hostname) on each node, beside the value of"
+        " GLOO_SOCKET_IFNAME",
+    ),
+    "torch.weights_only": Words(
+        "the checkpoint is not damaged, but holds more than weights, which torch.load refuses",
+        "load it with weights_only=False if its origin is trusted, or allow the class in the"
+        " message by torch.serialization.add_safe_globals; a restart fails again",
+        "the same call loads the file with this version of torch",
+        "the class that the message names, and the version of torch that saved the file",
+    ),
     "nccl.duplicate_gpu": Words(
         "two ranks use one GPU",
         "call torch.cuda.set_device(LOCAL_RANK) before the first collective, and start no more"
         " ranks than GPUs; a restart fails again",
         "each rank of the node prints another GPU",
         "print LOCAL_RANK and torch.cuda.current_device() in each rank",
+    ),
+    "torch.stream_reader": Words(
+        "a file of weights or data is cut, empty or damaged",
+        "resume from an older checkpoint, and set this one aside; a restart that loads the same"
+        " file fails again",
+        "the same file can be loaded elsewhere",
+        "ls -l of the file beside older ones; python -m zipfile -t FILE for one of torch.save",
     ),
     "torch.state_dict": Words(
         "the checkpoint does not fit the model that was built",
@@ -349,6 +371,13 @@ BY_RULE: dict[str, Words] = {
         "the same request from that node works at once",
         "the same read from that node by hand (aws s3 cp, gcloud storage cp), with the job's"
         " environment; its error rate at that minute",
+    ),
+    "dependency.not_built": Words(
+        "torch was built without what the script asks for, or no GPU is there",
+        "install a torch that was built for that device, or ask for another backend or device in"
+        " the script; a restart fails again",
+        "torch shows the device and the backend in the job's environment",
+        "python -m torch.utils.collect_env in the job's environment",
     ),
     "dependency.image": Words(
         "the image of a container could not be pulled",

@@ -36,6 +36,7 @@ from outlast.diagnose.logs import (
     xids,
 )
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
+from outlast.diagnose.logs.json_lines import open_record
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
@@ -282,18 +283,28 @@ class LineReader:
             return []
         if CALLSTACK in owners and "\\n" in text:
             return self._unfolded(line, text)
+        if TRACEBACK in owners and text.startswith("{") and "\\n" in text:
+            # A record among lines of text: most of the file's lines are none.
+            inner = open_record(text.encode("utf-8", "replace")) or ()
+            if len(inner) > 1:
+                return self._pieces(line, [_text(one.text) for one in inner])
         done = self._several(line, text, low, owners)
         one = self._read(line, text, low, owners)
         return done if one is None else [*done, one]
 
     def _unfolded(self, line: int, text: str) -> list[Finding]:
         """Read torchelastic's error file, which has a traceback in one line of JSON."""
-        found: list[Finding] = []
-        for piece in (
+        pieces = (
             text.replace('\\"', '"')
             .replace(tracebacks.HEADER, "\\n" + tracebacks.HEADER)
-            .split("\\n")[:CALLSTACK_LINES]
-        ):
+            .split("\\n")
+        )
+        return self._pieces(line, pieces)
+
+    def _pieces(self, line: int, pieces: Sequence[str]) -> list[Finding]:
+        """Read the lines that one line holds. They have its number."""
+        found: list[Finding] = []
+        for piece in pieces[:CALLSTACK_LINES]:
             owners = _SIEVE.found([piece.lower().encode("utf-8", "replace")]).get(0, ())
             found += self._one(line, piece, tuple(owner for owner in owners if owner != CALLSTACK))
         return found
@@ -368,6 +379,8 @@ class LineReader:
             and _OF_PYTHON.search(low) is not None
         ):
             rule, match = RULES["python.os"], None
+        elif raised is not None and raised.in_load and _says_little(rule, low):
+            rule, match = RULES["torch.stream_reader"], None
         elif raised is not None and (rule is None or rule.name in GENERIC):
             rule, match = self._raised(rule, raised), None
         if rule is None:
@@ -531,6 +544,15 @@ class LineReader:
         if awaited:
             return Awaited(*common, **awaited)  # type: ignore[arg-type]
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
+
+
+def _says_little(rule: Rule | None, low: str) -> bool:
+    """Return True if an exception of torch.load says only that the file was not as expected."""
+    if rule is None or rule.name == "python.group_down":
+        return "keyboardinterrupt" not in low
+    return rule.name in ("python.attribute", "python.runtime", "python.other") or (
+        rule.name == "python.os" and "[errno 22]" in low
+    )
 
 
 def _shown(text: str, at: int) -> str:

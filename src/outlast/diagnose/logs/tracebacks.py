@@ -25,8 +25,14 @@ _LABEL = re.compile(
 )
 # torchrun's --tee; nothing stands between it and the line
 _TEE = re.compile(r"^\[(?!rank)[A-Za-z_][\w-]{0,22}\d\]:")
-_FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in (\S{1,160}))?')
-_EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}[A-Z]\w{2,80}(?::|$)")
+# rich draws a box around frames, quoted source and locals, and writes the exception below it
+_BOX = re.compile(r"^\s{0,4}(?:╭─|\+-)")
+_IN_BOX, _BOX_ENDS = ("│", "|"), ("╰", "+")
+_FRAME_IN_BOX = re.compile(r"^[│|] (\S{1,400}):(\d{1,7}) in (\S{1,160})")
+# torch's, in front of what a rank's exception hook prints
+_OF_RANK = re.compile(r"(\[rank\d{1,7}\]:) $")
+_FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in ([^\s\x1b]{1,160}))?')
+_EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{2,80}(?::|$)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/"
 )
@@ -39,6 +45,7 @@ _WRAPPER = re.compile(
 # from there
 _LAUNCHER = re.compile(r"torch/distributed/(?:elastic/|launcher/|run\.py)")
 _COLLECTIVES = re.compile(r"torch/distributed/(?:distributed_c10d|c10d_logger)\.py")
+_FILE_READER = re.compile(r"torch/(?:serialization|_weights_only_unpickler)\.py$")
 _PIPE = re.compile(
     r"multiprocessing/(?:connection|resource_sharer|reductions?|queues|managers)\.py"
 )
@@ -58,6 +65,7 @@ class Raised:
     in_pipe          multiprocessing raised it, about a child or parent process and not about
                      another rank
     in_loader        the data loader of torch called what raised
+    in_load          torch.load raised it, or what reads the file for it
     by_outlast       it is a bug of ours
     place            the innermost frame of the user's own code, or else the innermost of all, as
                      in `RaisedAt`
@@ -70,6 +78,7 @@ class Raised:
     in_distributed: bool = False
     in_pipe: bool = False
     in_loader: bool = False
+    in_load: bool = False
     by_outlast: bool = False
 
 
@@ -82,14 +91,29 @@ class RaisedAt(Finding):
 
 @dataclass(slots=True)
 class _Open:
-    width: int  # of what stands between the label and the body on each line
+    # of what stands between the label and the body on each line; None: a box of rich does
+    width: int | None
     path: str = ""
     place: str = ""
     has_users: bool = False  # `place` is in the user's own code
     owner: str = ""  # the innermost that is not the standard library's
     in_loader: bool = False
+    in_load: bool = False
     lines: int = 0
     after_frame: bool = False  # the line that quotes the source follows
+    twin: str | None = None  # the same traceback, if its lines have that label instead
+
+    def enter(self, *, path: str, line: str, function: str) -> None:
+        """Take the next frame, which the one before has called."""
+        self.path = path
+        self.in_loader |= path.endswith("torch/utils/data/dataloader.py")
+        # What a checkpoint's own classes raise is below torch's files, and theirs.
+        in_reader = _FILE_READER.search(path) is not None
+        self.in_load = in_reader and (self.in_load or function == "load")
+        self.owner = self.owner if _STANDARD.search(path) else path
+        if raised_by_user(path) or not self.has_users:
+            self.has_users = raised_by_user(path)
+            self.place = f"{function} ({short(path)}:{line})"
 
 
 class Tracebacks:
@@ -106,14 +130,29 @@ class Tracebacks:
         at = text.find(HEADER)
         if len(self._open) < OPEN_MAX:
             label, width = _label(text)
-            # A loader's worker sends its traceback under "Original Traceback".
+            # A loader's worker sends its traceback under "Original Traceback". That of a group of
+            # exceptions has a margin, "  | ", whose first line is "  + ".
             before = text[width : max(at, width)].removesuffix("Original ")
-            self._open[label] = _Open(len(before))
+            before = before.removesuffix("Exception Group ")
+            if _BOX.match(before):
+                self._open[label] = _Open(None)
+                return
+            of_rank = _OF_RANK.search(before)
+            if of_rank and label:
+                before = of_rank[0]  # behind a progress bar, if anything is in front of it
+            elif of_rank:
+                # In front of it is a progress bar, which ends no line, or a label that is not
+                # known and stands on each line. The first frame shows which.
+                self._open[of_rank[1]] = _Open(0, twin=label)
+            self._open[label] = _Open(len(before), twin=of_rank[1] if of_rank else None)
 
     def feed(self, text: str) -> Raised | None:
         label, width = _label(text)
         one = self._open.get(label)
         if one is None:
+            return None
+        if one.width is None:
+            self._in_box(label, one, text[width:].lstrip())
             return None
         if one.lines == 0 and _FRAME.match(text[width:]):
             one.width = 0  # what stood before the header was no label but a progress bar
@@ -121,12 +160,10 @@ class Tracebacks:
         one.lines += 1
         frame = _FRAME.match(body)
         if frame:
-            one.path, one.after_frame = frame[1], True
-            one.in_loader |= frame[1].endswith("torch/utils/data/dataloader.py")
-            one.owner = one.owner if _STANDARD.search(frame[1]) else frame[1]
-            if raised_by_user(frame[1]) or not one.has_users:
-                one.has_users = raised_by_user(frame[1])
-                one.place = f"{frame[3] or '<module>'} ({short(frame[1])}:{frame[2]})"
+            if one.twin is not None and one.twin != label:
+                self._open.pop(one.twin, None)
+            one.after_frame, one.twin = True, None
+            one.enter(path=frame[1], line=frame[2], function=frame[3] or "<module>")
             return None
         one.after_frame = False
         if one.lines > LINES_MAX or not body.strip():
@@ -149,11 +186,22 @@ class Tracebacks:
             "torch/distributed/" in one.owner,
             in_pipe,
             one.in_loader,
+            one.in_load,
             raised_here(one.path, body),
         )
 
+    def _in_box(self, label: str, one: _Open, body: str) -> None:
+        """Take a line of a box. Quoted source and locals fill most of it, and are not counted."""
+        if frame := _FRAME_IN_BOX.match(body):
+            one.enter(path=frame[1], line=frame[2], function=frame[3])
+            one.lines += 1
+        elif body.startswith(_BOX_ENDS):
+            one.width = 0
+        elif not body.startswith(_IN_BOX) or one.lines > LINES_MAX:
+            del self._open[label]
+
     def quotes(self, text: str) -> bool:
-        """Return True for a frame, or for the source that is quoted below one.
+        """Return True for a frame, for the source that is quoted below one, and within a box.
 
         Words in it are the program's, and do not report what happened.
         """
@@ -161,6 +209,8 @@ class Tracebacks:
         one = self._open.get(label)
         if one is None:
             return False
+        if one.width is None:
+            return text[width:].lstrip().startswith(_IN_BOX)
         body = text[width + one.width :]
         return _FRAME.match(body) is not None or (one.after_frame and body.startswith("    "))
 

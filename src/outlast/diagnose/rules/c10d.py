@@ -249,6 +249,16 @@ RULES: tuple[Rule, ...] = (
         mechanism=HANG,
         priority=10190,
     ),
+    root(
+        "gloo.interface",
+        r"unable to find address for ?: ?\S|unable to resolve hostname to a \(local\) address",
+        C.USER_CODE,
+        G.LIKELY,
+        "gloo transport/tcp/device.cc, GLOO_SOCKET_IFNAME",
+        also=(C.NETWORK, C.DEPENDENCY),
+        mechanism=EXC,
+        priority=10195,
+    ),
     effect(
         "store.broken",
         r"recvvalue|sendbytes failed|recvbytes failed|failed to recv|broken pipe|connection reset"

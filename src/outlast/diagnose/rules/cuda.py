@@ -76,11 +76,12 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=1060,
     ),
-    # no machine has a petabyte: the size itself is wrong, as of tensors that ranks misunderstood
+    # No machine has a hundred terabytes: the size itself is wrong, as of an index that was taken
+    # for a size, or of tensors that ranks misunderstood.
     root(
         "torch.absurd_size",
-        r"you tried to allocate \d{16,24} bytes|tried to allocate [\d.]{1,16} (?:pib|eib)"
-        r"|unable to allocate [\d.]{1,16} (?:pib|eib)",
+        r"you tried to allocate \d{15,24} bytes|(?:tried|unable) to allocate"
+        r" (?:[\d.]{1,16} (?:pib|eib|zib)|\d{3,8}\.?\d{0,4} tib)",
         C.USER_CODE,
         G.LIKELY,
         "torch c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp; numpy _core",

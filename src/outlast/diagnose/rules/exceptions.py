@@ -167,6 +167,17 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=12080,
     ),
+    root(
+        "torch.weights_only",
+        r"weights only load failed\. this file can still be loaded|was not an allowed global by"
+        r" default",
+        C.USER_CODE,
+        G.NAMED,
+        "torch serialization.py, _get_wo_message",
+        also=(C.DEPENDENCY,),
+        mechanism=EXC,
+        priority=12085,
+    ),
     # data
     root(
         "data.broken",

@@ -235,6 +235,17 @@ RULES: tuple[Rule, ...] = (
         priority=8120,
     ),
     root(
+        "dependency.not_built",
+        r"distributed package doesn't have \w{2,10} built in|torch not compiled with \w{2,10}"
+        r" enabled|is only supported with gpus, no gpus found",
+        C.DEPENDENCY,
+        G.LIKELY,
+        "torch distributed_c10d.py, cuda/__init__.py, ProcessGroupNCCL.cpp",
+        also=(C.USER_CODE,),
+        mechanism=EXC,
+        priority=8125,
+    ),
+    root(
         "dependency.conflict",
         r"no module named|cannot import name|is incompatible with|requires .{0,60}but you"
         r" have|versionconflict"
